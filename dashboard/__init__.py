@@ -1,0 +1,1 @@
+"""The Streamlit dashboard. Knows nothing but SQL, asked over Quack."""

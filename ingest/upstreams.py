@@ -1,0 +1,67 @@
+"""The upstreams that a tap stands in front of: their names and URLs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One gateway or inference server. `base_path` is put before the path of each request ("" or "/x/y")."""
+
+    name: str
+    scheme: str
+    host: str
+    port: int
+    base_path: str
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.base_path}"
+
+    @property
+    def host_header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+
+
+def parse_upstream(text: str) -> Upstream:
+    """`URL` (named after its host) or `NAME=URL`. Raises ValueError with the way out."""
+    head, sep, tail = text.partition("=")
+    named = bool(sep) and "://" not in head
+    name, url = (head, tail) if named else ("", text)
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError as e:
+        raise ValueError(f"{text!r}: {e}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{text!r} is not a URL such as http://localhost:4000 or litellm=http://localhost:4000")
+    if parts.query or parts.fragment or parts.username:
+        raise ValueError(f"{text!r}: an upstream has no query, fragment or user name")
+    name = name if named else parts.hostname.replace(":", "-")
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name for an upstream (letters, digits, '.', '_', '-')")
+    return Upstream(
+        name=name,
+        scheme=parts.scheme,
+        host=parts.hostname,
+        port=port if port is not None else {"http": 80, "https": 443}[parts.scheme],
+        base_path=parts.path.rstrip("/"),
+    )
+
+
+def parse_upstreams(items: Iterable[str | Upstream]) -> tuple[Upstream, ...]:
+    """Parse them all; names must differ."""
+    upstreams = tuple(i if isinstance(i, Upstream) else parse_upstream(i) for i in items)
+    names = [u.name for u in upstreams]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"two upstreams are named {name!r}: tell them apart with NAME=URL")
+    return upstreams

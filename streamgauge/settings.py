@@ -1,0 +1,143 @@
+"""All settings, once: flags, `STREAMGAUGE_*` environment and `streamgauge.toml` are made from this model.
+
+Precedence: flags > environment > file > the defaults here. Every field's description is its `--help` text and its row in
+docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from ingest.upstreams import Upstream, parse_upstreams
+
+CONFIG_FILE = "streamgauge.toml"
+
+
+def _address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ValueError(f"{value!r} is not HOST:PORT, such as 127.0.0.1:4100 or [::1]:4100")
+    return value
+
+
+def split_address(value: str) -> tuple[str, int]:
+    """("127.0.0.1", 4100) from "127.0.0.1:4100"; an IPv6 host loses its brackets."""
+    host, _, port = value.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+class Settings(BaseSettings):
+    """What every command can be told. A command takes the fields that concern it."""
+
+    model_config = SettingsConfigDict(env_prefix="STREAMGAUGE_", extra="forbid")
+
+    upstream: Annotated[tuple[Upstream, ...], NoDecode] = Field(
+        default=(),
+        description="Gateway or inference server behind the tap: URL, or NAME=URL for several "
+        "(chosen by the path prefix /NAME/ or the header x-streamgauge-upstream). Repeatable.",
+    )
+    listen: str = Field(default="127.0.0.1:4100", description="Address where the tap takes requests.")
+    admin: str = Field(
+        default="127.0.0.1:4101", description="Address of the tap's /healthz, /readyz and /metrics."
+    )
+    data: Path = Field(default=Path("streamgauge-data"), description="Data folder.")
+    kafka: str | None = Field(
+        default=None, description="HOST:PORT of a Kafka broker; without it the log stays on this machine."
+    )
+    kafka_topic: str = Field(default="streamgauge", description="Kafka topic of the log.")
+    kafka_options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="kafka-python client options as JSON (security_protocol, sasl_mechanism, ssl_cafile …).",
+    )
+    dashboard_port: int = Field(default=8501, ge=0, le=65535, description="Port of the dashboard.")
+    dashboard_host: str = Field(default="127.0.0.1", description="Address that the dashboard listens on.")
+    no_dashboard: bool = Field(default=False, description="Start no dashboard.")
+    quack_port: int = Field(default=9494, ge=0, le=65535, description="Port where analytics answers SQL (Quack).")
+    quack_host: str = Field(default="localhost", description="Host of the SQL port, as its readers reach it.")
+    quack_token: SecretStr | None = Field(
+        default=None, description="Token of the SQL port; a random one is made when none is given."
+    )
+    workers: int = Field(default=1, ge=1, le=256, description="Processes of the tap.")
+    tap_name: str = Field(default_factory=socket.gethostname, description="Name of this tap, in every row.")
+    store: str = Field(
+        default="duckdb", description="Where the tables live: duckdb, or ducklake:postgres:… (scale-out)."
+    )
+    data_path: str | None = Field(default=None, description="DuckLake: folder or s3:// prefix of the Parquet files.")
+    retain_events: str | None = Field(
+        default="7d", description="Age at which rows of events go (7d, 36h, 90m; 'forever' keeps them)."
+    )
+    retain_streams: str | None = Field(default="90d", description="Age at which rows of streams go.")
+    capture_content: bool = Field(
+        default=False, description="Store generated text (streams.output_text, reasoning_text)."
+    )
+    client_key: SecretStr | None = Field(
+        default=None,
+        description="Key of the hash that makes client_id from API keys; a random one is kept in the data folder "
+        "when none is given.",
+    )
+    log_cap: int = Field(
+        default=2 * 2**30, ge=2**20, description="Cap on the bytes of the tap's local log, all workers together."
+    )
+    tap_queue: int = Field(
+        default=64 * 2**20, ge=2**16, description="Cap on bytes that wait in memory for the log, per tap worker."
+    )
+    connect_timeout: float = Field(default=30.0, ge=0, description="Seconds to connect to the upstream; 0 = no limit.")
+    headers_timeout: float = Field(
+        default=0.0, ge=0, description="Seconds of silence before the response's first byte; 0 = no limit."
+    )
+    idle_timeout: float = Field(default=0.0, ge=0, description="Seconds of silence in mid-stream; 0 = no limit.")
+    drain_timeout: float = Field(
+        default=20.0, ge=0, description="Seconds that open streams may go on after SIGTERM; then they are ended."
+    )
+    upstream_ca: Path | None = Field(default=None, description="PEM file of CAs to trust for https upstreams.")
+    stall_floor: float = Field(default=0.5, gt=0, description="Seconds: no gap below this is a stall.")
+    stall_factor: float = Field(default=5.0, gt=0, description="A stall is a gap above this many median gaps.")
+    slo_ttft: float = Field(default=2.0, gt=0, description="SLO for goodput: time to first token, seconds.")
+    slo_itl: float = Field(default=0.1, gt=0, description="SLO for goodput: inter-token latency, seconds.")
+    log_format: str = Field(default="text", pattern="^(text|json)$", description="Log lines on stderr: text or json.")
+
+    @field_validator("upstream", mode="before")
+    @classmethod
+    def _upstreams(cls, value: Any) -> tuple[Upstream, ...]:
+        if isinstance(value, str):
+            value = [part for part in value.replace(",", " ").split() if part]
+        return parse_upstreams(value)
+
+    @field_validator("listen", "admin")
+    @classmethod
+    def _addresses(cls, value: str) -> str:
+        return _address(value)
+
+    @field_validator("kafka")
+    @classmethod
+    def _brokers(cls, value: str | None) -> str | None:
+        for broker in (value or "").split(",") if value else ():
+            _address(broker)
+        return value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
+        path = Path(os.environ.get("STREAMGAUGE_CONFIG", CONFIG_FILE))
+        if path.is_file():
+            sources += (TomlConfigSettingsSource(settings_cls, path),)
+        return sources
