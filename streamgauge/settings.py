@@ -64,7 +64,9 @@ class Settings(BaseSettings):
     dashboard_port: int = Field(default=8501, ge=0, le=65535, description="Port of the dashboard.")
     dashboard_host: str = Field(default="127.0.0.1", description="Address that the dashboard listens on.")
     no_dashboard: bool = Field(default=False, description="Start no dashboard.")
-    quack_port: int = Field(default=9494, ge=0, le=65535, description="Port where analytics answers SQL (Quack).")
+    quack_port: int = Field(
+        default=9494, ge=0, le=65535, description="Port where analytics answers SQL (Quack)."
+    )
     quack_host: str = Field(default="localhost", description="Host of the SQL port, as its readers reach it.")
     quack_token: SecretStr | None = Field(
         default=None, description="Token of the SQL port; a random one is made when none is given."
@@ -74,7 +76,9 @@ class Settings(BaseSettings):
     store: str = Field(
         default="duckdb", description="Where the tables live: duckdb, or ducklake:postgres:… (scale-out)."
     )
-    data_path: str | None = Field(default=None, description="DuckLake: folder or s3:// prefix of the Parquet files.")
+    data_path: str | None = Field(
+        default=None, description="DuckLake: folder or s3:// prefix of the Parquet files."
+    )
     retain_events: str | None = Field(
         default="7d", description="Age at which rows of events go (7d, 36h, 90m; 'forever' keeps them)."
     )
@@ -88,25 +92,41 @@ class Settings(BaseSettings):
         "when none is given.",
     )
     log_cap: int = Field(
-        default=2 * 2**30, ge=2**20, description="Cap on the bytes of the tap's local log, all workers together."
+        default=2 * 2**30,
+        ge=2**20,
+        description="Cap on the bytes of the tap's local log, all workers together.",
     )
     tap_queue: int = Field(
-        default=64 * 2**20, ge=2**16, description="Cap on bytes that wait in memory for the log, per tap worker."
+        default=64 * 2**20,
+        ge=2**16,
+        description="Cap on bytes that wait in memory for the log, per tap worker.",
     )
-    connect_timeout: float = Field(default=30.0, ge=0, description="Seconds to connect to the upstream; 0 = no limit.")
+    connect_timeout: float = Field(
+        default=30.0, ge=0, description="Seconds to connect to the upstream; 0 = no limit."
+    )
     headers_timeout: float = Field(
         default=0.0, ge=0, description="Seconds of silence before the response's first byte; 0 = no limit."
     )
-    idle_timeout: float = Field(default=0.0, ge=0, description="Seconds of silence in mid-stream; 0 = no limit.")
-    drain_timeout: float = Field(
-        default=20.0, ge=0, description="Seconds that open streams may go on after SIGTERM; then they are ended."
+    idle_timeout: float = Field(
+        default=0.0, ge=0, description="Seconds of silence in mid-stream; 0 = no limit."
     )
-    upstream_ca: Path | None = Field(default=None, description="PEM file of CAs to trust for https upstreams.")
+    drain_timeout: float = Field(
+        default=20.0,
+        ge=0,
+        description="Seconds that open streams may go on after SIGTERM; then they are ended.",
+    )
+    upstream_ca: Path | None = Field(
+        default=None, description="PEM file of CAs to trust for https upstreams."
+    )
     stall_floor: float = Field(default=0.5, gt=0, description="Seconds: no gap below this is a stall.")
-    stall_factor: float = Field(default=5.0, gt=0, description="A stall is a gap above this many median gaps.")
+    stall_factor: float = Field(
+        default=5.0, gt=0, description="A stall is a gap above this many median gaps."
+    )
     slo_ttft: float = Field(default=2.0, gt=0, description="SLO for goodput: time to first token, seconds.")
     slo_itl: float = Field(default=0.1, gt=0, description="SLO for goodput: inter-token latency, seconds.")
-    log_format: str = Field(default="text", pattern="^(text|json)$", description="Log lines on stderr: text or json.")
+    log_format: str = Field(
+        default="text", pattern="^(text|json)$", description="Log lines on stderr: text or json."
+    )
 
     @field_validator("upstream", mode="before")
     @classmethod

@@ -1,0 +1,52 @@
+# make demo   the main job: simulated gateway, tap, analytics, dashboard
+# make test   everything that must hold
+# make help   the rest
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+
+.PHONY: help setup test-setup demo test lint format types quick chaos bench browser screenshots docs lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+setup: .venv/.ready ## build .venv from the lock (hashes checked)
+
+.venv/.ready: requirements.lock requirements-dev.lock pyproject.toml
+	@deploy/setup/venv
+
+test-setup: setup ## what only the tests need: Java and Maven, Chromium, the LiteLLM environment
+	@deploy/setup/test-parts
+
+demo: setup ## run the demo and open the address that it prints; ARGS="--seconds 60" ends by itself
+	@$(PY) -m streamgauge demo $(ARGS)
+
+lint: setup ## ruff: rules and format
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+format: setup ## format in place
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+types: setup ## mypy, strict
+	$(PY) -m mypy
+
+test: test-setup lint types ## everything that must hold, under 15 minutes on two cores
+	$(PY) -m pytest -m "not slow" $(ARGS)
+
+quick: setup ## the tests that need nothing but Python
+	$(PY) -m pytest -m "not slow and not kafka and not litellm and not browser" $(ARGS)
+
+chaos: test-setup ## the long fault runs
+	$(PY) -m pytest tests/chaos $(ARGS)
+
+bench: setup ## measure; writes what docs/performance.md quotes
+	$(PY) -m bench $(ARGS)
+
+lock: setup ## renew the locks from pyproject.toml
+	deploy/setup/lock
+
+clean: ## remove what make made
+	rm -rf .venv .venv-litellm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site

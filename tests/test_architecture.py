@@ -1,0 +1,58 @@
+"""Holds the direction of the imports, and that our package names are ours."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = ("ingest", "analytics", "dashboard", "streamgauge")
+
+ALLOWED = {
+    "ingest": ("ingest",),
+    "analytics": ("analytics", "ingest.records", "ingest.log"),
+    "dashboard": ("dashboard", "analytics.ask", "analytics.endpoint"),
+    "streamgauge": OURS,
+}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports, `from a import b` as `a.b` too (b may be a module)."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            found.add(node.module)
+    return found
+
+
+@pytest.mark.parametrize("package", OURS)
+def test_imports_point_down_the_stream(package: str) -> None:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for module in imports_of(path):
+            if module.split(".")[0] in OURS:
+                assert any(module == a or module.startswith(a + ".") for a in ALLOWED[package]), (
+                    f"{path.relative_to(ROOT)} imports {module}"
+                )
+
+
+@pytest.mark.parametrize("package", OURS)
+def test_package_name_is_ours(package: str) -> None:
+    module = __import__(package)
+    assert module.__file__ is not None
+    assert Path(module.__file__).parent == ROOT / package
+
+
+def test_no_dashboard_file_bears_the_name_of_a_module_that_others_import() -> None:
+    # Streamlit puts the script's folder first on sys.path.
+    taken = set(sys.stdlib_module_names) | {"analytics", "ingest", "streamgauge", "tests", "bench"}
+    for path in (ROOT / "dashboard").glob("*"):
+        assert path.stem not in taken, path
+
+
+def test_every_source_file_says_what_it_is_for() -> None:
+    for package in OURS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            assert ast.get_docstring(ast.parse(path.read_text())), path.relative_to(ROOT)
