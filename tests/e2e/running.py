@@ -1,0 +1,188 @@
+"""Real processes for the end-to-end tests: started, awaited, ended by pid."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from analytics.ask import Asker, AskError
+
+ROOT = Path(__file__).resolve().parents[2]
+LITELLM = ROOT / ".venv-litellm" / "bin" / "litellm"
+DEADLINE_S = 60.0
+
+T = TypeVar("T")
+
+
+def until(question: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """Ask again until there is an answer; fail with what was awaited."""
+    end_s = time.monotonic() + deadline_s
+    while time.monotonic() < end_s:
+        answer = question()
+        if answer is not None and answer is not False:
+            return answer
+        time.sleep(0.03)
+    raise AssertionError(f"waited {deadline_s:.0f} s for {what}")
+
+
+def answers(url: str) -> bool | None:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return bool(response.status < 500)
+    except urllib.error.HTTPError as e:
+        return e.code < 500 or None
+    except OSError:
+        return None
+
+
+@dataclass
+class Up:
+    """A running `streamgauge up`."""
+
+    process: subprocess.Popen[str]
+    data: Path
+    log: Path
+
+    def part(self, name: str) -> dict[str, Any]:
+        said: dict[str, Any] = json.loads((self.data / "run" / f"{name}.json").read_text())
+        return said
+
+    @property
+    def tap(self) -> str:
+        return str(self.part("tap")["listen"])
+
+    @property
+    def admin(self) -> str:
+        return str(self.part("tap")["admin"])
+
+    def sql(self, query: str) -> list[dict[str, Any]]:
+        return Asker(self.data).query(query).to_dicts()
+
+    def rows(self, count: int, where: str = "true") -> list[dict[str, Any]]:
+        """The streams that fulfil `where`, once there are `count`; fails when there come more."""
+
+        def enough() -> list[dict[str, Any]] | None:
+            try:
+                found = self.sql(f"SELECT * FROM streams WHERE {where} ORDER BY started_at, stream_id")
+            except AskError:  # analytics is being restarted
+                return None
+            assert len(found) <= count, f"{len(found)} rows, {count} streams"
+            return found if len(found) == count else None
+
+        try:
+            return until(enough, f"{count} streams where {where}")
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.log.read_text()[-4000:]}") from None
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(DEADLINE_S)
+
+
+@contextmanager
+def up(
+    upstreams: str | list[str], data: Path, *argv: str, dashboard: bool = False, **environment: str
+) -> Iterator[Up]:
+    """`streamgauge up` on free ports, ready."""
+    log = data.parent / f"{data.name}.log"
+    names = [upstreams] if isinstance(upstreams, str) else upstreams
+    command = [sys.executable, "-m", "streamgauge", "up", "--data", str(data)]
+    for upstream in names:
+        command += ["--upstream", upstream]
+    for flag in ("--listen", "--admin"):
+        command += [flag, "127.0.0.1:0"]
+    command += ["--quack-port", "0", "--drain-timeout", "3"]
+    command += ["--dashboard-port", "0"] if dashboard else ["--no-dashboard"]
+    with log.open("w") as sink:
+        process = subprocess.Popen(
+            [*command, *argv],
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=data.parent,
+            env={**os.environ, **environment},
+        )
+    running = Up(process, data, log)
+    try:
+
+        def ready() -> bool | None:
+            assert process.poll() is None, f"up ended with {process.returncode}:\n{log.read_text()}"
+            return "streamgauge is ready" in log.read_text() or None
+
+        until(ready, "up to be ready")
+        yield running
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextmanager
+def simulator(*argv: str) -> Iterator[str]:
+    """The simulated upstream as a process of its own; its URL."""
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamgauge", "simulate", "--listen", f"127.0.0.1:{port}", *argv],
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: answers(f"{url}/v1/models"), "the simulator")
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextmanager
+def litellm(config: str, folder: Path, **environment: str) -> Iterator[str]:
+    """The real LiteLLM proxy with this configuration (YAML); its URL. Its master key is `sk-test`."""
+    import socket
+
+    if not LITELLM.exists():
+        pytest.skip("the LiteLLM proxy is not installed: make test-setup")
+    (folder / "litellm.yaml").write_text(config)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    log = folder / "litellm.log"
+    with log.open("w") as sink:
+        process = subprocess.Popen(
+            [LITELLM, "--config", "litellm.yaml", "--host", "127.0.0.1", "--port", str(port)],
+            cwd=folder,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **environment},
+        )
+    try:
+        until(lambda: answers(f"{url}/health/liveliness"), f"LiteLLM ({log})", 90)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,177 @@
+"""`streamgauge up` as an operator meets it: ready, refused, restarted, stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.running import answers, simulator, until, up
+
+CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+QUICK = {"x-simulate": '{"ttft_ms": 5, "gap_ms": 1, "tokens": 8, "fault": "none"}'}
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[str]:
+    with simulator() as url:
+        yield url
+
+
+def ask(tap: str, **headers: str) -> None:
+    with httpx.stream(
+        "POST", f"{tap}/v1/chat/completions", json=CHAT, headers={**QUICK, **headers}
+    ) as response:
+        response.read()
+        assert response.status_code == 200, response.text
+
+
+def once(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "streamgauge", *argv], cwd=cwd, capture_output=True, text=True, timeout=90
+    )
+
+
+def test_one_stream_becomes_one_row(upstream: str, tmp_path: Path) -> None:
+    with up(f"sim={upstream}", tmp_path / "data") as running:
+        ask(running.tap)
+        (row,) = running.rows(1)
+        assert row["gateway"] == "sim"
+        assert row["outcome"] == "ok"
+        assert row["ttft_ns"] >= 5_000_000
+        assert row["output_event_count"] == 8
+        (events,) = running.sql("SELECT count(*) AS n, sum(bytes) AS bytes FROM events")
+        assert events["n"] == row["event_count"]
+        assert running.stop() == 0
+
+
+def test_everything_in_the_data_folder_is_for_its_owner_only(upstream: str, tmp_path: Path) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        ask(running.tap)
+        running.rows(1)
+        for path in [running.data, *running.data.rglob("*")]:
+            if path.is_file() and path.suffix in {".json", ".sqlite", ""}:
+                assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+        assert stat.S_IMODE(running.data.stat().st_mode) & 0o077 == 0
+
+
+def test_a_second_up_on_the_same_folder_is_refused_in_one_line(upstream: str, tmp_path: Path) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        done = once("up", "--upstream", upstream, "--data", str(running.data), cwd=tmp_path)
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert str(running.process.pid) in done.stderr
+        ask(running.tap)
+        running.rows(1)
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--admin", "--quack-port", "--dashboard-port"])
+def test_a_port_in_use_is_refused_in_one_line(flag: str, upstream: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        argv = {
+            "--listen": "127.0.0.1:0",
+            "--admin": "127.0.0.1:0",
+            "--quack-port": "0",
+            "--dashboard-port": "0",
+        }
+        argv[flag] = f"127.0.0.1:{port}" if flag in ("--listen", "--admin") else str(port)
+        flat = [part for pair in argv.items() for part in pair]
+        done = once("up", "--upstream", upstream, "--data", "data", *flat, cwd=tmp_path)
+        assert done.returncode == 2
+        errors = [line for line in done.stderr.splitlines() if line.startswith("streamgauge:")]
+        assert len(errors) == 1, done.stderr
+        assert str(port) in errors[0]
+
+
+def test_a_part_that_dies_is_started_again_and_the_fact_is_shown(upstream: str, tmp_path: Path) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        ask(running.tap)
+        running.rows(1)
+        for name in ("analyze", "tap"):
+            pid = running.part(name)["pid"]
+            os.kill(pid, signal.SIGKILL)
+
+            def back(name: str = name, pid: int = pid) -> bool | None:
+                try:
+                    return running.part(name)["pid"] != pid or None
+                except (OSError, ValueError):
+                    return None
+
+            until(back, f"{name} to be back")
+        until(lambda: answers(f"{running.admin}/readyz"), "the tap to be ready")
+        ask(running.tap)
+        running.rows(2)
+        assert running.part("up")["parts"]["analyze"]["restarts"] == 1
+        assert "analyze" in running.log.read_text()
+        assert "SIGKILL" in running.log.read_text()
+
+
+def test_ctrl_c_stops_everything_cleanly_and_rows_stay_readable(upstream: str, tmp_path: Path) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        for _ in range(5):
+            ask(running.tap)
+        pids = [part["pid"] for part in running.part("up")["parts"].values()]
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(60) == 0
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+    done = once(
+        "sql",
+        "SELECT count(*) AS n FROM streams",
+        "--data",
+        str(tmp_path / "data"),
+        "--format",
+        "json",
+        cwd=tmp_path,
+    )
+    assert done.stdout.strip() == '[{"n":5}]' or '"n": 5' in done.stdout, done.stdout + done.stderr
+
+
+def test_killed_up_takes_its_parts_along(upstream: str, tmp_path: Path) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        pids = [part["pid"] for part in running.part("up")["parts"].values()]
+        running.process.kill()
+        running.process.wait()
+
+        def gone() -> bool | None:
+            for pid in pids:
+                state = Path(f"/proc/{pid}/stat")
+                if state.exists() and state.read_text().split()[2] != "Z":
+                    return None
+            return True
+
+        until(gone, "the parts to end")
+
+
+def test_an_unreachable_kafka_is_a_warning_and_the_tap_serves(upstream: str, tmp_path: Path) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{s.getsockname()[1]}"
+    with up(upstream, tmp_path / "data", "--kafka", nobody) as running:
+        ask(running.tap)
+        until(
+            lambda: (nobody in running.log.read_text() and "WARNING" in running.log.read_text()) or None,
+            "a warning",
+        )
+        ask(running.tap)
+
+
+def test_status_reconciles(upstream: str, tmp_path: Path) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        for _ in range(3):
+            ask(running.tap)
+        running.rows(3)
+        done = once("status", "--data", str(running.data), cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
