@@ -1,0 +1,109 @@
+"""How far each reader has released each partition, and what may go because of it.
+
+Rules
+ 1. A cursor only moves forward. Losing it in a power cut is safe: the reader gets entries again, and drops duplicates.
+ 2. A segment may go when a newer one is there and every known reader's cursor is past it. With no reader known,
+    nothing may go: the reader that the log waits for has not come yet.
+ 3. A reader is known from its first start until `forget_reader`: one that never comes back holds everything up to
+    the cap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import re
+from pathlib import Path
+
+from ingest.log.segments import hold, list_segments, make_folder, remove_files
+
+log = logging.getLogger(__name__)
+
+_READER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+class Cursors:
+    """The cursors of one reader, kept in `readers/<name>.json`. One process at a time: raises LogInUse."""
+
+    def __init__(self, log_dir: Path, name: str) -> None:
+        if not _READER.fullmatch(name):
+            raise ValueError(f"{name!r} is not a name for a reader: letters, digits, '.', '_' and '-' only")
+        self._path = log_dir / "readers" / f"{name}.json"
+        make_folder(self._path.parent)
+        self._lock = hold(
+            self._path.with_suffix(".lock"), f"another process already reads the log {log_dir} as {name!r}"
+        )
+        self._offsets = _load(self._path)
+        self._save()  # from now on the log keeps what this reader has not released
+
+    def get(self, partition: str) -> int:
+        """Entries before this offset are released."""
+        return self._offsets.get(partition, 0)
+
+    def advance(self, partition: str, offset: int) -> bool:
+        """Move a cursor forward; whether it moved."""
+        if offset <= self.get(partition):
+            return False
+        self._offsets[partition] = offset
+        self._save()
+        return True
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def _save(self) -> None:
+        making = self._path.with_suffix(".new")
+        descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(self._offsets, file)
+        making.replace(self._path)
+
+
+def _load(path: Path) -> dict[str, int]:
+    try:
+        loaded = json.loads(path.read_text())
+        return {str(partition): int(offset) for partition, offset in loaded.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, AttributeError, TypeError):
+        log.warning("%s is damaged: its reader begins again at the oldest entry", path)
+        return {}
+
+
+def read_cursors(log_dir: Path) -> dict[str, dict[str, int]]:
+    """Released offset of each partition, by reader."""
+    return {path.stem: _load(path) for path in sorted((log_dir / "readers").glob("*.json"))}
+
+
+def lowest_cursor(log_dir: Path, partition: str) -> int | None:
+    """Entries before this offset are released by every reader; None when no reader is known."""
+    return min((offsets.get(partition, 0) for offsets in read_cursors(log_dir).values()), default=None)
+
+
+def highest_cursor(log_dir: Path, partition: str) -> int:
+    """The furthest that any reader has released."""
+    return max((offsets.get(partition, 0) for offsets in read_cursors(log_dir).values()), default=0)
+
+
+def forget_reader(log_dir: Path, name: str) -> None:
+    """Stop keeping entries for a reader that will not come back."""
+    (log_dir / "readers" / f"{name}.json").unlink(missing_ok=True)
+
+
+def trim(log_dir: Path, partition: str) -> int:
+    """Unlink the segments that may go (rule 2); how many went. Safe from any process at any time."""
+    segments = list_segments(log_dir / partition)
+    if len(segments) < 2:
+        return 0
+    lowest = lowest_cursor(log_dir, partition)
+    if lowest is None:
+        return 0
+    gone = 0
+    for segment, newer in itertools.pairwise(segments):
+        if newer.first > lowest:
+            break
+        remove_files(segment.path)
+        gone += 1
+    return gone
