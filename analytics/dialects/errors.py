@@ -1,0 +1,160 @@
+"""What an error says, whichever vendor says it: {"error": {…}}, {"error": "text"}, flat objects, lists, HTML, plain text.
+
+Two uses with two degrees of suspicion. Inside a 200 stream only what calls itself an error is one (`error_in`). A response
+with status ≥ 400 is an error whatever it looks like, so there the body is searched for its type and message (`read_error`).
+
+`type` is the provider's own type, else its word or number for it (`code`, Google's `status`, `error_type`, `title` …), else
+None: the caller knows the HTTP status. `raw` is the error as sent: the value under `error` where there is one, the whole
+object where the error is flat, the text where it is text.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+from analytics.dialects.payload import compact, json_or_none, text_of
+from analytics.dialects.shape import ErrorSeen
+
+MAX_TEXT_CHARS = 4096
+"""Of an HTML or plain-text body no more than this is kept, and no message is longer."""
+MAX_DEPTH = 8
+"""No honest error is nested deeper."""
+
+_TYPE_KEYS = (
+    "type",
+    "error_type",
+    "status",
+    "code",
+    "error_code",
+    "errorCode",
+    "__type",
+    "tpe",
+    "reason",
+    "errorcode",
+    "title",
+    "name",
+)
+_MESSAGE_KEYS = (
+    "message",
+    "msg",
+    "Message",
+    "error_message",
+    "errorMessage",
+    "detail",
+    "details",
+    "description",
+    "faultstring",
+    "title",
+    "error",
+    "errors",
+)
+_WRAPPERS = ("error", "Error", "fault")
+_NO_TYPE = frozenset({"", "error", "none", "null", "object", "about:blank"})
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
+
+
+def error_in(value: Any) -> ErrorSeen | None:
+    """The error that a decoded event of a 200 stream carries, if it calls itself one."""
+    if not isinstance(value, dict):
+        return None
+    inner = value.get("error")
+    if inner:
+        return error_from(inner, around=value)
+    if value.get("object") == "error" or value.get("type") == "error":
+        return error_from(value)
+    return None
+
+
+def error_from(raw: Any, *, around: dict[str, Any] | None = None) -> ErrorSeen:
+    """An error value that is known to be one. `around` is the object that it came in, which may hold the type or code."""
+    kind, message = _type_of(raw), _message_of(raw)
+    if around is not None:
+        kind = kind or _type_of(around)
+        message = message or _message_of({k: v for k, v in around.items() if v is not raw})
+    return ErrorSeen(type=kind, message=message, raw=raw)
+
+
+def read_error(body: bytes) -> ErrorSeen | None:
+    """What the body of a response with status ≥ 400 says; None when it is empty."""
+    body = body.removeprefix(b"\xef\xbb\xbf").strip()
+    if not body:
+        return None
+    value = json_or_none(body)
+    if value is None and body.startswith((b"data:", b"event:", b":")):
+        value = json_or_none(_sse_data(body))
+    if isinstance(value, list) and len(value) > 0 and isinstance(value[0], dict):
+        value = value[0]
+    if isinstance(value, dict):
+        return _from_object(value)
+    if isinstance(value, str):
+        return ErrorSeen(type=None, message=value[:MAX_TEXT_CHARS], raw=value)
+    text = text_of(body, MAX_TEXT_CHARS)
+    return ErrorSeen(type=None, message=_visible(text), raw=text)
+
+
+def _from_object(value: dict[str, Any]) -> ErrorSeen:
+    for key in _WRAPPERS:
+        if value.get(key):
+            return error_from(value[key], around=value)
+    return error_from(value)
+
+
+def _type_of(raw: Any, depth: int = 0) -> str | None:
+    if depth > MAX_DEPTH:
+        return None
+    if isinstance(raw, list):
+        return next((t for item in raw[:20] if (t := _type_of(item, depth + 1))), None)
+    if not isinstance(raw, dict):
+        return None
+    for key in _TYPE_KEYS:
+        word = raw.get(key)
+        if isinstance(word, bool) or not isinstance(word, (str, int)):
+            continue
+        if isinstance(word, int) and key != "code":
+            continue  # an HTTP status repeated in the body is no type
+        if str(word).strip().lower() not in _NO_TYPE:
+            return str(word)
+    for key in ("errors", "detail", "message", "error"):  # a list of findings: the first one that has a type
+        if isinstance(raw.get(key), (list, dict)) and (found := _type_of(raw[key], depth + 1)):
+            return found
+    return None
+
+
+def _message_of(raw: Any, depth: int = 0) -> str | None:
+    if isinstance(raw, str):
+        return raw[:MAX_TEXT_CHARS] or None
+    if depth > MAX_DEPTH:
+        return None
+    if isinstance(raw, list):
+        found = (_message_of(item, depth + 1) for item in raw[:20])
+        return "; ".join(message for message in found if message) or None
+    if not isinstance(raw, dict):
+        return None if raw is None else compact(raw)
+    for key in _MESSAGE_KEYS:
+        if raw.get(key) and (message := _message_of(raw[key], depth + 1)):
+            return _at_field(raw) + message
+    return None
+
+
+def _at_field(raw: dict[str, Any]) -> str:
+    """FastAPI's findings say where: `loc: ["body", "max_tokens"]`."""
+    where = raw.get("loc")
+    return ".".join(map(str, where)) + ": " if isinstance(where, list) and where else ""
+
+
+def _visible(text: str) -> str:
+    """The title of an HTML page, else its text; plain text as it is."""
+    if "<" not in text:
+        return text
+    title = _TITLE.search(text)
+    shown = html.unescape(title[1] if title else _TAG.sub(" ", text))
+    return " ".join(shown.split()) or text
+
+
+def _sse_data(body: bytes) -> bytes:
+    """The data of the first event, for an error body that is framed as one."""
+    first = re.split(rb"\r?\n\r?\n", body, maxsplit=1)[0]
+    return b"\n".join(line[5:].strip() for line in first.splitlines() if line.startswith(b"data:"))

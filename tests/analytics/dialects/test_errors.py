@@ -1,0 +1,185 @@
+"""What every vendor's error body says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.dialects.errors import error_from, error_in, read_error
+
+BODIES: dict[str, tuple[Any, str | None, str, Any]] = {
+    # name: (body, type, message, raw: a key of the body, or ... for the whole body)
+    "anthropic": (
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}, "request_id": "req_1"},
+        "overloaded_error", "Overloaded", "error",
+    ),
+    "openai": (
+        {"error": {"message": "No such model", "type": "invalid_request_error", "param": "model", "code": "model_not_found"}},
+        "invalid_request_error", "No such model", "error",
+    ),
+    "openai with a null type": (
+        {"error": {"message": "m", "type": None, "code": "context_length_exceeded"}}, "context_length_exceeded", "m", "error",
+    ),
+    "azure": ({"error": {"code": "DeploymentNotFound", "message": "m"}}, "DeploymentNotFound", "m", "error"),
+    "azure api management": ({"statusCode": 401, "message": "Access denied"}, None, "Access denied", ...),
+    "google": (
+        {"error": {"code": 429, "message": "Quota", "status": "RESOURCE_EXHAUSTED", "details": [{"@type": "x"}]}},
+        "RESOURCE_EXHAUSTED", "Quota", "error",
+    ),
+    "cohere": ({"id": "x", "message": "invalid api token"}, None, "invalid api token", ...),
+    "lm studio": (
+        {"error": {"type": "invalid_request", "message": "no model", "code": "missing_required_parameter", "param": "model"}},
+        "invalid_request", "no model", "error",
+    ),
+    "mistral": (
+        {"object": "error", "message": "Invalid model: x", "type": "invalid_model", "param": None, "code": "1500"},
+        "invalid_model", "Invalid model: x", ...,
+    ),
+    "mistral's detail list": (
+        {"object": "error", "message": {"detail": [{"type": "extra_forbidden", "loc": ["body", "q"], "msg": "Extra inputs"}]},
+         "type": "invalid_request_error", "param": None, "code": None},
+        "invalid_request_error", "body.q: Extra inputs", ...,
+    ),
+    "fastapi validation": (
+        {"detail": [{"loc": ["body", "messages", 0], "msg": "field required", "type": "value_error.missing"},
+                    {"loc": ["body", "n"], "msg": "not an integer", "type": "type_error"}]},
+        "value_error.missing", "body.messages.0: field required; body.n: not an integer", ...,
+    ),
+    "fastapi": ({"detail": "Not Found"}, None, "Not Found", ...),
+    "fastapi around openai": ({"detail": {"error": {"message": "m", "type": "t"}}}, "t", "m", ...),
+    "old vllm": (
+        {"object": "error", "message": "too long", "type": "BadRequestError", "param": None, "code": 400},
+        "BadRequestError", "too long", ...,
+    ),
+    "flat": ({"code": 400, "message": "Temperature", "type": "Bad Request"}, "Bad Request", "Temperature", ...),
+    "xai": ({"code": "Client specified an invalid argument", "error": "Model not found: x"},
+            "Client specified an invalid argument", "Model not found: x", "error"),
+    "text under error": ({"error": "model 'x' not found"}, None, "model 'x' not found", "error"),
+    "tgi": ({"error": "Input validation error", "error_type": "validation"}, "validation", "Input validation error", "error"),
+    "hugging face": ({"error": ["Error in `inputs`", "second"], "warnings": []}, None, "Error in `inputs`; second", "error"),
+    "litellm, whose null is a word": (
+        {"error": {"message": "m", "type": "None", "param": "None", "code": "429"}}, "429", "m", "error",
+    ),
+    "openrouter": ({"error": {"code": 429, "message": "Provider returned error", "metadata": {"raw": "x"}}},
+                   "429", "Provider returned error", "error"),
+    "bedrock": ({"message": "denied", "__type": "AccessDeniedException"}, "AccessDeniedException", "denied", ...),
+    "cloudflare": ({"success": False, "errors": [{"code": 10000, "message": "Authentication error"}], "result": None},
+                   "10000", "Authentication error", ...),
+    "problem details": ({"type": "about:blank", "title": "Unauthenticated", "detail": "No token", "status": 401},
+                        "Unauthenticated", "No token", ...),
+    "apigee": ({"fault": {"faultstring": "Rate limit", "detail": {"errorcode": "policies.ratelimit.Quota"}}},
+               "policies.ratelimit.Quota", "Rate limit", "fault"),
+    "writer": ({"tpe": "BadRequest", "errors": [{"description": "d", "extras": {}}], "extras": {}}, "BadRequest", "d", ...),
+    "databricks": ({"error_code": "INVALID_PARAMETER_VALUE", "message": "m"}, "INVALID_PARAMETER_VALUE", "m", ...),
+    "json-rpc": ({"jsonrpc": "2.0", "id": 1, "error": {"code": -32600, "message": "Invalid"}}, "-32600", "Invalid", "error"),
+    "doubly wrapped": ({"error": {"error": {"type": "t", "message": "m"}}}, "t", "m", "error"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vendor", BODIES)
+def test_error_body_of(vendor: str) -> None:
+    body, kind, message, raw = BODIES[vendor]
+    seen = read_error(json.dumps(body).encode())
+    assert seen is not None
+    assert (seen.type, seen.message) == (kind, message)
+    assert seen.raw == (body if raw is ... else body[raw])
+
+
+def test_google_without_alt_sse_puts_the_error_in_an_array() -> None:
+    seen = read_error(b'[{"error": {"code": 400, "message": "m", "status": "INVALID_ARGUMENT"}}\n]')
+    assert seen is not None
+    assert (seen.type, seen.message) == ("INVALID_ARGUMENT", "m")
+    assert seen.raw == {"code": 400, "message": "m", "status": "INVALID_ARGUMENT"}
+
+
+def test_html_says_its_title_and_else_its_text() -> None:
+    page = b"<!doctype html><html><head><title>502 Bad&nbsp;Gateway</title></head><body><h1>nginx</h1></body></html>"
+    seen = read_error(page)
+    assert seen is not None
+    assert seen.type is None
+    assert seen.message == "502 Bad Gateway"
+    seen = read_error(b"<h1>Service\n Unavailable</h1><script>var a</script>")
+    assert seen is not None
+    assert seen.message == "Service Unavailable"
+
+
+def test_plain_text_is_the_message() -> None:
+    seen = read_error(b"upstream connect error or disconnect/reset before headers\n")
+    assert seen is not None
+    assert seen.message == "upstream connect error or disconnect/reset before headers"
+    assert seen.raw == seen.message
+
+
+def test_empty_body_says_nothing() -> None:
+    assert read_error(b"") is None
+    assert read_error(b" \r\n") is None
+
+
+def test_error_body_framed_as_an_event_is_read_through_the_frame() -> None:
+    seen = read_error(
+        b'event: error\r\ndata: {"type":"error","error":{"type":"api_error","message":"m"}}\r\n\r\n'
+    )
+    assert seen is not None
+    assert (seen.type, seen.message) == ("api_error", "m")
+
+
+def test_long_page_is_cut() -> None:
+    seen = read_error(b"x" * 10_000_000)
+    assert seen is not None
+    assert len(str(seen.raw)) == 4096
+    assert len(seen.message or "") == 4096
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"error":' * 500 + b"1" + b"}" * 500,
+        b"\xff\xfe{}",
+        b"null",
+        b"[]",
+        b"5",
+        b'{"error":true}',
+    ],
+)
+def test_nonsense_is_a_value_never_an_exception(body: bytes) -> None:
+    assert read_error(body) is not None
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(
+    st.sampled_from(["error", "errors", "detail", "message", "type", "code", "status", "loc"]) | st.text(), c)))  # fmt: skip
+def test_any_json_is_read(value: Any) -> None:
+    seen = read_error(json.dumps(value).encode())
+    assert seen is None or (isinstance(seen.type, str | None) and isinstance(seen.message, str | None))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"error": {"type": "t", "message": "m"}},
+        {"type": "error", "error": {"type": "t", "message": "m"}},
+        {"object": "error", "type": "t", "message": "m"},
+        {"type": "error", "code": "t", "message": "m", "param": None},
+        {"choices": [], "error": "m", "code": "t"},
+    ],
+)
+def test_in_band_error_shapes_are_told_from_their_own_words(event: dict[str, Any]) -> None:
+    seen = error_in(event)
+    assert seen is not None
+    assert (seen.type, seen.message) == ("t", "m")
+
+
+@pytest.mark.parametrize(
+    "event", [{"error": None}, {"error": {}}, {"error": ""}, {"message": "hello"}, [], "error", None]
+)
+def test_what_does_not_call_itself_an_error_is_none(event: Any) -> None:
+    assert error_in(event) is None
+
+
+def test_numeric_code_is_a_type_only_when_there_is_no_word() -> None:
+    assert error_from({"code": 404, "status": "NOT_FOUND"}).type == "NOT_FOUND"
+    assert error_from({"code": 404, "status": 404}).type == "404"
