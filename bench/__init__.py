@@ -1,0 +1,1 @@
+"""What docs/performance.md quotes, reproducible by anyone: `python -m bench NAME`."""
