@@ -1,0 +1,126 @@
+"""Ask the running analytics: SQL in, a polars DataFrame out.
+
+The client is an in-memory DuckDB that sends the whole statement and runs none of it. Every failure is an `AskError`
+of one line. When analytics was restarted (another token, another port) the data folder says so, and the question is
+put once more.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import duckdb
+import polars as pl
+
+from analytics import endpoint as endpoints
+from analytics.endpoint import Endpoint
+from analytics.extensions import load
+from analytics.guard import one_line
+from analytics.serve import directive
+
+
+class AskError(Exception):
+    """The question got no answer; str() is one line."""
+
+
+class NotRunning(AskError):
+    """No analytics answers (not started, stopped, restarting)."""
+
+
+class Refused(AskError):
+    """The statement is wrong, not admitted, or its answer too large."""
+
+
+class TooSlow(AskError):
+    """The time limit was over."""
+
+
+class Asker:
+    """Asks one analytics. Safe to share between threads."""
+
+    def __init__(self, target: Endpoint | Path | str) -> None:
+        """`target`: an endpoint, or the data folder of a Streamgauge (read again when analytics is restarted)."""
+        self._data = None if isinstance(target, Endpoint) else Path(target)
+        self._endpoint = target if isinstance(target, Endpoint) else None
+        self._lock = threading.Lock()
+        self._connection = duckdb.connect()
+        load(self._connection, "httpfs", "quack")
+        self._connection.execute("SET http_retries = 0")
+        self._http_timeout_s = 0
+
+    def query(self, sql: str, *, max_rows: int = 100_000, timeout_s: float = 20.0) -> pl.DataFrame:
+        """The rows of one SELECT. UUIDs are text, instants are UTC.
+
+        Raises Refused (also when there are more than `max_rows` rows), TooSlow, NotRunning. The server's own bounds
+        are the upper limit of both.
+        """
+        asked = self._current()
+        try:
+            return self._ask(asked, sql, max_rows, timeout_s)
+        except NotRunning:
+            fresh = self._current()
+            if fresh == asked:
+                raise
+            return self._ask(fresh, sql, max_rows, timeout_s)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+    def _current(self) -> Endpoint:
+        if self._data is None:
+            assert self._endpoint is not None
+            return self._endpoint
+        found = endpoints.read(self._data)
+        if found is None:
+            raise NotRunning(f"analytics does not run on {self._data} (start it with: streamgauge up)")
+        return found
+
+    def _ask(self, to: Endpoint, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
+        statement = directive(max_rows, timeout_s) + sql
+        call = f"FROM quack_query({_quoted(to.quack)}, {_quoted(statement)}, token = {_quoted(to.token)})"
+        with self._lock:
+            cursor = self._connection.cursor()
+            wanted_s = int(timeout_s) + 10
+            if wanted_s > self._http_timeout_s:
+                cursor.execute(f"SET GLOBAL http_timeout = {wanted_s}")
+                self._http_timeout_s = wanted_s
+        try:
+            return frame(cursor.execute(call))
+        except duckdb.Error as e:
+            raise _translated(e, to) from None
+        finally:
+            cursor.close()
+
+
+def frame(result: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """A result as polars sees it, with UUIDs as text and instants in UTC."""
+    found = result.pl()
+    return found.with_columns(
+        [
+            pl.col(name).dt.convert_time_zone("UTC")
+            for name, kind in found.schema.items()
+            if isinstance(kind, pl.Datetime) and kind.time_zone not in (None, "UTC")
+        ]
+    )
+
+
+def _translated(error: duckdb.Error, to: Endpoint) -> AskError:
+    text = one_line(error)
+    said = text.removeprefix("Invalid Input Error: ").removeprefix("Invalid Input Error: ")
+    if said.startswith(("refused: ", "too many rows: ", "failed: ")):
+        return Refused(said.removeprefix("refused: "))
+    if said.startswith(("too slow: ", "busy: ")):
+        return TooSlow(said)
+    if isinstance(error, duckdb.IOException | duckdb.HTTPException) or "Could not" in text or "Unauthorized" in text:
+        if "imeout" in text or "timed out" in text:
+            return TooSlow(f"no answer in time from {to.quack}")
+        return NotRunning(f"analytics does not answer at {to.quack}")
+    if "uthenti" in said or "connection id" in said.lower():
+        return NotRunning(f"analytics at {to.quack} does not know this token (restarted?)")
+    return Refused(said)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

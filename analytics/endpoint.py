@@ -1,0 +1,50 @@
+"""Where the running analytics answers SQL: DATA/run/analyze.json, written when it is ready, removed on a clean stop.
+
+The file holds the token, so it is 0600 and written as a whole: a reader never sees half of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FILE = Path("run") / "analyze.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Address (`quack:localhost:9494`), token and process of the analytics that serves a data folder."""
+
+    quack: str
+    token: str = field(repr=False)
+    pid: int = 0
+
+
+def read(data: Path) -> Endpoint | None:
+    """The endpoint that the data folder names; None when there is none (yet). Says nothing of whether it lives."""
+    try:
+        found = json.loads((data / FILE).read_text())
+        return Endpoint(str(found["quack"]), str(found["token"]), int(found["pid"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def write(data: Path, endpoint: Endpoint) -> None:
+    """Publish the endpoint, atomically, readable by its owner alone."""
+    path = data / FILE
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump({"pid": endpoint.pid, "quack": endpoint.quack, "token": endpoint.token}, file)
+    part.replace(path)
+
+
+def remove(data: Path, pid: int) -> None:
+    """Withdraw the endpoint, if it is still that process's own."""
+    found = read(data)
+    if found is not None and found.pid == pid:
+        (data / FILE).unlink(missing_ok=True)
