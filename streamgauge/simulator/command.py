@@ -1,0 +1,80 @@
+"""`streamgauge simulate`: the simulated upstream alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from streamgauge.simulator.server import SimulatorOptions, run
+
+
+@click.command("simulate")
+@click.option(
+    "--listen", default="127.0.0.1:4200", show_default=True, help="HOST:PORT to listen on; port 0: any."
+)
+@click.option("--seed", default="streamgauge", show_default=True, help="Seed of every draw.")
+@click.option(
+    "--rate-faults",
+    type=click.FloatRange(0, 1),
+    default=0.05,
+    show_default=True,
+    help="Share of the requests that meet a fault.",
+)
+@click.option(
+    "--time-scale",
+    type=click.FloatRange(0, 1000),
+    default=1.0,
+    show_default=True,
+    help="Multiplies every drawn time: 0.1 is ten times faster.",
+)
+@click.option(
+    "--keepalive",
+    type=click.FloatRange(0.01),
+    default=1.0,
+    show_default=True,
+    help="Seconds of silence after which vendors that send heartbeats send one.",
+)
+@click.option(
+    "--ledger-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Requests remembered."
+)
+@click.option("--keep-text", is_flag=True, help="Keep what was said in the ledger.")
+@click.option(
+    "--announce",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write the address to once it listens.",
+)
+def simulate_command(
+    listen: str,
+    seed: str,
+    rate_faults: float,
+    time_scale: float,
+    keepalive: float,
+    ledger_rows: int,
+    keep_text: bool,
+    announce: Path | None,
+) -> None:
+    """Run a simulated LLM upstream that speaks every dialect.
+
+    Requests choose a model (GET /v1/models); the header x-simulate forces what happens, for example
+    x-simulate: {"ttft_ms": 200, "gap_ms": 10, "tokens": 50, "fault": "truncate"}.
+    What was really sent, and when, is at GET /simulator/ledger.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise click.BadParameter(f"{listen!r} is not HOST:PORT", param_hint="--listen")
+    options = SimulatorOptions(
+        listen=listen,
+        seed=seed,
+        rate_faults=rate_faults,
+        time_scale=time_scale,
+        keepalive_s=keepalive,
+        ledger_rows=ledger_rows,
+        keep_text=keep_text,
+        announce=announce,
+    )
+    try:
+        code = run(options)
+    except (OSError, ValueError) as e:
+        raise click.UsageError(str(e)) from None
+    raise SystemExit(code)

@@ -1,0 +1,212 @@
+"""One HTTP/1.1 connection of the simulator: requests in, bytes out, and the moment when the client was seen to leave.
+
+Requests of one connection are answered one after the other. Reading never stops while a response is written, because
+that is how a client's leaving is seen; what a client sends ahead is bounded, and a client over the bound is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import cast
+
+import httptools
+
+MAX_BODY_BYTES = 32 * 2**20
+MAX_HEADER_BYTES = 256 * 1024
+MAX_AHEAD = 8
+"""Requests that may wait on one connection."""
+RESET_GRACE_S = 0.05
+"""Before a reset: the bytes already sent should have been read, because a reset destroys what has not."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request, whole."""
+
+    wall_ns: int
+    received_ns: int
+    complete_ns: int = 0
+    method: str = ""
+    target: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Names in lower case; of repeated names the last."""
+    body: bytes = b""
+    keep_alive: bool = True
+
+
+Handler = Callable[["Connection", Request], Awaitable[None]]
+
+
+class Connection(asyncio.Protocol):
+    """The protocol object of one connection."""
+
+    def __init__(self, handler: Handler, connections: set[Connection]) -> None:
+        self._handler = handler
+        self._connections = connections
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._request: Request | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = self._header_bytes = 0
+        self._read_ns = self._wall_ns = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.transport: asyncio.Transport | None = None
+        self.left_ns: int | None = None
+        """When the connection was seen to be gone."""
+        self.closing = False
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.left_ns = time.monotonic_ns()
+        self._connections.discard(self)
+        self._writable.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._read_ns, self._wall_ns = time.monotonic_ns(), time.time_ns()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(501)
+        except httptools.HttpParserError:
+            self._refuse(400)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # httptools
+
+    def on_message_begin(self) -> None:
+        self._request = Request(wall_ns=self._wall_ns, received_ns=self._read_ns)
+        self._body, self._body_bytes, self._header_bytes = [], 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        if self._request is not None:
+            self._request.target += url.decode("latin-1")
+            self._headers_grow(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._request is not None:
+            self._request.headers[name.decode("latin-1").lower()] = value.decode("utf-8", "replace")
+            self._headers_grow(len(name) + len(value))
+
+    def _headers_grow(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(431)
+
+    def on_headers_complete(self) -> None:
+        if self._request is not None and self._request.headers.get("expect", "").lower() == "100-continue":
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > MAX_BODY_BYTES:
+            self._refuse(413)
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        request, self._request = self._request, None
+        if request is None or self.closing:
+            return
+        request.complete_ns = self._read_ns
+        request.method = self._parser.get_method().decode("latin-1")
+        request.keep_alive = self._parser.should_keep_alive()
+        request.body = b"".join(self._body)
+        self._waiting.append(request)
+        if len(self._waiting) > MAX_AHEAD:
+            self.close()
+        elif self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting and not self.closing and self.left_ns is None:
+                request = self._waiting.popleft()
+                await self._handler(self, request)
+                if not request.keep_alive:
+                    self.close()
+        except asyncio.CancelledError:
+            if self.left_ns is None:
+                raise
+        finally:
+            self._task = None
+
+    def _refuse(self, status: int) -> None:
+        if self.closing:
+            return
+        self.write(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nconnection: close\r\n"
+                   "content-length: 0\r\n\r\n".encode())  # fmt: skip
+        self.close()
+
+    # for handlers
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the socket; nothing happens once the connection is gone."""
+        if self.transport is not None and self.left_ns is None:
+            self.transport.write(data)
+
+    async def writable(self) -> None:
+        """Wait until the socket takes more."""
+        if not self._writable.is_set():
+            await self._writable.wait()
+
+    def respond(self, status: int, headers: list[tuple[str, str]], body: bytes | None) -> None:
+        """Write a head, and a whole body unless it is None."""
+        self.write(head(status, headers + ([] if body is None else [("content-length", str(len(body)))])))
+        if body:
+            self.write(body)
+
+    def close(self) -> None:
+        """Close after what was written has gone out."""
+        self.closing = True
+        if self.transport is not None:
+            self.transport.close()
+
+    async def reset(self) -> None:
+        """Send a TCP RST, a little after what was written."""
+        self.closing = True
+        await asyncio.sleep(RESET_GRACE_S)
+        if self.transport is None or self.left_ns is not None:
+            return
+        held = self.transport.get_extra_info("socket")
+        if held is not None:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+    def stop(self) -> None:
+        """End whatever is under way, at once."""
+        self.closing = True
+        if self._task is not None:
+            self._task.cancel()
+        if self.transport is not None:
+            self.transport.abort()
+
+
+def head(status: int, headers: list[tuple[str, str]]) -> bytes:
+    """The bytes of a response's head."""
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in headers)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
