@@ -68,6 +68,12 @@ def error_in(value: Any) -> ErrorSeen | None:
     return None
 
 
+def error_event(data: bytes) -> ErrorSeen:
+    """The data of an event that is named `error` (or whose dialect says so), whatever it holds."""
+    value = json_or_none(data)
+    return error_in(value) or error_from(text_of(data, MAX_TEXT_CHARS) if value is None else value)
+
+
 def error_from(raw: Any, *, around: dict[str, Any] | None = None) -> ErrorSeen:
     """An error value that is known to be one. `around` is the object that it came in, which may hold the type or code."""
     kind, message = _type_of(raw), _message_of(raw)

@@ -1,0 +1,91 @@
+"""Anthropic's legacy text completions (`/v1/complete`): events `completion`, `ping`, `error`; no usage.
+
+`stop_reason` of the last completion is the finish. Before version 2023-06-01 each event repeated the whole text so far and had
+no name; then only what is new is a fragment, and the stream ended with [DONE].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event
+from analytics.dialects.payload import decode_or_none
+from analytics.dialects.shape import Delta, Exchange, Fragment, Reading
+
+
+class _Completion(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    log_id: str | None = None
+    completion: str | None = None
+    stop_reason: str | None = None
+    model: str | None = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(_Completion)
+
+
+class AnthropicComplete:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "anthropic_complete"
+    provider = "anthropic"
+    operation = "text_completion"
+
+    def claims(self, exchange: Exchange) -> int:
+        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith("/v1/complete") else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        if b'"completion"' not in data[:200]:
+            return 1 if name == "ping" else 0
+        return 8 if name == "completion" else 6 if b'"stop_reason"' in data else 0
+
+    def reader(self, exchange: Exchange) -> AnthropicCompleteReader:
+        cumulative = exchange.request_headers.get("anthropic-version", "2023-06-01") < "2023-06-01"
+        return AnthropicCompleteReader(cumulative=cumulative)
+
+
+class AnthropicCompleteReader:
+    """Reads one stream."""
+
+    def __init__(self, *, cumulative: bool = False) -> None:
+        self._cumulative = cumulative
+        self._so_far = ""
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_decoder, data)
+        if event is None:
+            if name == "error":
+                return Reading(kind="error", error=error_event(data))
+            return Reading(kind="malformed")
+        kind = event.type or name
+        if kind == "error" or event.error:
+            return Reading(kind="error", error=error_event(data))
+        if kind == "ping":
+            return Reading(kind="ping")
+        return self._completion(event)
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        event = decode_or_none(_decoder, body)
+        if event is None:
+            return [Reading(kind="malformed")]
+        if event.error or event.type == "error":
+            return [Reading(kind="error", error=error_event(body))]
+        return [self._completion(event)]
+
+    def _completion(self, event: _Completion) -> Reading:
+        text = event.completion or ""
+        if self._cumulative and text.startswith(self._so_far):
+            text, self._so_far = text[len(self._so_far) :], text
+        return Reading(
+            kind="text" if text else "finish" if event.stop_reason else "other",
+            fragments=[Fragment(text=text, finish_reason=event.stop_reason or None)],
+            response_id=event.id or event.log_id or None,
+            model=event.model or None,
+        )
+
+
+DIALECT = AnthropicComplete()

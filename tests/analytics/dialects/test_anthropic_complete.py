@@ -1,0 +1,59 @@
+"""Anthropic's legacy text completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analytics.dialects.anthropic_complete import DIALECT
+from analytics.dialects.shape import Exchange
+from tests.analytics.dialects.transcript import events, read, read_body
+
+
+def completion(text: str, reason: str | None = None) -> dict[str, Any]:
+    return {
+        "type": "completion",
+        "id": "compl_1",
+        "completion": text,
+        "stop_reason": reason,
+        "model": "claude-2.1",
+    }
+
+
+def test_pieces_join_and_the_stop_reason_finishes() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            completion(" Light"), {"type": "ping"}, completion(" bends."), completion("", "stop_sequence")
+        ),
+    )
+    assert str(tally.first_choice.text) == " Light bends."
+    assert tally.events.kind == ["text", "ping", "text", "finish"]
+    assert (tally.finish_reason, tally.response_id, tally.response_model) == (
+        "stop_sequence",
+        "compl_1",
+        "claude-2.1",
+    )
+
+
+def test_versions_before_june_2023_repeat_the_text_so_far() -> None:
+    old = Exchange(request_headers={"anthropic-version": "2023-01-01"})
+    tally = read(
+        DIALECT, events(completion("a"), completion("ab"), completion("ab", "max_tokens"), named=False), old
+    )
+    assert str(tally.first_choice.text) == "ab"
+    assert tally.output_event_count == 2
+
+
+def test_error_event() -> None:
+    tally = read(DIALECT, events({"type": "error", "error": {"type": "overloaded_error", "message": "m"}}))
+    assert tally.error is not None
+    assert tally.error.type == "overloaded_error"
+
+
+def test_non_streamed_body() -> None:
+    tally = read_body(DIALECT, completion("Hello", "stop_sequence"))
+    assert str(tally.first_choice.text) == "Hello"
+
+
+def test_nonsense_is_malformed() -> None:
+    assert read(DIALECT, b"data: {\n\ndata: 5\n\n").malformed_events == 2

@@ -1,0 +1,347 @@
+"""Anthropic-style Messages: every event of Friendli's document, and what Anthropic and others really send."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from analytics.dialects.anthropic_messages import DIALECT
+from analytics.dialects.shape import Exchange
+from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
+
+
+def start(**reported: Any) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+    }
+    return {"type": "message_start", "message": {**message, "usage": reported or None}}
+
+
+def block(index: int, **content: Any) -> dict[str, Any]:
+    return {"type": "content_block_start", "index": index, "content_block": content}
+
+
+def delta(index: int, **part: Any) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": part}
+
+
+def end(reason: str | None = "end_turn", **reported: Any) -> dict[str, Any]:
+    return {
+        "type": "message_delta",
+        "delta": {"stop_reason": reason, "stop_sequence": None},
+        "usage": reported or None,
+    }
+
+
+STOP = {"type": "message_stop"}
+FRIENDLI_TEXT = [
+    start(input_tokens=0, output_tokens=0, cache_read_input_tokens=0),
+    block(0, type="text", text=""),
+    delta(0, type="text_delta", text="Hello"),
+    delta(0, type="text_delta", text=", how can I help?"),
+    {"type": "content_block_stop", "index": 0},
+    end(output_tokens=11),
+    STOP,
+]
+
+
+def test_text_stream_of_friendli() -> None:
+    tally = read(DIALECT, events(*FRIENDLI_TEXT))
+    assert str(tally.first_choice.text) == "Hello, how can I help?"
+    assert tally.events.kind == ["start", "start", "text", "text", "annotation", "finish", "terminal"]
+    assert (tally.finish_reason, tally.response_id, tally.response_model) == ("end_turn", "msg_1", "m")
+    assert usage(tally) == (0, 11, None, 0)
+    assert tally.terminal_seen
+    assert tally.error is None
+
+
+def test_events_without_event_lines_are_read_by_their_type() -> None:
+    tally = read(DIALECT, events(*FRIENDLI_TEXT, named=False))
+    assert str(tally.first_choice.text) == "Hello, how can I help?"
+    assert tally.terminal_seen
+
+
+def test_events_without_a_type_are_read_by_their_name() -> None:
+    tally = read(
+        DIALECT, b'event: content_block_delta\ndata: {"delta": {"type": "text_delta", "text": "x"}}\n\n'
+    )
+    assert str(tally.first_choice.text) == "x"
+
+
+def test_tool_stream_of_friendli_counts_the_name_as_output() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            start(input_tokens=1),
+            block(0, type="tool_use", id="toolu_01A", name="get_weather", input={}),
+            delta(0, type="input_json_delta", partial_json=""),
+            delta(0, type="input_json_delta", partial_json='{"location":"Seoul"'),
+            delta(0, type="input_json_delta", partial_json=',"date":"2026-03-12"}'),
+            {"type": "content_block_stop", "index": 0},
+            end("tool_use", output_tokens=19),
+            STOP,
+        ),
+    )
+    assert tools(tally) == [("toolu_01A", "get_weather", '{"location":"Seoul","date":"2026-03-12"}')]
+    assert (tally.output_event_count, tally.content_event_count, tally.tool_call_count) == (3, 2, 1)
+
+
+def test_thinking_is_reasoning_and_its_signature_is_not_output() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            block(0, type="thinking", thinking="", signature=""),
+            delta(0, type="thinking_delta", thinking="I should answer briefly."),
+            delta(0, type="signature_delta", signature="sig_abc123"),
+        ),
+    )
+    assert str(tally.first_choice.reasoning) == "I should answer briefly."
+    assert tally.events.kind == ["start", "reasoning", "annotation"]
+
+
+def test_redacted_thinking_and_citations_and_compaction_are_not_output() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            block(0, type="redacted_thinking", data="EmwKAhgB"),
+            block(1, type="text", text="", citations=[]),
+            delta(1, type="citations_delta", citation={"type": "char_location", "cited_text": "x"}),
+            block(2, type="compaction", content=None),
+            delta(2, type="compaction_delta", content="The user said …"),
+        ),
+    )
+    assert tally.output_event_count == 0
+
+
+def test_server_tools_are_output_but_no_call_for_the_client_and_their_results_neither() -> None:
+    answers = readings(
+        DIALECT,
+        events(
+            block(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
+            delta(0, type="input_json_delta", partial_json='{"query": "x"}'),
+            block(
+                1,
+                type="web_search_tool_result",
+                tool_use_id="srvtoolu_1",
+                content=[{"type": "web_search_result"}],
+            ),
+            block(2, type="mcp_tool_use", id="mcptoolu_1", name="echo", server_name="s", input={}),
+            block(3, type="mcp_tool_result", tool_use_id="mcptoolu_1", is_error=False, content=[]),
+            block(4, type="tool_use", id="toolu_1", name="mine", input={}),
+        ),
+    )
+    assert [a.kind for a in answers] == [
+        "tool_call",
+        "tool_call",
+        "annotation",
+        "tool_call",
+        "annotation",
+        "tool_call",
+    ]
+    flags = [piece.server for a in answers for f in a.fragments or [] for piece in f.tools or []]
+    assert flags == [True, True, True, False]
+
+
+def test_input_given_whole_at_the_start_is_taken_and_not_twice() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            block(0, type="tool_use", id="t", name="n", input={"a": 1}),
+            delta(0, type="input_json_delta", partial_json='{"a": 1}'),
+        ),
+    )
+    assert tools(tally) == [("t", "n", '{"a":1}')]
+
+
+def test_text_in_the_start_of_a_block_is_output() -> None:
+    tally = read(
+        DIALECT, events(block(0, type="text", text="Hi"), delta(0, type="text_delta", text=" there"))
+    )
+    assert str(tally.first_choice.text) == "Hi there"
+
+
+def test_ping_is_a_ping() -> None:
+    assert read(DIALECT, events({"type": "ping"})).events.kind == ["ping"]
+
+
+def test_error_event_is_the_streams_error() -> None:
+    sent = {
+        "type": "error",
+        "error": {"type": "overloaded_error", "message": "Overloaded"},
+        "request_id": "r",
+    }
+    tally = read(DIALECT, events(start(input_tokens=3), sent))
+    assert tally.error is not None
+    assert (tally.error.type, tally.error.message, tally.error.raw) == (
+        "overloaded_error",
+        "Overloaded",
+        sent["error"],
+    )
+    assert not tally.terminal_seen
+
+
+@pytest.mark.parametrize(
+    "sent", ['{"error": "upstream gone"}', '{"message": "upstream gone"}', "upstream gone"]
+)
+def test_error_event_of_another_shape_is_still_an_error(sent: str) -> None:
+    tally = read(DIALECT, f"event: error\ndata: {sent}\n\n".encode())
+    assert tally.error is not None
+    assert tally.error.message == "upstream gone"
+
+
+def test_usage_is_cumulative_overwritten_never_summed_and_null_overwrites_nothing() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            start(input_tokens=10, cache_read_input_tokens=5, cache_creation_input_tokens=2, output_tokens=1),
+            end(None, output_tokens=7),
+            end(output_tokens=11, input_tokens=None, cache_read_input_tokens=None),
+            STOP,
+        ),
+    )
+    assert usage(tally) == (17, 11, None, 5)
+    assert tally.usage is not None
+    assert tally.usage.raw == {
+        "input_tokens": 10,
+        "cache_read_input_tokens": 5,
+        "cache_creation_input_tokens": 2,
+        "output_tokens": 11,
+    }
+    assert len(tally.usage_reports) == 3
+
+
+def test_earlier_usage_reports_keep_what_they_said() -> None:
+    tally = read(DIALECT, events(start(input_tokens=10, output_tokens=1), end(output_tokens=11)))
+    assert [report.raw["output_tokens"] for _, _, report in tally.usage_reports] == [1, 11]
+
+
+def test_output_tokens_of_message_start_are_no_total() -> None:
+    tally = read(
+        DIALECT, events(start(input_tokens=10, output_tokens=3), delta(0, type="text_delta", text="x" * 500))
+    )
+    assert usage(tally) == (10, None, None, None)
+    assert tally.usage is not None
+    assert tally.usage.raw["output_tokens"] == 3
+
+
+def test_input_tokens_that_only_message_delta_knows_are_taken() -> None:
+    tally = read(
+        DIALECT, events(start(input_tokens=0, output_tokens=0), end(input_tokens=44, output_tokens=9))
+    )
+    assert usage(tally) == (44, 9, None, None)
+
+
+def test_thinking_tokens_are_the_reasoning_tokens() -> None:
+    tally = read(DIALECT, events(end(output_tokens=99, output_tokens_details={"thinking_tokens": 28})))
+    assert usage(tally)[2] == 28
+
+
+@pytest.mark.parametrize("reason", ["max_tokens", "tool_use", "stop_sequence", "pause_turn", "refusal"])
+def test_stop_reason_is_the_finish(reason: str) -> None:
+    assert read(DIALECT, events(end(reason, output_tokens=1))).finish_reason == reason
+
+
+def test_bedrock_clock_goes_to_server_stats() -> None:
+    metrics = {"inputTokenCount": 8, "outputTokenCount": 4, "invocationLatency": 500, "firstByteLatency": 120}
+    tally = read(DIALECT, events({"type": "message_stop", "amazon-bedrock-invocationMetrics": metrics}))
+    stats = {stat.name: (stat.value, stat.unit) for _, stat in tally.server_stats}
+    assert stats["firstByteLatency"] == (120e6, "ns")
+    assert stats["outputTokenCount"] == (4, "tokens")
+
+
+def test_non_streamed_body() -> None:
+    tally = read_body(
+        DIALECT,
+        {
+            "type": "message",
+            "id": "msg_2",
+            "model": "m",
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": "Hi"},
+                {"type": "tool_use", "id": "t", "name": "n", "input": {}},
+            ],
+            "stop_reason": "tool_use",
+            "usage": {"input_tokens": 5, "output_tokens": 6, "cache_read_input_tokens": 4},
+        },
+    )
+    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("Hi", "hm")
+    assert tools(tally) == [("t", "n", "{}")]
+    assert (tally.finish_reason, tally.response_id, usage(tally)) == ("tool_use", "msg_2", (9, 6, None, 4))
+
+
+def test_error_body_under_200() -> None:
+    tally = read_body(DIALECT, {"type": "error", "error": {"type": "api_error", "message": "m"}})
+    assert tally.error is not None
+    assert tally.error.type == "api_error"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"\xff",
+        b'{"type": 5}',
+        b'{"type":"content_block_delta","delta":"x"}',
+        b"[" * 100_000,
+    ],
+)
+def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
+    reader = DIALECT.reader(Exchange())
+    assert reader.read("content_block_delta", data).kind == "malformed"
+    reader.read_body(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{}",
+        b'{"type":"content_block_start"}',
+        b'{"type":"message_start","message":{"usage":5,"content":null}}',
+    ],
+)
+def test_missing_parts_are_nothing(data: bytes) -> None:
+    assert DIALECT.reader(Exchange()).read("", data).kind in ("other", "start")
+
+
+def test_lone_surrogate_and_bad_utf8_cost_a_character_not_the_event() -> None:
+    tally = read(
+        DIALECT,
+        b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a\\ud83d\xffb"}}\n\n',
+    )
+    assert str(tally.first_choice.text) == "a?\ufffdb"
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "score"),
+    [
+        ("/v1/messages", {"anthropic-version": "2023-06-01"}, 9),
+        ("/v1/messages", {}, 5),
+        ("/inference/v1/messages", {}, 5),
+        ("/anthropic/v1/messages?beta=true", {}, 5),
+        ("/v1/projects/p/locations/l/publishers/anthropic/models/claude@1:streamRawPredict", {}, 9),
+        ("/v1/projects/p/locations/l/publishers/anthropic/models/claude@1:rawPredict", {}, 9),
+        ("/v1/threads/thread_1/messages", {}, 0),
+        ("/v1/messages/count_tokens", {}, 0),
+        ("/v1/chat/completions", {}, 0),
+    ],
+)
+def test_claims_by_path(path: str, headers: dict[str, str], score: int) -> None:
+    assert DIALECT.claims(Exchange(path=path, request_headers=headers)) == score
+
+
+def test_recognises_its_first_event_with_or_without_a_name() -> None:
+    assert DIALECT.recognises("message_start", b"{}") >= 5
+    assert DIALECT.recognises("", b'{"type": "message_start", "message": {}}') >= 5
+    assert DIALECT.recognises("", b'{"id": "x", "choices": []}') == 0
+    assert DIALECT.recognises("ping", b'{"type": "ping"}') < 5
