@@ -1,0 +1,40 @@
+"""Fixtures that several test folders share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kafka import Broker, skip_without_java
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HOST:PORT of a real broker, one for each pytest process. Use topics of your own; never stop it."""
+    skip_without_java()
+    broker = Broker(tmp_path_factory.mktemp("kafka"))
+    try:
+        yield broker.start()
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
+    """Makes brokers that a test may kill and restart; arguments as for `deploy/kafka/broker start`."""
+    skip_without_java()
+    made: list[Broker] = []
+
+    def make(*arguments: str) -> Broker:
+        broker = Broker(tmp_path / f"kafka-{len(made)}", arguments)
+        made.append(broker)
+        broker.start()
+        return broker
+
+    try:
+        yield make
+    finally:
+        for broker in made:
+            broker.stop()

@@ -1,0 +1,54 @@
+"""A real broker for tests: `deploy/kafka/broker` on a port and in a folder of its own, ended by pid."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "deploy" / "kafka" / "broker"
+
+
+@dataclass
+class Broker:
+    """One broker and its data folder; `address` stays the same over restarts."""
+
+    data: Path
+    arguments: tuple[str, ...] = ()
+    address: str = ""
+
+    def start(self) -> str:
+        """Start it, or go on with the data that is there; HOST:PORT. Skips the test where Kafka cannot be had."""
+        done = subprocess.run(
+            [SCRIPT, "start", "--port", "0", "--data", self.data, *self.arguments], capture_output=True, text=True
+        )
+        if done.returncode:
+            said = done.stderr.strip()
+            if "is not installed" in said or "needs Java" in said or "Maven" in said:
+                pytest.skip(said)
+            raise RuntimeError(said)
+        assert self.address in ("", done.stdout.strip()), "another process took the broker's port meanwhile"
+        self.address = done.stdout.strip()
+        return self.address
+
+    @property
+    def pid(self) -> int:
+        return int((self.data / "broker.pid").read_text())
+
+    def kill(self) -> None:
+        """kill -9."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        subprocess.run([SCRIPT, "stop", "--data", self.data], check=True)
+
+
+def skip_without_java() -> None:
+    """Skip early and with the reason. (`broker` itself says it too.)"""
+    if not shutil.which("java") or not shutil.which("mvn"):
+        pytest.skip("no Java 17 and Maven; on Debian: apt-get install openjdk-17-jre-headless maven")
