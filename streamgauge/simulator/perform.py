@@ -82,7 +82,8 @@ class Performance:
         waited = False
         while (left_ns := due_ns - time.monotonic_ns()) > 0:
             waited = True
-            await asyncio.sleep(max(left_ns / 1e9, 0.0002))
+            # The loop's timers count whole milliseconds and may fire one early: one more spares a second sleep.
+            await asyncio.sleep(left_ns // 1_000_000 / 1000 + 0.001)
         self._unpaused = 0 if waited else self._unpaused + 1
         if self._unpaused >= _YIELD_EVERY:
             self._unpaused = 0

@@ -35,7 +35,9 @@ class Gemini(Speaker):
             raw["thoughtsTokenCount"] = self.reasoning_tokens
         if plan.cached_tokens:
             raw["cachedContentTokenCount"] = plan.cached_tokens
-        return raw, Usage(plan.input_tokens, self.output_tokens, self.reasoning_tokens or None, None)
+        return raw, Usage(
+            plan.input_tokens, self.output_tokens, self.reasoning_tokens or None, plan.cached_tokens or None
+        )
 
     def _chunk(self, parts: list[dict[str, Any]], finish: str | None = None) -> tuple[dict[str, Any], Usage]:
         raw, usage = self.usage()

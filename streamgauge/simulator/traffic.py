@@ -1,0 +1,270 @@
+"""Steady mixed traffic through a base URL (the tap), in every dialect, with an account of what the clients saw.
+
+Arrivals are a Poisson process of `rate_per_s`; at most `concurrency` requests are under way, and an arrival that finds no
+room is counted (`turned_away`), not queued: a queue here would be taken for latency of the thing under test. Some
+clients leave in the middle. Connections are reused now and then, as real clients do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from urllib.parse import urlsplit
+
+import httptools
+import msgspec
+
+from streamgauge.simulator.asking import Question, ask
+from streamgauge.simulator.ledger import LedgerRow
+from streamgauge.simulator.profiles import PROFILES
+
+MAX_READS = 200
+"""Reads whose arrival is remembered for each response; the first output is among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficOptions:
+    """What traffic is made."""
+
+    base_url: str
+    seed: str = "traffic"
+    run: str = "run"
+    """Goes into the request ids: `<run>-<number>`."""
+    rate_per_s: float = 6.0
+    concurrency: int = 64
+    abort_share: float = 0.04
+    stream_share: float = 0.93
+    reuse_share: float = 0.3
+    models: tuple[str, ...] = tuple(PROFILES)
+    keys: tuple[str, ...] = (
+        "sk-demo-search",
+        "sk-demo-support",
+        "sk-demo-batch",
+        "sk-demo-app",
+        "sk-demo-intern",
+    )
+    timeout_s: float = 120.0
+    max_rows: int = 200_000
+    """Accounts kept; the oldest fall out (`rows_dropped`)."""
+
+
+class ClientRow(msgspec.Struct, kw_only=True):
+    """What one client saw. Times are CLOCK_MONOTONIC, ns, absolute."""
+
+    request_id: str
+    model: str
+    path: str
+    streamed: bool
+    started_ns: int
+    """Before the request was written."""
+    status: int | None = None
+    headers_ns: int | None = None
+    first_byte_ns: int | None = None
+    end_ns: int | None = None
+    body_bytes: int = 0
+    body_sha256: str | None = None
+    aborted: bool = False
+    error: str | None = None
+    """Class of what ended it when HTTP did not."""
+    reads: list[tuple[int, int]] = []
+    """(arrival, body bytes so far) of the first reads."""
+
+    def ttft_ns(self, truth: LedgerRow) -> int | None:
+        """Time to first token as this client saw it: the read that completed the first output event."""
+        if truth.first_output_end_byte is None:
+            return None
+        for at_ns, so_far in self.reads:
+            if so_far >= truth.first_output_end_byte:
+                return at_ns - self.started_ns
+        return None
+
+
+class _Response:
+    """Callbacks of the parser."""
+
+    def __init__(self, row: ClientRow) -> None:
+        self.row = row
+        self.complete = False
+        self.keep_alive = False
+        self.digest = hashlib.sha256()
+        self.read_ns = 0
+        self.parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes, at_ns: int) -> None:
+        self.read_ns = at_ns
+        before = self.row.body_bytes
+        self.parser.feed_data(data)
+        if self.row.body_bytes > before and len(self.row.reads) < MAX_READS:
+            self.row.reads.append((at_ns, self.row.body_bytes))
+
+    def on_headers_complete(self) -> None:
+        self.row.status = self.parser.get_status_code()
+        self.row.headers_ns = self.read_ns
+
+    def on_body(self, body: bytes) -> None:
+        if self.row.first_byte_ns is None:
+            self.row.first_byte_ns = self.read_ns
+        self.row.body_bytes += len(body)
+        self.digest.update(body)
+
+    def on_message_complete(self) -> None:
+        if self.row.status is not None and self.row.status >= 200:
+            self.complete = True
+            self.keep_alive = self.parser.should_keep_alive()
+
+
+_Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Traffic:
+    """The clients. `run` makes traffic until told to stop; `rows` is their account."""
+
+    def __init__(self, options: TrafficOptions) -> None:
+        self.options = options
+        parts = urlsplit(options.base_url)
+        if parts.scheme != "http" or parts.hostname is None:
+            raise ValueError(f"{options.base_url!r} is not an http URL")
+        self._host, self._port = parts.hostname, parts.port or 80
+        self._base_path = parts.path.rstrip("/")
+        self._rng = Random(options.seed)  # noqa: S311
+        self._idle: list[_Pair] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next = 0
+        self.rows: dict[str, ClientRow] = {}
+        self.sent = self.turned_away = self.aborted = self.failed = self.rows_dropped = 0
+
+    @property
+    def under_way(self) -> int:
+        return len(self._tasks)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Make traffic until `stop`, then wait for what is under way."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while not stop.is_set():
+            due += self._rng.expovariate(self.options.rate_per_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), max(0.0, due - loop.time()))
+            if stop.is_set():
+                break
+            if len(self._tasks) >= self.options.concurrency:
+                self.turned_away += 1
+            else:
+                self._start()
+        await self.finish()
+
+    async def send(self, count: int) -> None:
+        """Send `count` requests, as many at once as allowed, and wait for all of them."""
+        for _ in range(count):
+            while len(self._tasks) >= self.options.concurrency:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            self._start()
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Wait for what is under way, and close idle connections."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        while self._idle:
+            self._idle.pop()[1].close()
+
+    async def cancel(self) -> None:
+        """Give up whatever is under way."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await self.finish()
+
+    def _start(self) -> None:
+        options, rng = self.options, self._rng
+        request_id = f"{options.run}-{self._next:06d}"
+        self._next += 1
+        profile = PROFILES[rng.choice(options.models)]
+        question = ask(rng, profile, request_id, rng.choice(options.keys), stream_share=options.stream_share)
+        abort_after_s = None
+        if rng.random() < options.abort_share:
+            abort_after_s = rng.uniform(0.05, 2.5)
+        reuse = rng.random() < options.reuse_share
+        task = asyncio.get_running_loop().create_task(self._one(question, abort_after_s, reuse))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _one(self, question: Question, abort_after_s: float | None, reuse: bool) -> None:
+        row = ClientRow(
+            request_id=question.request_id,
+            model=question.model,
+            path=question.path,
+            streamed=question.streamed,
+            started_ns=time.monotonic_ns(),
+            reads=[],
+        )
+        self._remember(row)
+        response = _Response(row)
+        self.sent += 1
+        pair: _Pair | None = None
+        try:
+            async with asyncio.timeout(self.options.timeout_s if abort_after_s is None else abort_after_s):
+                pair = await self._connect(reuse)
+                await self._exchange(pair, question, response)
+        except TimeoutError:
+            row.error = "TimeoutError"
+            if abort_after_s is not None:
+                row.error, row.aborted = None, True
+                self.aborted += 1
+        except (OSError, httptools.HttpParserError, EOFError, asyncio.CancelledError) as e:
+            row.error = type(e).__name__
+            self.failed += 1
+            if isinstance(e, asyncio.CancelledError):
+                row.aborted = True
+        finally:
+            row.end_ns = time.monotonic_ns()
+            row.body_sha256 = response.digest.hexdigest()
+            if pair is not None:
+                if response.complete and response.keep_alive and reuse and len(self._idle) < 8:
+                    self._idle.append(pair)
+                else:
+                    pair[1].transport.abort()
+
+    def _remember(self, row: ClientRow) -> None:
+        self.rows[row.request_id] = row
+        if len(self.rows) > self.options.max_rows:
+            self.rows.pop(next(iter(self.rows)))
+            self.rows_dropped += 1
+
+    async def _connect(self, reuse: bool) -> _Pair:
+        while reuse and self._idle:
+            pair = self._idle.pop()
+            if not pair[0].at_eof() and not pair[1].is_closing():
+                return pair
+            pair[1].close()
+        return await asyncio.open_connection(self._host, self._port)
+
+    async def _exchange(self, pair: _Pair, question: Question, response: _Response) -> None:
+        reader, writer = pair
+        head = [
+            f"POST {self._base_path}{question.path} HTTP/1.1",
+            f"host: {self._host}:{self._port}",
+            "user-agent: streamgauge-traffic",
+            "accept: */*",
+            *(f"{name}: {value}" for name, value in question.headers),
+            f"content-length: {len(question.body)}",
+        ]
+        writer.write(("\r\n".join(head) + "\r\n\r\n").encode() + question.body)
+        await writer.drain()
+        while not response.complete:
+            data = await reader.read(65536)
+            at_ns = time.monotonic_ns()
+            if not data:
+                raise EOFError
+            response.feed(data, at_ns)
+
+
+async def send(options: TrafficOptions, count: int) -> Sequence[ClientRow]:
+    """Send `count` requests and return what the clients saw."""
+    traffic = Traffic(options)
+    await traffic.send(count)
+    return list(traffic.rows.values())
