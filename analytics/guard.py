@@ -53,7 +53,9 @@ WINDOW_FUNCTIONS = frozenset(
     }
 )  # fmt: skip
 
-GENERATORS = frozenset({"repeat", "lpad", "rpad", "range", "generate_series", "array_resize", "list_resize", "bar"})
+GENERATORS = frozenset(
+    {"repeat", "lpad", "rpad", "range", "generate_series", "array_resize", "list_resize", "bar"}
+)
 
 PUBLIC_SCHEMAS = frozenset({"", "main", "information_schema"})
 
@@ -107,7 +109,9 @@ class Guard:
         tree = self._parse(sql)
         statements = tree["statements"]
         if len(statements) != 1:
-            raise NotAdmitted("exactly one SELECT statement is admitted" if statements else "there is no statement")
+            raise NotAdmitted(
+                "exactly one SELECT statement is admitted" if statements else "there is no statement"
+            )
         node = statements[0]["node"]
         ctes = {key.lower() for key in _cte_names(node)}
         for item in _dicts(node):
@@ -180,20 +184,26 @@ class Guard:
             and not source.get("sample")
             and not node.get("modifiers")
             and not node["cte_map"]["map"]
-            and not any(node.get(k) for k in ("where_clause", "group_expressions", "group_sets", "having", "sample"))
+            and not any(
+                node.get(k) for k in ("where_clause", "group_expressions", "group_sets", "having", "sample")
+            )
             and not node.get("qualify")
             and node.get("aggregate_handling") == "STANDARD_HANDLING"
-            and all(
-                e.get("class") in ("COLUMN_REF", "POSITIONAL_REFERENCE")
-                or (e.get("class") == "STAR" and not e.get("columns") and not e.get("replace_list"))
-                for e in node["select_list"]
-            )
+            and all(_is_column_or_constant(e) for e in node["select_list"])
         )
 
 
 def one_line(error: BaseException) -> str:
     """What DuckDB says, in one line, without its echo of the statement."""
     return " ".join(str(error).split("\nLINE ")[0].split())
+
+
+def _is_column_or_constant(item: dict[str, Any]) -> bool:
+    if item.get("class") == "CAST":
+        return (item.get("child") or {}).get("class") == "CONSTANT"
+    if item.get("class") == "STAR":
+        return not item.get("columns") and not item.get("replace_list")
+    return item.get("class") in ("COLUMN_REF", "POSITIONAL_REFERENCE", "CONSTANT")
 
 
 def _is_small(argument: dict[str, Any]) -> bool:

@@ -25,6 +25,7 @@ from collections import deque
 from dataclasses import dataclass
 
 import duckdb
+from duckdb.func import FunctionNullHandling
 
 from analytics.extensions import load
 from analytics.guard import Guard, NotAdmitted, one_line
@@ -80,7 +81,14 @@ class _Door:
         self._waiting = 0
         self._made = 0
         self._answers: deque[tuple[float, str]] = deque()
-        self.counters = {"queries": 0, "refused": 0, "failed": 0, "too_slow": 0, "too_many_rows": 0, "busy": 0}
+        self.counters = {
+            "queries": 0,
+            "refused": 0,
+            "failed": 0,
+            "too_slow": 0,
+            "too_many_rows": 0,
+            "busy": 0,
+        }
 
     def __call__(self, session: str | None, sql: str | None) -> str:
         try:
@@ -104,7 +112,7 @@ class _Door:
             where = f"WHERE database_name = '{catalog}' AND schema_name = 'main' AND NOT internal"
             return (
                 f"SELECT schema_name, sql, 'table' FROM duckdb_tables() {where} "
-                f"UNION ALL SELECT schema_name, sql, 'view' FROM duckdb_views() {where}"
+                f"UNION ALL SELECT schema_name, view_name, 'view' FROM duckdb_views() {where}"
             )
         with self._guard_lock:
             admitted = self._guard.admit(sql)
@@ -221,7 +229,12 @@ class Server:
         row = self._connection.execute("SELECT current_database()").fetchone()
         self._door = _Door(self._connection, catalog=row[0] if row else "", bounds=bounds or Bounds())
         self._connection.create_function(
-            "streamgauge_door", self._door, ["VARCHAR", "VARCHAR"], "VARCHAR", null_handling="special", side_effects=True
+            "streamgauge_door",
+            self._door.__call__,
+            ["VARCHAR", "VARCHAR"],
+            "VARCHAR",
+            null_handling=FunctionNullHandling.SPECIAL,
+            side_effects=True,
         )
         self._connection.execute("SET GLOBAL quack_authorization_function = 'streamgauge_door'")
         lock_down(self._connection)

@@ -1,0 +1,417 @@
+"""Keep the tables in one DuckDB file, and move rows and log positions together.
+
+Rules
+1. A commit is one transaction: rows, positions, kept records, open streams, counters. It happened or it did not, also
+   under kill -9: so a stream is stored exactly once, whatever the log delivers again.
+2. A position row names its owner and a version. A commit moves it only where both are still what this process last
+   wrote; otherwise somebody else has taken over, nothing is committed, and `Fenced` is raised.
+3. Nothing depends on an index or on the file being one: the statements would do on a lake.
+4. A file made by an older Streamgauge is brought up to date when it is opened; one made by a newer is refused.
+
+Internal tables (kept records, taps, counters) live in the schema `internal`, which SQL from outside cannot read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Protocol
+
+import duckdb
+import polars as pl
+
+from analytics.guard import one_line
+
+log = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+FILE = "streamgauge.duckdb"
+PUBLIC_TABLES = (
+    "streams", "events", "open_streams", "usage_reports", "server_stats", "spans", "log_positions", "losses", "dead_letters",
+)  # fmt: skip
+
+_INTERNAL = """
+CREATE SCHEMA IF NOT EXISTS internal;
+CREATE TABLE IF NOT EXISTS internal.meta (key VARCHAR NOT NULL, value VARCHAR NOT NULL);
+CREATE TABLE IF NOT EXISTS internal.migrations (version INTEGER NOT NULL, what VARCHAR NOT NULL, done_at TIMESTAMPTZ NOT NULL);
+CREATE TABLE IF NOT EXISTS internal.open_stream_records (
+    log_id VARCHAR NOT NULL, partition VARCHAR NOT NULL, stream_id UUID NOT NULL, number BIGINT NOT NULL,
+    payload BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS internal.taps (
+    tap VARCHAR NOT NULL, tap_worker INTEGER NOT NULL, incarnation VARCHAR NOT NULL, started_at TIMESTAMPTZ NOT NULL,
+    last_alive_at TIMESTAMPTZ NOT NULL, stopping BOOLEAN NOT NULL, counters VARCHAR NOT NULL
+);
+CREATE TABLE IF NOT EXISTS internal.totals (name VARCHAR NOT NULL, value HUGEINT NOT NULL);
+"""
+
+MEMORY_RETRIES = 6
+"""A commit that finds no memory ends the readers' queries and tries again, for about 0.1 + 0.2 + … s ≈ 6 s."""
+
+
+class StoreFailed(Exception):
+    """The file cannot be written; str() is one line that says what to do. Nothing was half-committed."""
+
+
+class Fenced(Exception):
+    """Another consumer owns a position by now; this one must stop."""
+
+
+class Position(Protocol):
+    """How far one partition is consumed (`analytics.assemble`)."""
+
+    @property
+    def high(self) -> int: ...
+    @property
+    def low(self) -> int: ...
+    @property
+    def open_stream_ids(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPosition:
+    """A position as the last commit left it."""
+
+    high: int
+    low: int
+    open_stream_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """The last that one run of one tap worker said of itself."""
+
+    tap: str
+    tap_worker: int
+    incarnation: str
+    started_wall_ns: int
+    wall_ns: int
+    stopping: bool
+    counters: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Commit:
+    """Everything that one transaction moves."""
+
+    log_id: str
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    """By partition."""
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    """Rows to append, by public table; columns are matched by name."""
+    open_streams: pl.DataFrame | None = None
+    """All of `open_streams`; None leaves it alone."""
+    keep: Sequence[tuple[str, str, bytes]] = ()
+    """(partition, stream id, packed records) of long-open streams, in order."""
+    forget: Sequence[str] = ()
+    """Ids of finished streams whose kept records go."""
+    taps: Sequence[Tap] = ()
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """Increments of the ledger's counters."""
+
+
+class Store:
+    """The tables of one data folder. One owner thread; readers take `cursor()`s of their own."""
+
+    def __init__(
+        self, path: Path, *, memory_limit_bytes: int | None = None, stall: tuple[int, float] | None = None
+    ) -> None:
+        """Open or make the file. `stall` = (floor ns, factor), which the view `stalls` uses.
+
+        Raises OSError with one line when another process has the file open, it is damaged, or made by a newer version.
+        """
+        self.path = path
+        self.owner = str(uuid.uuid4())
+        self.on_memory: Callable[[], object] = lambda: None
+        self._versions: dict[tuple[str, str], int] = {}
+        self._numbers: dict[str, int] = {}
+        self._connection = _open(path, memory_limit_bytes)
+        try:
+            _prepare(self._connection, stall)
+        except (duckdb.Error, OSError):
+            self._connection.close()
+            raise
+        row = self._connection.execute(
+            "SELECT coalesce(max(number), 0) FROM internal.open_stream_records"
+        ).fetchone()
+        self._kept = row[0] if row else 0
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own to the same tables, for another thread."""
+        return self._connection.cursor()
+
+    def claim(self, log_id: str, partition: str) -> StoredPosition | None:
+        """Own a partition's position from now on: where to go on, None when it was never read.
+
+        Whoever owned it before is fenced from the next commit on.
+        """
+        key = (log_id, partition)
+        row = self._connection.execute(
+            "UPDATE log_positions SET owner = ?, version = version + 1, updated_at = now() "
+            "WHERE log_id = ? AND partition = ? RETURNING high, low, open_stream_ids, version",
+            [self.owner, *key],
+        ).fetchone()
+        self._versions[key] = row[3] if row else 0
+        return StoredPosition(row[0], row[1], tuple(row[2])) if row else None
+
+    def disown(self, log_id: str, partition: str) -> None:
+        """Forget a partition that another consumer reads now."""
+        self._versions.pop((log_id, partition), None)
+
+    def kept_records(self, log_id: str, partition: str) -> dict[str, list[bytes]]:
+        """The records that commits kept for long-open streams, by stream, in order."""
+        kept: dict[str, list[bytes]] = {}
+        for stream_id, payload in self._connection.execute(
+            "SELECT stream_id::VARCHAR, payload FROM internal.open_stream_records "
+            "WHERE log_id = ? AND partition = ? ORDER BY number",
+            [log_id, partition],
+        ).fetchall():
+            kept.setdefault(stream_id, []).append(payload)
+        return kept
+
+    def taps(self) -> list[Tap]:
+        """What is remembered of every tap."""
+        rows = self._connection.execute(
+            "SELECT tap, tap_worker, incarnation, epoch_ns(started_at), epoch_ns(last_alive_at), stopping, counters "
+            "FROM internal.taps"
+        ).fetchall()
+        return [
+            Tap(
+                tap=row[0],
+                tap_worker=row[1],
+                incarnation=row[2],
+                started_wall_ns=row[3],
+                wall_ns=row[4],
+                stopping=row[5],
+                counters=json.loads(row[6]),
+            )
+            for row in rows
+        ]
+
+    def totals(self) -> dict[str, int]:
+        """The ledger's counters, over the life of the file."""
+        return dict(self._connection.execute("SELECT name, value::BIGINT FROM internal.totals").fetchall())
+
+    def commit(self, commit: Commit) -> None:
+        """Do all of it, or nothing. Raises Fenced or StoreFailed."""
+        for attempt in range(MEMORY_RETRIES + 1):
+            try:
+                self._commit(commit)
+                return
+            except duckdb.OutOfMemoryException as e:
+                self._roll_back()
+                if attempt == MEMORY_RETRIES:
+                    raise StoreFailed(f"not enough memory to commit: {one_line(e)}") from None
+                log.warning("no memory to commit: readers' queries are ended, trying again")
+                self.on_memory()
+                time.sleep(0.1 * 2**attempt)
+            except duckdb.TransactionException as e:
+                self._roll_back()
+                if attempt == MEMORY_RETRIES:
+                    raise StoreFailed(f"cannot commit: {one_line(e)}") from None
+                time.sleep(0.02)
+            except (duckdb.Error, OSError) as e:
+                self._roll_back()
+                raise StoreFailed(
+                    f"cannot write {self.path}: {one_line(e)} (is the disk full? nothing was half-written; "
+                    "it goes on from its last commit when started again)"
+                ) from None
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _commit(self, commit: Commit) -> None:
+        run = self._connection.execute
+        run("BEGIN TRANSACTION")
+        versions = {
+            (commit.log_id, partition): self._move(commit.log_id, partition, position)
+            for partition, position in commit.positions.items()
+        }
+        for table, rows in commit.tables.items():
+            if not rows.is_empty():
+                self._append(table, rows)
+        if commit.open_streams is not None:
+            run("DELETE FROM open_streams")
+            if not commit.open_streams.is_empty():
+                self._append("open_streams", commit.open_streams)
+        kept = self._kept
+        if commit.keep:
+            rows = pl.DataFrame(
+                {
+                    "log_id": [commit.log_id] * len(commit.keep),
+                    "partition": [k[0] for k in commit.keep],
+                    "stream_id": [k[1] for k in commit.keep],
+                    "number": range(kept + 1, kept + 1 + len(commit.keep)),
+                    "payload": [k[2] for k in commit.keep],
+                },
+                schema_overrides={"number": pl.Int64},
+            )
+            kept += len(commit.keep)
+            self._append("internal.open_stream_records", rows)
+        if commit.forget:
+            run(
+                "DELETE FROM internal.open_stream_records WHERE stream_id IN (SELECT unnest(?::UUID[]))",
+                [list(commit.forget)],
+            )
+        for tap in commit.taps:
+            self._remember(tap)
+        add_totals(self._connection, commit.totals)
+        run("COMMIT")
+        self._versions.update(versions)
+        self._kept = kept
+
+    def _append(self, table: str, rows: pl.DataFrame) -> None:
+        self._connection.register("appended", rows)
+        try:
+            self._connection.execute(f"INSERT INTO {table} BY NAME FROM appended")
+        finally:
+            self._connection.unregister("appended")
+
+    def _move(self, log_id: str, partition: str, position: Position) -> int:
+        version = self._versions.get((log_id, partition))
+        if version is None:
+            raise Fenced(f"partition {partition} is not claimed")
+        values = [position.high, position.low, list(position.open_stream_ids)]
+        if version == 0:
+            row = self._connection.execute(
+                "SELECT count(*) FROM log_positions WHERE log_id = ? AND partition = ?", [log_id, partition]
+            ).fetchone()
+            if row != (0,):
+                raise Fenced(f"another consumer has begun to read partition {partition}")
+            self._connection.execute(
+                "INSERT INTO log_positions (log_id, partition, high, low, open_stream_ids, owner, version, updated_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, 1, now())",
+                [log_id, partition, *values, self.owner],
+            )
+            return 1
+        row = self._connection.execute(
+            "UPDATE log_positions SET high = ?, low = ?, open_stream_ids = ?, version = version + 1, updated_at = now() "
+            "WHERE log_id = ? AND partition = ? AND owner = ? AND version = ?",
+            [*values, log_id, partition, self.owner, version],
+        ).fetchone()
+        if row != (1,):
+            raise Fenced(f"another consumer has taken over partition {partition}")
+        return version + 1
+
+    def _remember(self, tap: Tap) -> None:
+        key = [tap.tap, tap.tap_worker, tap.incarnation]
+        self._connection.execute(
+            "DELETE FROM internal.taps WHERE tap = ? AND tap_worker = ? AND incarnation = ?", key
+        )
+        self._connection.execute(
+            "INSERT INTO internal.taps VALUES (?, ?, ?, make_timestamptz(?), make_timestamptz(?), ?, ?)",
+            [
+                *key,
+                tap.started_wall_ns // 1000,
+                tap.wall_ns // 1000,
+                tap.stopping,
+                json.dumps(dict(tap.counters)),
+            ],
+        )
+
+    def _roll_back(self) -> None:
+        with contextlib.suppress(duckdb.Error):
+            self._connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Checkpoint and close; what was committed is safe either way."""
+        with contextlib.suppress(duckdb.Error):
+            self._connection.execute("CHECKPOINT")
+        self._connection.close()
+
+
+def add_totals(connection: duckdb.DuckDBPyConnection, increments: Mapping[str, int]) -> None:
+    """Raise the ledger's counters, within the transaction that runs. Two threads never raise the same one."""
+    for name, value in increments.items():
+        if not value:
+            continue
+        row = connection.execute(
+            "UPDATE internal.totals SET value = value + ? WHERE name = ?", [value, name]
+        ).fetchone()
+        if row == (0,):
+            connection.execute("INSERT INTO internal.totals VALUES (?, ?)", [name, value])
+
+
+def _open(path: Path, memory_limit_bytes: int | None) -> duckdb.DuckDBPyConnection:
+    try:
+        connection = duckdb.connect(str(path))
+    except duckdb.IOException as e:
+        text = one_line(e)
+        if "lock" in text.lower():
+            raise OSError(
+                f"{path} is open in another process: only one analytics may run on a data folder (stop that one first)"
+            ) from None
+        raise OSError(f"cannot open {path}: {text}") from None
+    except duckdb.Error as e:
+        raise OSError(
+            f"cannot open {path}: {one_line(e)} (move the file away to begin with empty tables)"
+        ) from None
+    limit = memory_limit_bytes or _default_memory_bytes(connection)
+    connection.execute(f"SET memory_limit = '{limit // 2**20} MiB'")
+    connection.execute("SET max_temp_directory_size = '8 GiB'")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _default_memory_bytes(connection: duckdb.DuckDBPyConnection) -> int:
+    """Half of what DuckDB would take (80 % of the machine or its cgroup), and never more than 8 GiB."""
+    row = connection.execute("SELECT parse_formatted_bytes(current_setting('memory_limit'))").fetchone()
+    return max(min(int(row[0]) // 2 if row else 2**31, 8 * 2**30), 256 * 2**20)
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | None) -> None:
+    """Make what is missing, bring an older file up to date, make the views anew."""
+    here = resources.files("analytics")
+    schema = (here / "schema.sql").read_text()
+    connection.execute(_INTERNAL)
+    found = connection.execute("SELECT max(version) FROM internal.migrations").fetchone()
+    version = found[0] if found else None
+    if version is not None and version > SCHEMA_VERSION:
+        raise OSError(
+            f"the tables were made by a newer Streamgauge (schema {version}, this one knows {SCHEMA_VERSION}): upgrade it"
+        )
+    connection.execute(schema)
+    added = _add_missing_columns(connection, schema)
+    if version is None:
+        connection.execute(
+            "INSERT INTO internal.migrations VALUES (?, 'first schema', now())", [SCHEMA_VERSION]
+        )
+    elif added:
+        connection.execute(
+            "INSERT INTO internal.migrations VALUES (?, ?, now())",
+            [SCHEMA_VERSION, f"columns added: {', '.join(added)}"],
+        )
+    meta = {"schema_version": str(SCHEMA_VERSION)}
+    if stall is not None:
+        meta |= {"stall_floor_ns": str(stall[0]), "stall_factor": str(stall[1])}
+    for key, value in meta.items():
+        connection.execute("DELETE FROM internal.meta WHERE key = ?", [key])
+        connection.execute("INSERT INTO internal.meta VALUES (?, ?)", [key, value])
+    for name in ("views.sql", "comments.sql"):
+        if (file := here / name).is_file():
+            connection.execute(file.read_text())
+
+
+def _add_missing_columns(connection: duckdb.DuckDBPyConnection, schema: str) -> list[str]:
+    """Columns that the schema has by now and an older file has not; they are NULL in its rows."""
+    columns = (
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() "
+        "WHERE schema_name = 'main' AND NOT internal ORDER BY table_name, column_index"
+    )
+    with contextlib.closing(duckdb.connect()) as empty:
+        empty.execute(schema)
+        wanted = empty.execute(columns).fetchall()
+    there = {(table, column) for table, column, _ in connection.execute(columns).fetchall()}
+    added = []
+    for table, column, kind in wanted:
+        if (table, column) not in there:
+            connection.execute(f'ALTER TABLE {table} ADD COLUMN "{column}" {kind}')
+            added.append(f"{table}.{column}")
+    return added
