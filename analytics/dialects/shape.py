@@ -6,9 +6,12 @@ non-streamed body) say. It is told bytes and answers values; it keeps no clock a
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
+
+from analytics.sse import Event
 
 Kind = Literal[
     # output: at least one non-empty fragment of what the model generated
@@ -38,6 +41,8 @@ class Exchange(msgspec.Struct, frozen=True):
     content_type: str = ""
     request_headers: dict[str, str] = {}
     response_headers: dict[str, str] = {}
+    host: str = ""
+    """Host name of the upstream, "" when it is not known: tells vendors apart that speak alike."""
 
 
 class ToolFragment(msgspec.Struct, gc=False):
@@ -49,6 +54,9 @@ class ToolFragment(msgspec.Struct, gc=False):
     arguments: str = ""
     arguments_were_object: bool = False
     """The dialect sent a JSON object; `arguments` is its JSON text."""
+    server: bool = False
+    """The provider runs this call itself (web search, code execution …): output like any other, but not one of the calls
+    that the client is asked to run, so it does not stand among `tool_calls`."""
 
 
 class Fragment(msgspec.Struct, gc=False):
@@ -107,16 +115,41 @@ class Reading(msgspec.Struct, gc=False):
     model: str | None = None
     server_stats: list[ServerStat] | None = None
     tool_failure: bool = False
+    provider: str | None = None
+    """The vendor, where a field of the event tells it."""
+    done: bool = False
+    """The `[DONE]` marker: ends the stream, proves nothing. Dialects need not look for it, `analytics.decode` does."""
+
+
+class Delta(msgspec.Struct, gc=False):
+    """The reading of the most frequent event: one piece of one output channel of one choice, and nothing else.
+
+    A reader may answer it in place of a `Reading`; it costs a third.
+    """
+
+    kind: Kind
+    """"text" or "reasoning"."""
+    piece: str
+    """Not empty."""
+    choice: int = 0
+    tokens: int | None = None
 
 
 class Reader(Protocol):
     """Reads one stream. May keep what it must know of earlier events (tool names, indices)."""
 
-    def read(self, name: str, data: bytes) -> Reading:
+    def read(self, name: str, data: bytes) -> Reading | Delta:
         """One SSE event: its `event` name ("" when there was none) and its data. Never raises on bad data."""
 
     def read_body(self, body: bytes) -> list[Reading]:
         """A whole non-streamed (or error) body, as readings. Never raises on bad data."""
+
+
+@runtime_checkable
+class BatchReader(Protocol):
+    """A reader that also takes events by the batch, for speed: the answers are those of `read`, one for each event."""
+
+    def read_many(self, events: Sequence[Event]) -> list[Reading | Delta]: ...
 
 
 class Dialect(Protocol):

@@ -1,0 +1,184 @@
+"""Undo the content coding of a body, read by read, for measuring only: what the client gets is never touched.
+
+gzip (several members), deflate (with or without its zlib wrapper), br and zstd, also stacked ("gzip, br"). A body whose
+first bytes are plainly not what the header says is taken as it is. Bytes that do not decode end the decoding and set
+`broken`; a body that grows out of all proportion (`MAX_RATIO`, above `FREE_BYTES`) ends it too and sets `bomb`: an honest
+stream of like chunks compresses some 50 times, the bound leaves room for four times that.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Protocol
+
+import brotli
+import zstandard
+
+FREE_BYTES = 64 * 2**20
+MAX_RATIO = 200
+_SLICE_BYTES = 512
+"""zstd gives back all that its input holds, at most 128 KiB for 3 bytes: small slices bound what one call makes."""
+_CHUNK_BYTES = 2**20
+
+
+class _Undo(Protocol):
+    def feed(self, data: bytes, limit: int) -> bytes:
+        """Decoded bytes; may stop at about `limit`. Raises on bytes that are not of its coding."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the coding's end has been seen."""
+
+
+class _Zlib:
+    def __init__(self, gzip: bool) -> None:
+        self._gzip = gzip
+        self._raw = False
+        self._started = False
+        self._held = b""
+        self._z = self._new()
+
+    def _new(self) -> zlib._Decompress:
+        return zlib.decompressobj(31 if self._gzip else -15 if self._raw else 15)
+
+    @property
+    def complete(self) -> bool:
+        return self._z.eof or not self._started
+
+    def feed(self, data: bytes, limit: int) -> bytes:
+        if not self._started and not self._gzip:
+            data = self._held + data
+            if len(data) < 2:
+                self._held = data
+                return b""
+            # Servers differ in what they call deflate: a zlib header is a multiple of 31 with method 8, else it is raw.
+            self._raw = not (data[0] & 15 == 8 and (data[0] * 256 + data[1]) % 31 == 0)
+            self._z = self._new()
+        self._started = True
+        out: list[bytes] = []
+        made = 0
+        while data:
+            if self._z.eof:
+                if not self._gzip or data.strip(b"\0") == b"":
+                    break
+                self._z = self._new()
+            piece = self._z.decompress(data, _CHUNK_BYTES)
+            out.append(piece)
+            made += len(piece)
+            data = self._z.unconsumed_tail or self._z.unused_data
+            if made > limit:
+                break
+        return b"".join(out)
+
+
+class _Brotli:
+    def __init__(self) -> None:
+        self._d = brotli.Decompressor()
+
+    @property
+    def complete(self) -> bool:
+        return bool(self._d.is_finished())
+
+    def feed(self, data: bytes, limit: int) -> bytes:
+        out = [self._d.process(data, output_buffer_limit=_CHUNK_BYTES)]
+        made = len(out[0])
+        while not self._d.can_accept_more_data() and made <= limit:
+            out.append(self._d.process(b"", output_buffer_limit=_CHUNK_BYTES))
+            made += len(out[-1])
+        return b"".join(out)
+
+
+class _Zstd:
+    def __init__(self) -> None:
+        self._d = self._new()
+
+    @staticmethod
+    def _new() -> zstandard.ZstdDecompressionObj:
+        # A window of 8 MiB is what RFC 9659 allows for this content coding.
+        return zstandard.ZstdDecompressor(max_window_size=2**23).decompressobj()
+
+    @property
+    def complete(self) -> bool:
+        return self._d.eof
+
+    def feed(self, data: bytes, limit: int) -> bytes:
+        out: list[bytes] = []
+        made = 0
+        pending = [data[i : i + _SLICE_BYTES] for i in range(0, len(data), _SLICE_BYTES)]
+        pending.reverse()
+        while pending and made <= limit:
+            if self._d.eof:
+                self._d = self._new()
+            piece = self._d.decompress(pending.pop())
+            out.append(piece)
+            made += len(piece)
+            if self._d.unused_data:
+                pending.append(self._d.unused_data)
+        return b"".join(out)
+
+
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
+_NAMES = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "br": "br", "zstd": "zstd"}
+
+
+class BodyDecoder:
+    """Decodes one body as its `content-encoding` header says. `feed` gives what can be read so far."""
+
+    def __init__(
+        self, content_encoding: str, *, free_bytes: int = FREE_BYTES, max_ratio: int = MAX_RATIO
+    ) -> None:
+        names = [n.strip().lower() for n in content_encoding.split(",")]
+        self._names = [n for n in names if n not in ("", "identity")]
+        self.broken = any(n not in _NAMES for n in self._names) or len(self._names) > 4
+        """The bytes are not what the header says, or say it in a coding that nobody reads: measured undecoded."""
+        self.bomb = False
+        self._chain: list[_Undo] | None = None
+        self._head = b""
+        self._in = self._out = 0
+        self._free, self._ratio = free_bytes, max_ratio
+
+    @property
+    def plain(self) -> bool:
+        """Nothing to decode: the caller may skip `feed`."""
+        return not self._names and not self.broken
+
+    def feed(self, data: bytes) -> bytes:
+        """Decode one read."""
+        if self.plain or self.broken or self.bomb:
+            return data if self.plain else b""
+        self._in += len(data)
+        if self._chain is None:
+            data = self._head + data
+            if not self._begin(data):
+                self._head = data
+                return b""
+            self._head = b""
+            if self.plain:
+                return data
+        for undo in self._chain or ():
+            try:
+                data = undo.feed(data, self._free + self._ratio * self._in - self._out)
+            except (zlib.error, brotli.error, zstandard.ZstdError):
+                self.broken = True
+                return b""
+        self._out += len(data)
+        if self._out > self._free + self._ratio * self._in:
+            self.bomb = True
+        return data
+
+    @property
+    def unfinished(self) -> bool:
+        """The body ended before its coding did: cut, as a truncated download is."""
+        return bool(self._head) or any(not undo.complete for undo in self._chain or ())
+
+    def _begin(self, data: bytes) -> bool:
+        outer = _NAMES[self._names[-1]]
+        magic = _MAGIC.get(outer, b"")
+        if len(data) < len(magic) and magic.startswith(data):
+            return False
+        if not data.startswith(magic):
+            self._names = []
+            return True
+        makers = {"gzip": lambda: _Zlib(True), "deflate": lambda: _Zlib(False), "br": _Brotli, "zstd": _Zstd}
+        self._chain = [makers[_NAMES[n]]() for n in reversed(self._names)]
+        return True

@@ -1,0 +1,405 @@
+"""The Responses API: OpenAI, Azure, Bedrock's mantle, ChatGPT's codex, Copilot, xAI, DeepSeek, OpenRouter, LM Studio, Fireworks, vLLM.
+
+Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, of custom tools and of MCP
+calls, generated code, shell commands, patches, audio and its transcript. What a server tool printed is not. The `….done` events
+repeat what the deltas said and are annotations, unless there was no delta: then they are where it is said (LM Studio's arguments).
+
+Calls are told apart by item id, call id, then output index, because Copilot changes ids from event to event and some proxies
+number every item 0. Only function and custom tool calls are the client's to run; all built-in tools are marked as the server's.
+
+The finish reason is the final status. `incomplete` is a finish; `failed` and `cancelled` are errors that also end the stream.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.shape import (
+    Delta,
+    ErrorSeen,
+    Exchange,
+    Fragment,
+    Kind,
+    Reading,
+    ToolFragment,
+    Usage,
+)
+
+CLIENT_TOOLS = frozenset({"function_call", "custom_tool_call"})
+_PATH = re.compile(r"/responses(/(?!input_tokens)[^/]+(/cancel)?)?/?$")
+_FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
+_CHANNELS: dict[str, str] = {
+    "response.output_text": "text",
+    "response.text": "text",
+    "response.refusal": "refusal",
+    "response.reasoning_text": "reasoning",
+    "response.reasoning_summary_text": "reasoning",
+    "response.reasoning_summary": "reasoning",
+    "response.reasoning": "reasoning",
+    "response.function_call_arguments": "call",
+    "response.custom_tool_call_input": "call",
+    "response.mcp_call_arguments": "server_call",
+    "response.mcp_call.arguments": "server_call",
+    "response.code_interpreter_call_code": "server_call",
+    "response.code_interpreter_call.code": "server_call",
+    "response.shell_call_command": "server_call",
+    "response.apply_patch_call_operation_diff": "server_call",
+    "response.audio": "audio",
+    "response.output_audio": "audio",
+    "response.audio.transcript": "text",
+    "response.audio_transcript": "text",
+    "response.output_audio_transcript": "text",
+}
+_BY_WORD: tuple[tuple[str, str], ...] = (  # for families that are not yet known
+    ("output_content", ""), ("result", ""), ("image", ""), ("transcript", "text"), ("audio", "audio"),
+    ("reasoning", "reasoning"), ("refusal", "refusal"), ("_call", "server_call"), ("text", "text"),
+)  # fmt: skip
+
+
+class _Part(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+
+class _Item(msgspec.Struct):
+    type: str = ""
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    input: Any = None
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+
+
+class _Final(msgspec.Struct):
+    id: str | None = None
+    object: str | None = None
+    model: str | None = None
+    status: str | None = None
+    usage: Any = None
+    error: Any = None
+    output: list[_Item] | None = None
+
+
+class _Snapshot(msgspec.Struct):
+    """A response object as it is embedded in an event; its output has been streamed already."""
+
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    usage: Any = None
+    error: Any = None
+
+
+class _Event(msgspec.Struct):
+    type: str | None = None
+    delta: str | dict[str, Any] | None = None
+    output_index: int | None = None
+    item_id: str | None = None
+    logprobs: list[msgspec.Raw] | None = None
+    arguments: Any = None
+    input: Any = None
+    text: str | None = None
+    refusal: str | None = None
+    item: _Item | None = None
+    response: _Snapshot | None = None
+    error: Any = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_final = msgspec.json.Decoder(_Final)
+
+
+class OpenAIResponses:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "openai_responses"
+    provider = "openai"
+    operation = "chat"
+
+    def claims(self, exchange: Exchange) -> int:
+        return 5 if _PATH.search(exchange.path.partition("?")[0]) else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        if name.startswith("response."):
+            return 8
+        if b'"type":"response.' in data or b'"type": "response.' in data:
+            return 7
+        if b'"object":"response"' in data or b'"object": "response"' in data:
+            return 6
+        return 1 if name in ("error", "keepalive") else 0
+
+    def reader(self, exchange: Exchange) -> ResponsesReader:
+        return ResponsesReader()
+
+
+class _Call:
+    """One tool call: the key that it has in fragments, and whether its arguments have been seen."""
+
+    __slots__ = ("argued", "key", "server", "whole")
+
+    def __init__(self, key: int, *, server: bool) -> None:
+        self.key = key
+        self.server = server
+        self.argued = False
+        self.whole = False
+
+
+class ResponsesReader:
+    """Reads one stream; keeps the open calls, and which families have had deltas."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str | int, _Call] = {}
+        self._call_count = 0
+        self._families: set[str] = set()
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_event, data)
+        if event is None:
+            if name == "error":
+                return Reading(kind="error", error=error_event(data))
+            return Reading(kind="malformed")
+        kind = event.type or name
+        if kind[-6:] == ".delta":
+            return self._delta(kind[:-6], event)
+        if kind == "error" or event.error:
+            return Reading(kind="error", error=error_event(data))
+        if kind[-5:] == ".done":
+            return self._done(kind[:-5], event)
+        if kind == "response.output_item.added":
+            return self._item_added(event)
+        if event.response is not None:
+            return _snapshot(kind, event.response)
+        if kind == "keepalive":
+            return Reading(kind="ping")
+        if kind[-6:] == ".added":
+            return Reading(kind="annotation" if "annotation" in kind else "start")
+        if kind[:9] == "response.":
+            return Reading(kind="annotation" if kind[-14:] == ".partial_image" else "progress")
+        return self._untyped(data)
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        final = decode_or_none(_final, body)
+        if final is None:
+            return [Reading(kind="malformed")]
+        if final.output is None and final.status is None:
+            return [Reading(kind="error", error=error_event(body)) if final.error else Reading(kind="other")]
+        ending = _snapshot("", final)
+        return [Reading(kind="text", fragments=[self._whole(final.output or [])]), ending]
+
+    # -- deltas ------------------------------------------------------------------------------------------------------
+
+    def _delta(self, family: str, event: _Event) -> Reading | Delta:
+        piece = event.delta
+        if not piece:
+            return Reading(kind="annotation")
+        channel = _CHANNELS.get(family)
+        if channel is None:
+            channel = next((c for word, c in _BY_WORD if word in family), "")
+        if not isinstance(piece, str):
+            piece = _piece_of(piece, channel)
+        self._families.add(family)
+        tokens = len(event.logprobs) if event.logprobs else None
+        if channel == "text":
+            return Delta("text", piece, 0, tokens)
+        if channel == "reasoning":
+            return Delta("reasoning", piece, 0, tokens)
+        if not channel:
+            return Reading(kind="annotation")
+        if channel == "refusal":
+            return Reading(kind="refusal", fragments=[Fragment(refusal=piece, tokens=tokens)])
+        if channel == "audio":
+            return Reading(kind="audio", fragments=[Fragment(audio_chars=len(piece))])
+        call = self._call(event.item_id, None, event.output_index, server=channel == "server_call")
+        if call.whole:
+            return Reading(kind="annotation")
+        call.argued = True
+        return _tool(ToolFragment(key=call.key, arguments=piece, server=call.server))
+
+    # -- what is done ------------------------------------------------------------------------------------------------
+
+    def _done(self, family: str, event: _Event) -> Reading:
+        if family == "response.output_item":
+            return self._item_done(event)
+        channel = _CHANNELS.get(family)
+        if channel == "call":
+            call = self._call(event.item_id, None, event.output_index, server=False)
+            return self._late_arguments(call, event.arguments or event.input, ToolFragment(key=call.key))
+        if channel in ("text", "reasoning", "refusal") and family not in self._families:
+            self._families.add(family)
+            whole = event.refusal if channel == "refusal" else event.text
+            if whole:
+                return _said(channel, whole)
+        return Reading(kind="annotation")
+
+    def _late_arguments(self, call: _Call, arguments: Any, piece: ToolFragment) -> Reading:
+        """The arguments of a call that had no deltas; of any other they are a repeat."""
+        if call.argued or not arguments:
+            return _tool(piece) if piece.name else Reading(kind="annotation")
+        call.argued = call.whole = True
+        piece.arguments, piece.arguments_were_object = _text(arguments)
+        return _tool(piece)
+
+    # -- items -------------------------------------------------------------------------------------------------------
+
+    def _item_added(self, event: _Event) -> Reading:
+        item = event.item
+        if item is None:
+            return Reading(kind="start")
+        client = item.type in CLIENT_TOOLS
+        if not client and not _is_call(item):
+            return Reading(kind="annotation" if item.type.endswith("_output") else "start")
+        call = self._new_call(item, event.output_index, server=not client)
+        piece = ToolFragment(
+            key=call.key, id=item.call_id or item.id or "", name=item.name or "", server=call.server
+        )
+        arguments = item.arguments or item.input
+        if client and arguments and arguments != {}:
+            return self._late_arguments(call, arguments, piece)
+        return _tool(piece) if piece.name else Reading(kind="progress", fragments=[Fragment(tools=[piece])])
+
+    def _item_done(self, event: _Event) -> Reading:
+        item = event.item
+        if item is None or item.type not in CLIENT_TOOLS:
+            return Reading(kind="annotation")
+        known = self._find(item.id, item.call_id, event.output_index)
+        call = known or self._new_call(item, event.output_index, server=False)
+        piece = ToolFragment(key=call.key)
+        if known is None:
+            piece.id, piece.name = item.call_id or item.id or "", item.name or ""
+        return self._late_arguments(call, item.arguments or item.input, piece)
+
+    def _new_call(self, item: _Item, index: int | None, *, server: bool) -> _Call:
+        known = self._calls.get(item.id) if item.id else None
+        if known is None:
+            known = _Call(self._call_count, server=server)
+            self._call_count += 1
+        for key in (item.id, item.call_id, index):
+            if key is not None and key != "":
+                self._calls[key] = known
+        return known
+
+    def _find(self, item_id: str | None, call_id: str | None, index: int | None) -> _Call | None:
+        calls = self._calls
+        for key in (item_id, call_id, index):
+            if key is not None and key in calls:
+                return calls[key]
+        return None
+
+    def _call(self, item_id: str | None, call_id: str | None, index: int | None, *, server: bool) -> _Call:
+        """The call that a delta belongs to; one that was never announced begins with it."""
+        call = self._find(item_id, call_id, index)
+        if call is None:
+            call = self._new_call(_Item(id=item_id, call_id=call_id), index, server=server)
+        return call
+
+    # -- whole responses ---------------------------------------------------------------------------------------------
+
+    def _untyped(self, data: bytes) -> Reading:
+        """A bare response object in place of an event: its status may be final (Fireworks documents no event names)."""
+        final = decode_or_none(_final, data)
+        if final is None or final.object != "response":
+            return Reading(kind="other")
+        reading = _snapshot("", final)
+        if final.status in _FINAL and not self._families and not self._call_count:
+            whole = self._whole(final.output or [])
+            reading.fragments = [*(reading.fragments or []), whole]
+            if reading.kind == "finish" and (kind := _kind_of(whole)):
+                reading.kind = kind
+        return reading
+
+    def _whole(self, items: list[_Item]) -> Fragment:
+        whole = Fragment(tools=[])
+        for item in items:
+            for part in (item.content or []) + (item.summary or []):
+                if part.type in ("reasoning_text", "summary_text"):
+                    whole.reasoning += part.text or ""
+                else:
+                    whole.text += part.text or ""
+                whole.refusal += part.refusal or ""
+            if item.type in CLIENT_TOOLS and whole.tools is not None:
+                arguments, was_object = _text(item.arguments or item.input or "")
+                call = self._new_call(item, None, server=False)
+                tool_id, tool_name = item.call_id or item.id or "", item.name or ""
+                whole.tools.append(ToolFragment(call.key, tool_id, tool_name, arguments, was_object))
+        return whole
+
+
+def normalised(raw: dict[str, Any]) -> Usage:
+    """The usage object in the common terms. Where the total shows that reasoning was left out of the output, it is put in."""
+    inputs, outputs = raw.get("input_tokens_details"), raw.get("output_tokens_details")
+    input_tokens, output_tokens = count(raw.get("input_tokens")), count(raw.get("output_tokens"))
+    reasoning = count(outputs.get("reasoning_tokens")) if isinstance(outputs, dict) else None
+    total = count(raw.get("total_tokens"))
+    if reasoning and total and input_tokens is not None and output_tokens is not None:
+        if total == input_tokens + output_tokens + reasoning:
+            output_tokens += reasoning
+    cached = count(inputs.get("cached_tokens")) if isinstance(inputs, dict) else None
+    return Usage(input_tokens, output_tokens, reasoning, cached, raw)
+
+
+def _snapshot(kind: str, response: _Snapshot | _Final) -> Reading:
+    """An event that carries the response as it now is; the last one says how it ended."""
+    status = response.status or ""
+    if kind[9:] in _FINAL and status not in _FINAL:
+        status = kind[9:]
+    reading = Reading(
+        kind="start" if kind == "response.created" else "progress",
+        usage=normalised(response.usage) if isinstance(response.usage, dict) else None,
+        response_id=response.id or None,
+        model=response.model or None,
+    )
+    if status not in _FINAL or kind in ("response.created", "response.in_progress", "response.queued"):
+        return reading
+    reading.kind, reading.terminal = "finish", True
+    reading.fragments = [Fragment(finish_reason=status)]
+    if status in ("failed", "cancelled") or response.error:
+        error = error_from(response.error) if response.error else ErrorSeen(None)
+        error.type = error.type or status
+        reading.kind, reading.error = "error", error
+    return reading
+
+
+def _is_call(item: _Item) -> bool:
+    return item.type.endswith("_call") or bool(item.name)
+
+
+def _text(value: Any) -> tuple[str, bool]:
+    return (value, False) if isinstance(value, str) else (compact(value), True)
+
+
+def _piece_of(delta: dict[str, Any], channel: str) -> str:
+    """A delta that is an object: its text, or for arguments the object itself."""
+    text = delta.get("text") or delta.get("content")
+    return text if isinstance(text, str) and "call" not in channel else compact(delta)
+
+
+def _tool(piece: ToolFragment) -> Reading:
+    return Reading(kind="tool_call", fragments=[Fragment(tools=[piece])])
+
+
+def _said(channel: str, whole: str) -> Reading:
+    if channel == "text":
+        return Reading(kind="text", fragments=[Fragment(text=whole)])
+    if channel == "refusal":
+        return Reading(kind="refusal", fragments=[Fragment(refusal=whole)])
+    return Reading(kind="reasoning", fragments=[Fragment(reasoning=whole)])
+
+
+def _kind_of(fragment: Fragment) -> Kind | None:
+    if fragment.text:
+        return "text"
+    if fragment.tools:
+        return "tool_call"
+    return "reasoning" if fragment.reasoning else "refusal" if fragment.refusal else None
+
+
+DIALECT = OpenAIResponses()

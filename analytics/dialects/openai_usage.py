@@ -1,0 +1,50 @@
+"""Read the usage object of the OpenAI family: chat, completions and their many speakers.
+
+Reasoning tokens are inside output tokens. xAI reports completion tokens without them: there the total tells, and they are
+added. Cached input is a part of the input.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analytics.dialects.numbers import count
+from analytics.dialects.shape import Usage
+
+_INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
+_OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens", "cache_read_input_tokens")
+
+
+def usage_of(raw: Any) -> Usage | None:
+    """The report, None when it says nothing."""
+    if not isinstance(raw, dict) or not raw:
+        return None
+    given = count(raw.get("prompt_tokens"))
+    if given is None:
+        given = count(raw.get("input_tokens"))
+    made = count(raw.get("completion_tokens"))
+    if made is None:
+        made = count(raw.get("output_tokens"))
+    reasoning = _first(raw, _OUTPUT_DETAILS, ("reasoning_tokens",))
+    if reasoning is None:
+        reasoning = count(raw.get("reasoning_tokens"))
+    cached = _first(raw, _INPUT_DETAILS, ("cached_tokens",))
+    if cached is None:
+        cached = next((n for key in _CACHED if (n := count(raw.get(key))) is not None), None)
+    if made is not None and given is not None and reasoning:
+        total = count(raw.get("total_tokens"))
+        if total == given + made + reasoning:
+            made += reasoning
+    return Usage(given, made, reasoning, cached, raw)
+
+
+def _first(raw: dict[str, Any], places: tuple[str, ...], keys: tuple[str, ...]) -> int | None:
+    for place in places:
+        inner = raw.get(place)
+        if isinstance(inner, dict):
+            for key in keys:
+                number = count(inner.get(key))
+                if number is not None:
+                    return number
+    return None

@@ -1,0 +1,28 @@
+"""What is read of a stream that no dialect knows: that it has events, and an error where one is unmistakable."""
+
+from __future__ import annotations
+
+from analytics.dialects.errors import error_in
+from analytics.dialects.payload import json_or_none
+from analytics.dialects.shape import Reading
+
+NAME = "unknown"
+
+
+class UnknownReader:
+    """Every event is `other`."""
+
+    def read(self, name: str, data: bytes) -> Reading:
+        if name == "ping":
+            return Reading(kind="ping")
+        if b"error" in data[:65536] or name == "error":
+            value = json_or_none(data)
+            error = error_in(value)
+            if error is None and name == "error":
+                error = error_in({"error": value if value else data.decode("utf-8", "replace")[:4096]})
+            if error is not None:
+                return Reading(kind="error", error=error)
+        return Reading()
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        return [self.read("", body)] if body.lstrip()[:1] == b"{" else []

@@ -1,0 +1,378 @@
+"""Add up what a dialect says of each event: the event columns, and what the stream amounts to.
+
+One `Tally` holds all that one reading of a stream found, so that a wrong first guess of the dialect is undone by making a
+new one. Rules kept here, for every dialect alike:
+
+- an event is output if any of its fragments carries a character (or a tool's name); its row's `kind` is its first channel;
+- a finish reason of "" is none; the last one of a choice counts; a stream with several choices is over when each choice
+  seen has finished;
+- a usage report never turns a number back to nothing; every report is kept;
+- where each output event so far came with a usage report, the differences are the tokens of the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analytics.dialects.shape import (
+    OUTPUT_KINDS,
+    Delta,
+    ErrorSeen,
+    Fragment,
+    Reading,
+    ServerStat,
+    ToolFragment,
+    Usage,
+)
+from analytics.sse import Event
+
+MAX_KEPT_CHARS = 8 * 2**20
+"""Bound on the text that `keep_text` keeps of one stream, each channel."""
+MAX_TOOL_CALLS = 10_000
+MAX_REPORTS = 100_000
+MAX_SERVER_STATS = 10_000
+
+
+class EventColumns:
+    """The rows of table `events`, column by column; all lists are equally long."""
+
+    def __init__(self) -> None:
+        self.read_seq: list[int] = []
+        self.at_ns: list[int] = []
+        self.kind: list[str] = []
+        self.event_name: list[str] = []
+        self.choice: list[int | None] = []
+        self.chars: list[int] = []
+        self.tokens: list[int | None] = []
+        self.bytes: list[int] = []
+        self.finish_reason: list[str | None] = []
+        self.more_choices: list[tuple[int, int]] = []
+        """(index of the event, choice) for the output of an event to choices beyond the one in `choice`."""
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @property
+    def seq(self) -> range:
+        return range(len(self.kind))
+
+
+class ToolCall:
+    """A tool call as it grows."""
+
+    __slots__ = ("_arguments", "arguments_were_object", "id", "name")
+
+    def __init__(self) -> None:
+        self.id = ""
+        self.name = ""
+        self.arguments_were_object = False
+        self._arguments: list[str] = []
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._arguments)
+
+    def add(self, piece: ToolFragment) -> None:
+        if piece.id and not self.id:
+            self.id = piece.id
+        if piece.name and not self.name:
+            self.name = piece.name
+        if piece.arguments:
+            self._arguments.append(piece.arguments)
+        self.arguments_were_object |= piece.arguments_were_object
+
+
+class Channel:
+    """The text of one output channel of one choice, kept up to a bound."""
+
+    __slots__ = ("_chars", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._chars = 0
+
+    def add(self, piece: str) -> None:
+        if self._chars < MAX_KEPT_CHARS:
+            self._chars += len(piece)
+            self._parts.append(piece)
+
+    def __str__(self) -> str:
+        return "".join(self._parts)
+
+
+class Choice:
+    """What one choice amounts to."""
+
+    __slots__ = ("finish_ns", "finish_reason", "reasoning", "refusal", "text", "tools")
+
+    def __init__(self) -> None:
+        self.finish_reason: str | None = None
+        self.finish_ns: int | None = None
+        self.text = Channel()
+        self.reasoning = Channel()
+        self.refusal = Channel()
+        self.tools: dict[str | int, ToolCall] = {}
+
+
+class Tally:
+    """All that was found in one stream, read by one reader."""
+
+    def __init__(self, *, keep_text: bool = False) -> None:
+        self.keep_text = keep_text
+        self.events = EventColumns()
+        self.choices: dict[int, Choice] = {}
+        self.first_event_ns: int | None = None
+        self.first_output_ns: int | None = None
+        self.first_nonreasoning_output_ns: int | None = None
+        self.last_output_ns: int | None = None
+        self.output_event_count = 0
+        self.content_event_count = 0
+        self.response_id: str | None = None
+        self.response_model: str | None = None
+        self.provider: str | None = None
+        self.finish_ns: int | None = None
+        self.terminal_ns: int | None = None
+        self.terminal_seq: int | None = None
+        self.terminal_seen = False
+        self.done_seen = False
+        self.done_ns: int | None = None
+        self.error: ErrorSeen | None = None
+        self.error_ns: int | None = None
+        self.error_seq: int | None = None
+        self.usage: Usage | None = None
+        self.usage_reports: list[tuple[int, int | None, Usage]] = []
+        self.server_stats: list[tuple[int, ServerStat]] = []
+        self.text_chars = self.reasoning_chars = self.refusal_chars = 0
+        self.tool_call_count = 0
+        self.tool_failure_count = 0
+        self.malformed_events = 0
+        self._unfinished = 0  # choices seen that have no finish reason yet
+        self._outputs_with_usage = 0
+
+    # -- adding --------------------------------------------------------------------------------------------------
+
+    def add_events(self, events: Sequence[Event], answers: Sequence[Reading | Delta]) -> None:
+        """One answer for each event, in order."""
+        if not events:
+            return
+        columns = self.events
+        if self.first_event_ns is None:
+            self.first_event_ns = events[0].at_ns
+        columns.read_seq += [e.read_seq for e in events]
+        columns.at_ns += [e.at_ns for e in events]
+        columns.event_name += [e.name for e in events]
+        columns.bytes += [len(e.data) for e in events]
+        kind, choice_column, chars = columns.kind, columns.choice, columns.chars
+        tokens, finish = columns.tokens, columns.finish_reason
+        keep_text, choices = self.keep_text, self.choices
+        text_chars = reasoning_chars = outputs = 0
+        for event, answer in zip(events, answers, strict=True):
+            if type(answer) is Delta:
+                piece, index = answer.piece, answer.choice
+                size = len(piece)
+                kind.append(answer.kind)
+                choice_column.append(index)
+                chars.append(size)
+                tokens.append(answer.tokens)
+                finish.append(None)
+                outputs += 1
+                choice = choices.get(index)
+                if choice is None:
+                    choice = self._choice(index)
+                if answer.kind == "text":
+                    text_chars += size
+                    if keep_text:
+                        choice.text.add(piece)
+                    if self.first_nonreasoning_output_ns is None:
+                        self.first_nonreasoning_output_ns = event.at_ns
+                else:
+                    reasoning_chars += size
+                    if keep_text:
+                        choice.reasoning.add(piece)
+                if self.first_output_ns is None:
+                    self.first_output_ns = event.at_ns
+                self.last_output_ns = event.at_ns
+            else:
+                self.output_event_count += outputs
+                self.content_event_count += outputs
+                outputs = 0
+                self.add(answer, event.at_ns)
+        self.output_event_count += outputs
+        self.content_event_count += outputs
+        self.text_chars += text_chars
+        self.reasoning_chars += reasoning_chars
+
+    def add(self, reading: Reading, at_ns: int | None, *, row: bool = True) -> None:
+        """One reading. Without `row` it was no dispatched event: it counts for what was said, not for when."""
+        columns = self.events
+        kind: str = reading.kind
+        index: int | None = None
+        chars = 0
+        tokens: int | None = None
+        finish_reason: str | None = None
+        output = content = spoken = False
+        for fragment in reading.fragments or ():
+            made, has_content, channel = self._add_fragment(fragment, at_ns)
+            if fragment.tokens is not None:
+                tokens = (tokens or 0) + fragment.tokens
+            if channel is not None:
+                if not output:
+                    kind, index, output = channel, fragment.choice, True
+                elif fragment.choice != index and row:
+                    columns.more_choices.append((len(columns.kind), fragment.choice))
+                spoken |= channel != "reasoning" or bool(fragment.text or fragment.refusal or fragment.tools)
+                content |= has_content
+            chars += made
+            finish_reason = finish_reason or fragment.finish_reason or None
+            if index is None:
+                index = fragment.choice
+        if output:
+            self.output_event_count += 1
+            self.content_event_count += content
+            if row and at_ns is not None:
+                self.last_output_ns = at_ns
+                if self.first_output_ns is None:
+                    self.first_output_ns = at_ns
+                if spoken and self.first_nonreasoning_output_ns is None:
+                    self.first_nonreasoning_output_ns = at_ns
+        elif kind in OUTPUT_KINDS:
+            kind = "other"
+        if reading.response_id and not self.response_id:
+            self.response_id = reading.response_id
+        if reading.model and not self.response_model:
+            self.response_model = reading.model
+        if reading.provider and not self.provider:
+            self.provider = reading.provider
+        seq = len(columns.kind)
+        if reading.usage is not None:
+            difference = self._add_usage(reading.usage, seq, at_ns, output)
+            tokens = difference if tokens is None else tokens
+        if reading.error is not None:
+            if not output:
+                kind = "error"
+            if self.error is None:
+                self.error, self.error_ns, self.error_seq = reading.error, at_ns, seq
+        if reading.terminal and not self.terminal_seen:
+            self.terminal_seen = True
+            if self.terminal_ns is None:
+                self.terminal_ns, self.terminal_seq = at_ns, seq
+        if reading.done and not self.done_seen:
+            self.done_seen, self.done_ns = True, at_ns
+        if kind == "malformed":
+            self.malformed_events += 1
+        self.tool_failure_count += reading.tool_failure
+        for stat in reading.server_stats or ():
+            if len(self.server_stats) < MAX_SERVER_STATS:
+                self.server_stats.append((seq, stat))
+        if row:
+            columns.kind.append(kind)
+            columns.choice.append(index)
+            columns.chars.append(chars)
+            columns.tokens.append(tokens)
+            columns.finish_reason.append(finish_reason)
+
+    def _choice(self, index: int) -> Choice:
+        choice = self.choices.get(index)
+        if choice is None:
+            choice = self.choices[index] = Choice()
+            self._unfinished += 1
+            if not self.terminal_seen:
+                self.terminal_ns = self.terminal_seq = None
+        return choice
+
+    def _add_fragment(self, fragment: Fragment, at_ns: int | None) -> tuple[int, bool, str | None]:
+        """(characters made, whether generated content, first output channel)."""
+        choice = self._choice(fragment.choice)
+        made = fragment.audio_chars
+        channel: str | None = "audio" if made else None
+        content = bool(made)
+        if fragment.tools:
+            for piece in fragment.tools:
+                made += len(piece.arguments)
+                content |= bool(piece.arguments)
+                if piece.arguments or piece.name:
+                    channel = "tool_call"
+                self._add_tool(choice, piece)
+        if fragment.reasoning:
+            made += len(fragment.reasoning)
+            self.reasoning_chars += len(fragment.reasoning)
+            channel, content = "reasoning", True
+            if self.keep_text:
+                choice.reasoning.add(fragment.reasoning)
+        if fragment.refusal:
+            made += len(fragment.refusal)
+            self.refusal_chars += len(fragment.refusal)
+            channel, content = "refusal", True
+            if self.keep_text:
+                choice.refusal.add(fragment.refusal)
+        if fragment.text:
+            made += len(fragment.text)
+            self.text_chars += len(fragment.text)
+            channel, content = "text", True
+            if self.keep_text:
+                choice.text.add(fragment.text)
+        if fragment.finish_reason:
+            if choice.finish_reason is None:
+                self._unfinished -= 1
+                choice.finish_ns = at_ns
+                if self.finish_ns is None:
+                    self.finish_ns = at_ns
+                if self._unfinished == 0 and not self.terminal_seen:
+                    self.terminal_ns, self.terminal_seq = at_ns, len(self.events)
+            choice.finish_reason = fragment.finish_reason
+        return made, content, channel
+
+    def _add_tool(self, choice: Choice, piece: ToolFragment) -> None:
+        tool = choice.tools.get(piece.key)
+        if tool is None:
+            if not (piece.id or piece.name or piece.arguments):
+                return
+            self.tool_call_count += 1
+            if len(choice.tools) >= MAX_TOOL_CALLS:
+                return
+            tool = choice.tools[piece.key] = ToolCall()
+        if self.keep_text:
+            tool.add(piece)
+
+    def _add_usage(self, usage: Usage, seq: int, at_ns: int | None, output: bool) -> int | None:
+        """Keep the report. The tokens of this event, where the reports so far are continuous."""
+        old = self.usage
+        before = old.output_tokens if old is not None else None
+        merged = Usage(
+            usage.input_tokens if usage.input_tokens is not None or old is None else old.input_tokens,
+            usage.output_tokens if usage.output_tokens is not None or old is None else old.output_tokens,
+            usage.reasoning_tokens
+            if usage.reasoning_tokens is not None or old is None
+            else old.reasoning_tokens,
+            usage.cached_input_tokens
+            if usage.cached_input_tokens is not None or old is None
+            else old.cached_input_tokens,
+            usage.raw if usage.raw is not None or old is None else old.raw,
+        )
+        self.usage = merged
+        if len(self.usage_reports) < MAX_REPORTS:
+            self.usage_reports.append((seq, at_ns, usage))
+        else:
+            self.usage_reports[-1] = (seq, at_ns, usage)
+        if not output or usage.output_tokens is None:
+            return None
+        self._outputs_with_usage += 1
+        if self._outputs_with_usage != self.output_event_count:
+            return None
+        tokens = usage.output_tokens - (before or 0)
+        return tokens if tokens >= 0 else None
+
+    # -- what it amounts to ----------------------------------------------------------------------------------------
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of choice 0, else the first that was seen."""
+        zero = self.choices.get(0)
+        if zero is not None and zero.finish_reason:
+            return zero.finish_reason
+        return next((c.finish_reason for c in self.choices.values() if c.finish_reason), None)
+
+    @property
+    def first_choice(self) -> Choice:
+        """Choice 0, else the first seen, else an empty one."""
+        return self.choices.get(0) or next(iter(self.choices.values()), None) or Choice()

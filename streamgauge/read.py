@@ -1,0 +1,247 @@
+"""`streamgauge read FILE…`: what recorded response bodies say, without running anything.
+
+A file is a response body as it came, or as `curl -i` writes it, head first; gzip and zstd are known by their first bytes.
+Path, status and content type come from the options, else from `X.json` beside `X.sse` (its `url`, `http_status` and
+`content_type`, nothing else of it), else from the file's own head, else they are taken as a 200 of an unknown path. The
+decoder is the one that measures live streams; only there is no time in a file, so the order of the bytes stands for it.
+
+A last event without its blank line is read and counted here (and noted), though a strict client would never have seen it; the
+elements of a JSON array are read but are no events.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from analytics.decode import StreamDecoder
+from analytics.dialects.shape import Exchange
+from analytics.outcome import Transport, facts_of, judge
+
+_READ_BYTES = 256
+"""Small, so that what comes first in the file is also first in what stands for time."""
+_MAX_SIDECAR_BYTES = 16 * 2**20
+_MAX_HEAD_BYTES = 64 * 1024
+_MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What is known of the exchange from outside of the body. None: not told."""
+
+    path: str | None = None
+    status: int | None = None
+    content_type: str | None = None
+
+
+def read_file(file: Path, told: Told) -> dict[str, Any]:
+    """Everything found in one file, under the keys that `--format json` prints. Raises OSError."""
+    with file.open("rb") as source:
+        start = source.read(_MAX_HEAD_BYTES)
+        head, body_start = _curl_head(start)
+        told, from_sidecar = _with_sidecar(told, file)
+        url = urlsplit(told.path or "")
+        headers = dict(head.headers) if head else {}
+        for magic, coding in _MAGIC:
+            if body_start.startswith(magic):
+                headers.setdefault("content-encoding", coding)
+        status = told.status or (head.status if head else 200)
+        exchange = Exchange(
+            path=url.path + (f"?{url.query}" if url.query else ""),
+            host=url.hostname or "",
+            status=status,
+            content_type=told.content_type or headers.get("content-type", ""),
+            response_headers=headers,
+        )
+        decoder = StreamDecoder(exchange, keep_text=True)
+        for offset, piece in _pieces(body_start, source):
+            decoder.feed([(offset, piece)])
+        decoder.finish()
+    found = _found(decoder, exchange)
+    notes = _notes(decoder, exchange)
+    if from_sidecar:
+        notes.append(f"url, status or content type from {file.with_suffix('.json').name}")
+    return {"file": str(file).encode("utf-8", "replace").decode(), **found, "notes": notes}
+
+
+def _found(decoder: StreamDecoder, exchange: Exchange) -> dict[str, Any]:
+    end_ns = decoder.body_bytes
+    verdict = judge(
+        Transport(status=exchange.status, headers_ns=0, end_ns=end_ns),
+        facts_of(decoder),
+        capture_content=True,
+    )
+    usage = decoder.usage
+    return {
+        "dialect": decoder.dialect,
+        "provider": decoder.provider,
+        "streamed": decoder.streamed,
+        "outcome": verdict.outcome,
+        "error_type": verdict.error_type,
+        "error_phase": verdict.error_phase,
+        "error_message": verdict.error_message,
+        "response_id": decoder.response_id,
+        "response_model": decoder.response_model,
+        "text": decoder.text,
+        "reasoning": decoder.reasoning,
+        "refusal": decoder.refusal or None,
+        "tool_calls": [{**call, "id": call["id"] or None} for call in decoder.tool_calls],
+        "choices": decoder.choices if decoder.choice_count > 1 else None,
+        "finish_reason": decoder.finish_reason,
+        "usage": usage.raw if usage else None,
+        "input_tokens": usage.input_tokens if usage else None,
+        "output_tokens": usage.output_tokens if usage else None,
+        "reasoning_tokens": usage.reasoning_tokens if usage else None,
+        "cached_input_tokens": usage.cached_input_tokens if usage else None,
+        "event_count": (0 if decoder.framing == "array" else decoder.event_count) + decoder.tail_event_count,
+        "output_event_count": decoder.output_event_count,
+        "content_event_count": decoder.content_event_count,
+        "comment_count": decoder.comment_count,
+        "malformed_events": decoder.malformed_events,
+        "done_seen": decoder.done_seen,
+        "unterminated_tail": decoder.unterminated_tail,
+        "error": decoder.error.raw if decoder.error else None,
+    }
+
+
+def _notes(decoder: StreamDecoder, exchange: Exchange) -> list[str]:
+    """What a user should know about how this was read."""
+    notes: list[str] = []
+    if not decoder.body_bytes:
+        notes.append("the file is empty: nothing was answered")
+    elif decoder.coding_note:
+        notes.append(decoder.coding_note)
+    elif not decoder.streamed and exchange.status < 400:
+        kind = "a JSON body" if decoder.body_is_json else "neither an event stream nor JSON"
+        notes.append(f"{kind}, not a stream: no events, no timing")
+    elif decoder.dialect == "unknown" and decoder.streamed:
+        notes.append("no dialect knows these events: counted, not understood (--path may help)")
+    if decoder.framing == "lines":
+        notes.append("JSON lines, no SSE: each line is an event")
+    if decoder.framing == "array":
+        notes.append("a JSON array, no SSE: its elements are read, none is an event")
+    if decoder.unterminated_tail:
+        notes.append("the last event has no blank line after it: a strict client would not have seen it")
+    if decoder.malformed_events:
+        notes.append(f"{decoder.malformed_events} malformed: not JSON, over 16 MiB, or broken compression")
+    return notes
+
+
+# -- what is known of the exchange ---------------------------------------------------------------------------------------
+
+
+class _Head(msgspec.Struct):
+    status: int
+    headers: dict[str, str]
+
+
+def _curl_head(start: bytes) -> tuple[_Head | None, bytes]:
+    """The response heads that `curl -i` writes before the body (the last one counts), and the rest."""
+    head: _Head | None = None
+    while start.startswith(b"HTTP/"):
+        cut = min((at for sep in (b"\r\n\r\n", b"\n\n") if (at := start.find(sep)) >= 0), default=-1)
+        if cut < 0:
+            break
+        lines = start[:cut].decode("latin-1").splitlines()
+        words = lines[0].split()
+        status = int(words[1]) if len(words) > 1 and words[1].isdigit() and len(words[1]) == 3 else 200
+        pairs = (line.partition(":") for line in lines[1:])
+        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+        headers.pop("content-encoding", None)  # what curl wrote is decoded, or shows its magic bytes
+        head = _Head(status, headers)
+        start = start[cut:].removeprefix(b"\r\n\r\n" if start[cut : cut + 1] == b"\r" else b"\n\n")
+    return head, start
+
+
+def _with_sidecar(told: Told, file: Path) -> tuple[Told, bool]:
+    """What `X.json` beside `X.sse` says of the exchange, where the options say nothing."""
+    beside = file.with_suffix(".json")
+    if beside == file or not beside.is_file() or beside.stat().st_size > _MAX_SIDECAR_BYTES:
+        return told, False
+    try:
+        value = msgspec.json.decode(beside.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return told, False
+    if not isinstance(value, dict) or not {"url", "http_status", "content_type"} & value.keys():
+        return told, False
+    url, status, content_type = value.get("url"), value.get("http_status"), value.get("content_type")
+    return Told(
+        path=told.path if told.path is not None else url if isinstance(url, str) else None,
+        status=told.status if told.status is not None else status if isinstance(status, int) else None,
+        content_type=told.content_type
+        if told.content_type is not None
+        else content_type
+        if isinstance(content_type, str)
+        else None,
+    ), True
+
+
+def _pieces(first: bytes, source: Any) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    data = first
+    while data:
+        for at in range(0, len(data), _READ_BYTES):
+            yield offset + at, data[at : at + _READ_BYTES]
+        offset += len(data)
+        data = source.read(_MAX_HEAD_BYTES)
+
+
+# -- the command -------------------------------------------------------------------------------------------------------------
+
+
+def _table(found: dict[str, Any]) -> str:
+    """One file's findings to look at: what is unknown or empty is left out."""
+    lines = [found["file"]]
+    for key, value in found.items():
+        if (
+            key in ("file", "notes")
+            or value in (None, "", [], False)
+            or (value == 0 and key != "event_count")
+        ):
+            continue
+        if isinstance(value, (dict, list)):
+            value = msgspec.json.encode(value).decode()
+        text = " ".join(str(value).split())
+        lines.append(f"  {key:<20} {text if len(text) <= 160 else text[:159] + '…'}")
+    lines += [f"  {'note':<20} {note}" for note in found["notes"]]
+    return "\n".join(lines)
+
+
+@click.command(name="read")
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
+@click.option("--path", metavar="PATH", help="Path or URL of the request, such as /v1/chat/completions.")
+@click.option("--status", type=click.IntRange(100, 599), metavar="CODE", help="HTTP status of the response.")
+@click.option("--content-type", metavar="TYPE", help="Content type of the response.")
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", help="json: one object a line."
+)
+def read_command(
+    files: tuple[Path, ...], path: str | None, status: int | None, content_type: str | None, form: str
+) -> int:
+    """Say what recorded response bodies hold: text, tool calls, tokens, events, how they ended.
+
+    Where X.json with url, http_status and content_type stands beside X.sse, these are taken from it.
+    """
+    code = 0
+    for file in files:
+        try:
+            found = read_file(file, Told(path, status, content_type))
+        except OSError as e:
+            click.echo(f"streamgauge: cannot read {file}: {e.strerror or e}", err=True)
+            code = 2
+            continue
+        if form == "json":
+            line = msgspec.json.encode(found)
+            sys.stdout.buffer.write(line + b"\n")
+            sys.stdout.buffer.flush()
+        else:
+            click.echo(_table(found))
+    if code:
+        raise SystemExit(code)
+    return os.EX_OK

@@ -1,0 +1,43 @@
+"""Where the recorded streams are, and what an independent reader found in them. They stay where they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CORPUS = Path(
+    os.environ.get("STREAMGAUGE_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus"
+)
+WHY_NOT = f"no recorded streams in {CORPUS} (STREAMGAUGE_CORPUS says where they are)"
+
+
+@dataclass(frozen=True)
+class Recording:
+    body: Path
+
+    @property
+    def folder(self) -> str:
+        return self.body.parent.name
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """What the independent reader found."""
+        value: dict[str, Any] = json.loads(self.body.with_suffix(".json").read_bytes())
+        return value
+
+    def __str__(self) -> str:
+        return f"{self.folder}/{self.body.stem}"
+
+
+def recordings(*folders: str) -> list[Recording]:
+    """All recordings, or those of some folders."""
+    if not CORPUS.is_dir():
+        return []
+    return [
+        Recording(body)
+        for body in sorted(CORPUS.glob("*/*.sse"))
+        if not folders or body.parent.name in folders
+    ]
