@@ -1,0 +1,395 @@
+"""From log entries to committed rows: the loop's state and its steps. The process around it is `analytics.consume`.
+
+Rules
+1. What is committed together was taken together: finished streams, losses, failures, kept records, positions.
+2. After a restart the position's [low, high) is read again for its open streams alone, then the log from `high` on. Nothing
+   is committed before that is done.
+3. An entry that is no entry, a record that is no record and a stream that cannot be measured become dead letters (reason,
+   size and hash, no text); the rest goes on. A stream that cannot be measured is stored as `tap_lost`.
+4. A commit that fails leaves the table as it was and this object ahead of it: it must not be used any more.
+5. Commits are at least `commit_interval_s` apart, and take at most a quarter of the time; an idle log costs none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from analytics.assemble import Assembler
+from analytics.store import Commit, Store, Tap
+from analytics.stream import FinishedStream
+from ingest.log import Entry, LogReader
+from ingest.records import pack, unpack
+
+log = logging.getLogger(__name__)
+
+Measure = Callable[[Sequence[FinishedStream]], dict[str, pl.DataFrame]]
+
+REPLAY_OFFSETS = 1024
+RECALLED = 65_536
+"""Ids of stored streams that are remembered after a restart, for duplicates that a log may deliver late."""
+MAX_DEAD_LETTERS = 1_000
+"""Rows per commit; further ones are only counted (a garbage producer must not fill the table)."""
+OPEN_STREAMS_EVERY_S = 0.5
+TOTALS = (
+    "records", "frames", "body_bytes", "streams_opened", "streams_finished", "streams_lost", "duplicate_records",
+    "late_records", "failures", "evicted_streams", "oversized_streams", "checkpoints", "early_checkpoints",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often rows become visible, and how much may be in memory before."""
+
+    commit_interval_s: float = 0.15
+    commit_events: int = 200_000
+    commit_bytes: int = 32 * 2**20
+    lost_after_s: float = 60.0
+    writers_are_local: bool = True
+    """The log's silence is its writer's silence (embedded); not so behind a broker."""
+
+
+@dataclass(slots=True)
+class _Dead:
+    partition: str
+    offset: int
+    stream_id: str | None
+    reason: str
+    size: int
+    sha256: str
+    at_ns: int = field(default_factory=time.time_ns)
+
+
+class Consumer:
+    """Reads one log into one store. One owner thread."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        store: Store,
+        assembler: Assembler,
+        measure: Measure,
+        pace: Pace | None = None,
+    ) -> None:
+        self._reader = reader
+        self._store = store
+        self._assembler = assembler
+        self._measure = measure
+        self._pace = pace or Pace()
+        self._high: dict[str, int] = {}
+        self._heard_s: dict[str, float] = {}
+        self._finished: list[FinishedStream] = []
+        self._finished_events = 0
+        self._dead: list[_Dead] = []
+        self._moved: set[str] = set()
+        self._bytes = 0
+        self._counters: Counter[str] = Counter()
+        self._counted: Counter[str] = Counter()
+        self._told_taps: dict[tuple[str, int, str], int] = {}
+        self._kept_ids: set[str] = set()
+        self._open_is_stale = True
+        self._opened_at_s = self._committed_s = float("-inf")
+        self._commit_cost_s = self._open_cost_s = 0.0
+        self.commits = 0
+
+    # -- partitions --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Claim the partitions there are, and replay what was open."""
+        self._look()
+        self._assembler.recall(self._newest_ids())
+
+    def _newest_ids(self) -> Iterable[str]:
+        cursor = self._store.cursor()
+        try:
+            rows = cursor.execute(
+                f"SELECT stream_id::VARCHAR FROM streams ORDER BY started_at DESC LIMIT {RECALLED}"
+            ).fetchall()
+        finally:
+            cursor.close()
+        return (row[0] for row in rows)
+
+    def _look(self) -> None:
+        """Take the partitions that are new, let go of those that are another's now."""
+        now = set(self._reader.partitions())
+        for partition in sorted(now - self._high.keys()):
+            self._take(partition)
+        for partition in [p for p in self._high if p not in now]:
+            self._let_go(partition)
+
+    def _take(self, partition: str) -> bool:
+        """Own a partition; True when it goes on from a stored position, to which the reader was sent."""
+        log_id = self._reader.log_id
+        stored = self._store.claim(log_id, partition)
+        self._heard_s[partition] = time.monotonic()
+        if stored is None:
+            self._high[partition] = 0
+            return False
+        self._high[partition] = stored.high
+        self._assembler.resume(partition, stored.open_stream_ids)
+        kept = self._store.kept_records(log_id, partition)
+        for stream_id, payloads in kept.items():
+            self._assembler.restore(partition, stream_id, payloads)
+            self._kept_ids.add(stream_id)
+        entries = 0
+        for entry in self._replay(partition, stored.low, stored.high):
+            self._assembler.feed(partition, entry.offset, unpack(entry.payload)[0])
+            entries += 1
+        self._assembler.end_replay(partition)
+        self._reader.seek(partition, stored.high)
+        self._counted = Counter(self._assembler.counters)  # what the replay counted was counted before
+        log.info(
+            "partition %s: on from %d (%d open streams, %d kept, %d entries read again)",
+            partition, stored.high, len(stored.open_stream_ids), len(kept), entries,
+        )  # fmt: skip
+        return True
+
+    def _replay(self, partition: str, low: int, high: int) -> Iterable[Entry]:
+        """[low, high) in small steps; steps grow over gaps in the offsets."""
+        at, step = low, REPLAY_OFFSETS
+        while at < high:
+            entries = self._reader.range(partition, at, min(at + step, high))
+            yield from entries
+            at += step
+            step = REPLAY_OFFSETS if entries else step * 2
+
+    def _let_go(self, partition: str) -> None:
+        log.info("partition %s is another consumer's now", partition)
+        self._assembler.drop(partition)
+        self._store.disown(self._reader.log_id, partition)
+        del self._high[partition]
+        self._moved.discard(partition)
+        self._finished = [s for s in self._finished if s.partition != partition]
+
+    # -- the loop's step ---------------------------------------------------------------------------------------------
+
+    def step(self, timeout_s: float) -> bool:
+        """Read once, commit if it is time. True when there was something to read.
+
+        Raises what the reader raises (LogBroken, OSError), and the store's StoreFailed and Fenced.
+        """
+        self._look()
+        entries = self._reader.poll(min(timeout_s, self._due_in_s()))
+        foreign: set[str] = set()
+        for entry in entries:
+            if entry.partition not in self._high and self._take(entry.partition):
+                foreign.add(
+                    entry.partition
+                )  # assigned within this poll: it is read again from where its position says
+            if entry.partition not in foreign:
+                self.feed(entry)
+        if not entries:
+            self._end_the_silent()
+        if self._due_in_s() <= 0:
+            self.commit()
+        return bool(entries)
+
+    def feed(self, entry: Entry) -> None:
+        """One entry of a partition that is ours, in order."""
+        partition, payload = entry.partition, entry.payload
+        records, poison = unpack(payload)
+        for bad in poison:
+            self._bury(partition, entry.offset, None, bad.reason, bad.size, bad.payload)
+        if records:
+            try:
+                self._assembler.feed(partition, entry.offset, records)
+            except Exception as e:
+                log.exception("entry %d of partition %s cannot be processed", entry.offset, partition)
+                self._bury(
+                    partition, entry.offset, None, f"assemble: {type(e).__name__}", len(payload), payload
+                )
+        self._high[partition] = entry.offset + 1
+        self._moved.add(partition)
+        self._heard_s[partition] = time.monotonic()
+        self._open_is_stale = True
+        self._bytes += len(payload)
+        self._counters["entries"] += 1
+        self._counters["log_bytes"] += len(payload)
+        self._take_finished()
+
+    def _take_finished(self) -> None:
+        for stream in self._assembler.take_finished():
+            self._finished.append(stream)
+            self._moved.add(stream.partition)
+            if stream.decoder is not None:
+                self._finished_events += len(stream.decoder.events)
+
+    def _end_the_silent(self) -> None:
+        """A local log that was silent for `lost_after_s` has no living writer: not even its `Alive` came."""
+        if not self._pace.writers_are_local or not self._assembler.open_count:
+            return
+        before_s = time.monotonic() - self._pace.lost_after_s
+        for partition, heard_s in self._heard_s.items():
+            if partition in self._high and heard_s < before_s:
+                self._assembler.lose_open(partition)
+                self._heard_s[partition] = time.monotonic()
+                self._open_is_stale = True
+        self._take_finished()
+
+    def _bury(
+        self, partition: str, offset: int, stream_id: str | None, reason: str, size: int, payload: bytes
+    ) -> None:
+        self._counters["dead_letters"] += 1
+        if len(self._dead) < MAX_DEAD_LETTERS:
+            digest = hashlib.sha256(payload).hexdigest()
+            self._dead.append(_Dead(partition, offset, stream_id, reason[:100], size, digest))
+        else:
+            self._counters["dead_letters_not_kept"] += 1
+
+    # -- committing --------------------------------------------------------------------------------------------------
+
+    def _due_in_s(self) -> float:
+        """Seconds until there is something to commit, as things are; at most 0.25, so that signals are heard."""
+        if self._finished_events >= self._pace.commit_events or self._bytes >= self._pace.commit_bytes:
+            return 0.0
+        since_s = time.monotonic() - self._committed_s
+        if self._finished:
+            return max(self._pace.commit_interval_s, 3 * self._commit_cost_s) - since_s
+        if self._moved or self._dead or self._open_is_stale:
+            return max(OPEN_STREAMS_EVERY_S, 3 * self._commit_cost_s) - since_s
+        return 0.25
+
+    def commit(self) -> None:
+        """Everything up to here into the store, in one transaction; then the log may trim."""
+        began_s = time.monotonic()
+        self._take_finished()
+        self._bury_failures()
+        commit = Commit(self._reader.log_id)
+        checkpoints = self._assembler.checkpoint_records()
+        commit.keep = [(c.partition, c.stream_id, c.payload) for c in checkpoints]
+        self._kept_ids.update(c.stream_id for c in checkpoints)
+        commit.forget = [s.stream_id for s in self._finished if s.stream_id in self._kept_ids]
+        self._moved.update(c.partition for c in checkpoints)
+        positions = {p: self._assembler.position(p, self._high[p]) for p in self._moved if p in self._high}
+        commit.positions = positions
+        tables = self._rows(self._finished)
+        tables["losses"] = self._assembler.take_losses()
+        tables["dead_letters"] = self._dead_letters()
+        commit.tables = tables
+        if self._open_is_stale and began_s - self._opened_at_s >= max(
+            OPEN_STREAMS_EVERY_S, 10 * self._open_cost_s
+        ):
+            commit.open_streams = self._assembler.open_streams()
+        commit.taps = self._news_of_taps()
+        commit.totals = self._increments(tables)
+        self._store.commit(commit)
+        self.commits += 1
+        if commit.open_streams is not None:
+            self._open_is_stale = False
+            self._opened_at_s = time.monotonic()
+            self._open_cost_s = self._opened_at_s - began_s
+        self._kept_ids.difference_update(commit.forget)
+        for partition, position in positions.items():
+            self._reader.release(partition, position.low)
+        self._finished, self._dead, self._bytes, self._finished_events = [], [], 0, 0
+        self._moved.clear()
+        self._committed_s = time.monotonic()
+        self._commit_cost_s = self._committed_s - began_s
+
+    def _rows(self, finished: Sequence[FinishedStream]) -> dict[str, pl.DataFrame]:
+        if not finished:
+            return {}
+        try:
+            return dict(self._measure(finished))
+        except Exception:
+            log.exception("a batch of %d streams cannot be measured: one by one", len(finished))
+        parts: list[dict[str, pl.DataFrame]] = []
+        for stream in finished:
+            try:
+                parts.append(self._measure([stream]))
+            except Exception as e:
+                reason = f"measure: {type(e).__name__}"
+                self._bury(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
+                parts.append({"streams": _unmeasured(stream)})
+        names = {name for part in parts for name in part}
+        return {
+            name: pl.concat([p[name] for p in parts if name in p], how="diagonal_relaxed") for name in names
+        }
+
+    def _bury_failures(self) -> None:
+        for failure in self._assembler.take_failures():
+            payload = pack([failure.record], compress=False)
+            self._bury(
+                failure.partition, failure.offset, failure.stream_id, failure.reason, len(payload), payload
+            )
+        take_damage = getattr(self._reader, "take_damage", None)
+        if take_damage is not None:
+            for damage in take_damage():
+                self._bury(
+                    damage.partition, damage.first, None, "damaged_segment", damage.end - damage.first, b""
+                )
+
+    def _dead_letters(self) -> pl.DataFrame:
+        dead = self._dead
+        return pl.DataFrame(
+            {
+                "at": [d.at_ns // 1000 for d in dead],
+                "log_id": [self._reader.log_id] * len(dead),
+                "partition": [d.partition for d in dead],
+                "log_offset": [d.offset for d in dead],
+                "stream_id": [d.stream_id for d in dead],
+                "reason": [d.reason for d in dead],
+                "size": [d.size for d in dead],
+                "sha256": [d.sha256 for d in dead],
+            },
+            schema_overrides={"stream_id": pl.String, "at": pl.Int64},
+        ).with_columns(pl.col("at").cast(pl.Datetime("us", "UTC")))
+
+    def _news_of_taps(self) -> list[Tap]:
+        news = []
+        for key, alive in self._assembler.taps.items():
+            if self._told_taps.get(key) != alive.mono_ns:
+                self._told_taps[key] = alive.mono_ns
+                news.append(
+                    Tap(
+                        tap=alive.tap,
+                        tap_worker=alive.tap_worker,
+                        incarnation=alive.incarnation,
+                        started_wall_ns=alive.started_wall_ns,
+                        wall_ns=alive.wall_ns,
+                        stopping=alive.stopping,
+                        counters=alive.counters,
+                    )
+                )
+        for key in self._told_taps.keys() - self._assembler.taps.keys():
+            del self._told_taps[key]
+        return news
+
+    def _increments(self, tables: dict[str, pl.DataFrame]) -> dict[str, int]:
+        counted = self._assembler.counters
+        increments = {name: counted[name] - self._counted[name] for name in TOTALS}
+        self._counted = Counter(counted)
+        for name, table in tables.items():
+            increments[f"{name}_rows"] = table.height
+        increments.update(self._counters)
+        self._counters.clear()
+        return increments
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Commit what is finished and where we are; open streams stay open, in the log."""
+        if self._moved or self._finished or self._dead or self._open_is_stale:
+            self._opened_at_s = float("-inf")
+            self.commit()
+
+
+def _unmeasured(stream: FinishedStream) -> pl.DataFrame:
+    """The row of a stream whose measuring failed: that it was there, and nothing invented."""
+    return pl.DataFrame(
+        {
+            "stream_id": [stream.stream_id],
+            "started_at": [stream.started_wall_ns // 1000],
+            "gateway": [stream.opened.gateway if stream.opened else None],
+            "tap": [stream.opened.tap if stream.opened else None],
+            "outcome": ["tap_lost"],
+            "error_type": ["tap_lost"],
+        },
+        schema_overrides={"gateway": pl.String, "tap": pl.String},
+    ).with_columns(pl.col("started_at").cast(pl.Datetime("us", "UTC")))

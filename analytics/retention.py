@@ -1,0 +1,121 @@
+"""Let old rows go, in small steps, beside the consumer and never in its way.
+
+Stream ids are UUIDv7, so a stream's age is in its id: the tables that have no time of their own are cut by it, and
+DuckDB skips what is younger by its zone maps. Each step deletes at most one slice of time in a transaction of its own
+and adds what went to the ledger's counters. Blocks that become free are used again by later rows, and a checkpoint
+cuts them off where they are the file's tail: so a steady load has a file of steady size.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+import uuid
+
+import duckdb
+
+from analytics.guard import one_line
+from analytics.store import Store, add_totals
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 60.0
+SLICE_ROWS = 500_000
+PAUSE_S = 0.05
+"""Between steps: the consumer's commits come first."""
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+BY_STREAM_ID = {"events": ("events",), "streams": ("usage_reports", "server_stats", "streams")}
+BY_TIME = {"spans": "started_at", "losses": '"at"', "dead_letters": '"at"'}
+
+
+def parse_age(text: str | None) -> float | None:
+    """Seconds of `7d`, `36h`, `90m`, `30s`, `2w`; None for `forever` or nothing. Raises ValueError."""
+    if text is None or text.strip().lower() in ("", "forever", "none"):
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text.lower())
+    if not found or float(found[1]) <= 0:
+        raise ValueError(f"{text!r} is no age: 7d, 36h, 90m or forever")
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+def first_id_at(wall_s: float) -> str:
+    """The smallest UUIDv7 of that millisecond."""
+    return str(uuid.UUID(int=(max(int(wall_s * 1000), 0) & (2**48 - 1)) << 80))
+
+
+class Retention:
+    """Deletes rows older than it is told. Owns a thread and a cursor of its own."""
+
+    def __init__(self, store: Store, *, events_s: float | None, streams_s: float | None) -> None:
+        """Ages in seconds, None = for ever. Events never outlive their streams."""
+        if streams_s is not None:
+            events_s = min(events_s, streams_s) if events_s is not None else streams_s
+        self._ages_s = {"events": events_s, "streams": streams_s}
+        self._cursor = store.cursor()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+
+    def start(self) -> None:
+        """Begin, if there is anything to let go of."""
+        if any(age is not None for age in self._ages_s.values()):
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the step that runs."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._cursor.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            try:
+                self.sweep(time.time())
+            except duckdb.Error as e:
+                log.warning("old rows stay for now: %s", one_line(e))
+
+    def sweep(self, now_s: float) -> int:
+        """Delete all that is too old by now, step by step; returns how many rows went."""
+        gone = 0
+        for kind, age_s in self._ages_s.items():
+            if age_s is None:
+                continue
+            before = first_id_at(now_s - age_s)
+            for table in BY_STREAM_ID[kind]:
+                gone += self._sweep_table(table, before)
+            if kind == "streams":
+                for table, column in BY_TIME.items():
+                    gone += self._step(table, f"{column} < make_timestamptz(?)", int((now_s - age_s) * 1e6))
+        if gone:
+            self._cursor.execute("CHECKPOINT")
+        return gone
+
+    def _sweep_table(self, table: str, before: str) -> int:
+        gone = 0
+        while not self._stop.is_set():
+            row = self._cursor.execute(
+                f"SELECT max(stream_id)::VARCHAR, count(*) FROM (SELECT stream_id FROM {table} "
+                f"WHERE stream_id < ?::UUID LIMIT {SLICE_ROWS})",
+                [before],
+            ).fetchone()
+            if row is None or row[0] is None:
+                break
+            gone += self._step(table, "stream_id <= ?::UUID AND stream_id < ?::UUID", row[0], before)
+            self._stop.wait(PAUSE_S)
+        return gone
+
+    def _step(self, table: str, where: str, *values: object) -> int:
+        run = self._cursor.execute
+        run("BEGIN TRANSACTION")
+        try:
+            row = run(f"DELETE FROM {table} WHERE {where}", list(values)).fetchone()
+            gone: int = row[0] if row else 0
+            add_totals(self._cursor, {f"expired_{table}_rows": gone})
+            run("COMMIT")
+        except BaseException:
+            run("ROLLBACK")
+            raise
+        return gone
