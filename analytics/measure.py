@@ -1,0 +1,229 @@
+"""Measure finished streams: the rows of `streams`, `events`, `usage_reports` and `server_stats`. No I/O, no clock.
+
+docs/metrics.md has every definition; this file keeps them:
+
+- An unknown value is NULL, never 0. Of a stream with a hole (`tap_lost`) nothing is measured: its row says who it was and
+  what the transport counted; its events are those before the hole. Of a body that is mirrored in part, by rule, the
+  first instants (ttfb, ttfc, ttft, ttfo, ttst) stay, for nothing later can change them.
+- Times within a stream are those of its output events, choice by choice: ttft is the earliest, ttst belongs to the choice that
+  began first, icl is pooled within each choice, itl is NULL when there are several.
+- N, the tokens that rates are made of, is `output_tokens`; without hidden reasoning (reported, but none seen on the wire); NULL
+  where the last report is older than the last output and the stream did not end well: then it counts a part.
+- token_source: `usage` as reported; `usage_delta`: a running count of a stream that never finished; `chunks`: no usage, but
+  every output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
+
+Numbers over events are computed by polars over the whole batch at once, so that a commit of one stream costs little and
+one of a million events a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from analytics.events import event_frame
+from analytics.request import operation_of, request_id_of, worker_of
+from analytics.stream import FinishedStream
+from analytics.tables import SERVER_STATS, STREAMS, USAGE_REPORTS, frame
+from analytics.timing import Timings, timings_of
+
+MAX_WORD_CHARS = 256
+_MAX_COUNT = 2**62
+
+
+def measure(
+    finished: Sequence[FinishedStream], *, stall_floor_ns: int = 500_000_000, stall_factor: float = 5.0
+) -> dict[str, pl.DataFrame]:
+    """The rows of finished streams, by table; columns and types are those of schema.sql."""
+    events = event_frame(finished)
+    timings = timings_of(events, len(finished), stall_floor_ns=stall_floor_ns, stall_factor=stall_factor)
+    rows = [_row(stream, timings, i) for i, stream in enumerate(finished)]
+    return {
+        "streams": frame(STREAMS, {name: [row.get(name) for row in rows] for name in STREAMS}),
+        "events": events.rows,
+        "usage_reports": _usage_reports(finished),
+        "server_stats": _server_stats(finished),
+    }
+
+
+def _row(stream: FinishedStream, timings: Timings, i: int) -> dict[str, Any]:
+    row = {
+        "stream_id": stream.stream_id,
+        "started_at": stream.started_wall_ns // 1000,
+        "lost_bytes": stream.lost_bytes,
+        "request_model": _word(stream.request.model),
+    }
+    _add_opened(row, stream)
+    _add_transport(row, stream)
+    _add_verdict(row, stream)
+    decoder = stream.decoder
+    if decoder is not None:
+        row["dialect"] = decoder.dialect
+        row["provider"] = decoder.provider
+        row["operation"] = decoder.operation or row.get("operation")
+        row["response_id"] = _word(decoder.response_id)
+        row["response_model"] = _word(decoder.response_model)
+        if not stream.lost:
+            _add_body(row, stream, timings, i)
+    return row
+
+
+def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
+    opened = stream.opened
+    response_headers = stream.response.headers if stream.response is not None else []
+    row["worker"] = worker_of(response_headers)
+    row["request_id"] = request_id_of(opened.headers if opened is not None else [], response_headers)
+    if opened is None:
+        return
+    row["operation"] = operation_of(opened.path)
+    for name in (
+        "gateway", "tap", "client_id", "method", "path", "trace_id", "span_id", "parent_span_id", "trace_flags",
+        "server_address", "server_port", "client_start_ns",
+    ):  # fmt: skip
+        row[name] = getattr(opened, name)
+
+
+def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
+    if stream.response is not None:
+        row["http_status"] = stream.response.status
+        row["headers_ns"] = stream.response.headers_ns
+    if stream.closed is not None:
+        for name in (
+            "end_ns", "connected_ns", "request_sent_ns", "request_bytes", "response_bytes", "delivered_bytes",
+            "client_drain_ns",
+        ):  # fmt: skip
+            row[name] = getattr(stream.closed, name)
+
+
+def _add_verdict(row: dict[str, Any], stream: FinishedStream) -> None:
+    verdict = stream.verdict
+    row["outcome"] = verdict.outcome
+    row["error_type"] = _word(verdict.error_type)
+    row["error_phase"] = verdict.error_phase
+    row["error_message"] = _text(verdict.error_message)
+    row["aborted_after_terminal"] = None if stream.lost else verdict.aborted_after_terminal
+
+
+def _add_body(row: dict[str, Any], stream: FinishedStream, timings: Timings, i: int) -> None:
+    """What the body said. Only for streams without a hole."""
+    decoder = stream.decoder
+    assert decoder is not None
+    row["streamed"] = decoder.streamed if stream.response is not None else None
+    row["ttfb_ns"] = decoder.first_byte_ns
+    row["ttfc_ns"] = decoder.first_event_ns
+    row["ttft_ns"] = decoder.first_output_ns
+    row["ttfo_ns"] = decoder.first_nonreasoning_output_ns
+    row["ttst_ns"] = timings.ttst_ns[i]
+    if stream.uncaptured_bytes:
+        return
+    kinds = decoder.events.kind
+    row["terminator_ns"] = decoder.events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
+    row["last_output_ns"] = decoder.last_output_ns
+    row["finish_reason"] = _word(decoder.finish_reason)
+    for name in (
+        "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count", "comment_count",
+        "malformed_events", "choice_count", "unterminated_tail", "tool_failure_count",
+    ):  # fmt: skip
+        row[name] = getattr(decoder, name)
+    for name in (
+        "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness",
+    ):  # fmt: skip
+        row[name] = getattr(timings, name)[i]
+    _add_tokens(row, stream, timings, i)
+    if stream.capture_content:
+        row["output_text"] = _text(decoder.text)
+        row["reasoning_text"] = _text(decoder.reasoning)
+
+
+def _add_tokens(row: dict[str, Any], stream: FinishedStream, timings: Timings, i: int) -> None:
+    """Tokens, and the rates made of them."""
+    decoder = stream.decoder
+    assert decoder is not None
+    usage = decoder.usage
+    n: int | None = None
+    if usage is not None:
+        output, reasoning = _count(usage.output_tokens), _count(usage.reasoning_tokens)
+        row["input_tokens"] = _count(usage.input_tokens)
+        row["cached_input_tokens"] = _count(usage.cached_input_tokens)
+        row["output_tokens"], row["reasoning_tokens"] = output, reasoning
+        row["token_source"] = decoder.usage_source
+        if output is not None and (stream.verdict.outcome == "ok" or _usage_is_whole(stream, timings, i)):
+            n = output if not reasoning or decoder.reasoning_seen else output - reasoning
+    if row.get("output_tokens") is None and timings.listed_tokens[i] is not None:
+        row["output_tokens"] = n = timings.listed_tokens[i]
+        row["token_source"] = row.get("token_source") or "chunks"
+    if n is None or n < 0 or decoder.last_output_ns is None:
+        return
+    if decoder.last_output_ns > 0:
+        row["tps_e2e"] = n * 1e9 / decoder.last_output_ns
+    span_ns = timings.span_ns[i]
+    if n >= 2 and span_ns is not None:
+        row["itl_ns"] = span_ns / (n - 1)
+        row["tps_user"] = 1e9 * (n - 1) / span_ns if span_ns else None
+
+
+def _usage_is_whole(stream: FinishedStream, timings: Timings, i: int) -> bool:
+    """Whether the last count of output tokens came with or after the last output."""
+    assert stream.decoder is not None
+    last = timings.last_output_seq[i]
+    reports = stream.decoder.usage_reports
+    return last is None or any(
+        seq >= last for seq, _, usage in reversed(reports) if usage.output_tokens is not None
+    )
+
+
+def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
+    found = [(s.stream_id, *report) for s in finished if s.decoder for report in s.decoder.usage_reports]
+    values: dict[str, list[Any]] = {
+        "stream_id": [stream_id for stream_id, _, _, _ in found],
+        "seq": [seq for _, seq, _, _ in found],
+        "at_ns": [at_ns for _, _, at_ns, _ in found],
+        "raw": [_json(usage.raw) for _, _, _, usage in found],
+    }
+    for name in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens"):
+        values[name] = [_count(getattr(usage, name)) for _, _, _, usage in found]
+    return frame(USAGE_REPORTS, values)
+
+
+def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
+    found = [(s.stream_id, *stat) for s in finished if s.decoder for stat in s.decoder.server_stats]
+    return frame(
+        SERVER_STATS,
+        {
+            "stream_id": [stream_id for stream_id, _, _ in found],
+            "seq": [seq for _, seq, _ in found],
+            "source": [_word(stat.source) for _, _, stat in found],
+            "name": [_word(stat.name) for _, _, stat in found],
+            "value": [stat.value for _, _, stat in found],
+            "unit": [_word(stat.unit) for _, _, stat in found],
+            "raw": [_text(stat.raw) for _, _, stat in found],
+        },
+    )
+
+
+def _count(value: int | None) -> int | None:
+    """A count as reported; what no counter could have counted is unknown."""
+    return value if value is not None and 0 <= value < _MAX_COUNT else None
+
+
+def _word(value: str | None) -> str | None:
+    return _text(value[:MAX_WORD_CHARS]) if value else None
+
+
+def _text(value: str | None) -> str | None:
+    """Text that UTF-8 can hold: half a surrogate pair from a JSON escape is replaced."""
+    if value is None or value.isascii():
+        return value
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def _json(value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, UnicodeError, RecursionError):
+        return None
