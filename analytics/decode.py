@@ -464,4 +464,4 @@ def _reading(answer: Reading | Delta) -> Reading:
 
 
 def _tool_calls(calls: Iterable[ToolCall]) -> list[dict[str, str]]:
-    return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls]
+    return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls if not call.server]

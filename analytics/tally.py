@@ -60,12 +60,14 @@ class EventColumns:
 class ToolCall:
     """A tool call as it grows."""
 
-    __slots__ = ("_arguments", "arguments_were_object", "id", "name")
+    __slots__ = ("_arguments", "arguments_were_object", "id", "name", "server")
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments_were_object = False
+        self.server = False
+        """Run by the provider itself, not by the client."""
         self._arguments: list[str] = []
 
     @property
@@ -228,7 +230,7 @@ class Tally:
                 index = fragment.choice
         if output:
             self.output_event_count += 1
-            self.content_event_count += content
+            self.content_event_count += content and not reading.late
             if row and at_ns is not None:
                 self.last_output_ns = at_ns
                 if self.first_output_ns is None:
@@ -327,10 +329,11 @@ class Tally:
         if tool is None:
             if not (piece.id or piece.name or piece.arguments):
                 return
-            self.tool_call_count += 1
+            self.tool_call_count += not piece.server
             if len(choice.tools) >= MAX_TOOL_CALLS:
                 return
             tool = choice.tools[piece.key] = ToolCall()
+            tool.server = piece.server
         if self.keep_text:
             tool.add(piece)
 

@@ -279,16 +279,17 @@ def _whole(blocks: list[_Block]) -> tuple[Fragment, Kind]:
 
 
 def _bedrock_stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:
-    """Bedrock adds its own clock to message_stop, in ms."""
+    """Bedrock adds its own clock to message_stop: counts, and latencies in ms."""
     if not metrics:
         return None
-    units = {"Latency": ("ns", 1e6), "Count": ("tokens", 1.0)}
+    source = "amazon-bedrock-invocationMetrics"
     stats = []
-    for name, value in metrics.items():
-        unit, factor = next((u for suffix, u in units.items() if name.endswith(suffix)), ("1", 1.0))
-        number = measure(value)
-        number = None if number is None else number * factor
-        stats.append(ServerStat("amazon-bedrock-invocationMetrics", name, number, unit, compact(value)))
+    for name, raw in metrics.items():
+        unit, factor = ("ns", 1e6) if name.endswith("Latency") else ("tokens", 1.0)
+        number = measure(raw)
+        stats.append(
+            ServerStat(source, name, None if number is None else number * factor, unit, compact(raw)[:200])
+        )
     return stats
 
 

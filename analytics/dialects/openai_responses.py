@@ -1,8 +1,9 @@
-"""The Responses API: OpenAI, Azure, Bedrock's mantle, ChatGPT's codex, Copilot, xAI, DeepSeek, OpenRouter, LM Studio, Fireworks, vLLM.
+"""The Responses API: OpenAI, Azure, Bedrock, ChatGPT, Copilot, xAI, DeepSeek, OpenRouter, LM Studio, Fireworks, vLLM.
 
-Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, of custom tools and of MCP
-calls, generated code, shell commands, patches, audio and its transcript. What a server tool printed is not. The `….done` events
-repeat what the deltas said and are annotations, unless there was no delta: then they are where it is said (LM Studio's arguments).
+Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, of custom tools and
+of MCP calls, generated code, shell commands, patches, audio and its transcript. What a server tool printed is not.
+The `….done` events repeat what the deltas said and are annotations, unless there was no delta: then they are where it is
+said (LM Studio's arguments), and the reading is `late`.
 
 Calls are told apart by item id, call id, then output index, because Copilot changes ids from event to event and some proxies
 number every item 0. Only function and custom tool calls are the client's to run; all built-in tools are marked as the server's.
@@ -237,13 +238,18 @@ class ResponsesReader:
             self._families.add(family)
             whole = event.refusal if channel == "refusal" else event.text
             if whole:
-                return _said(channel, whole)
+                return _said_late(channel, whole)
         return Reading(kind="annotation")
 
     def _late_arguments(self, call: _Call, arguments: Any, piece: ToolFragment) -> Reading:
         """The arguments of a call that had no deltas; of any other they are a repeat."""
         if call.argued or not arguments:
             return _tool(piece) if piece.name else Reading(kind="annotation")
+        reading = self._whole_arguments(call, arguments, piece)
+        reading.late = True
+        return reading
+
+    def _whole_arguments(self, call: _Call, arguments: Any, piece: ToolFragment) -> Reading:
         call.argued = call.whole = True
         piece.arguments, piece.arguments_were_object = _text(arguments)
         return _tool(piece)
@@ -262,8 +268,8 @@ class ResponsesReader:
             key=call.key, id=item.call_id or item.id or "", name=item.name or "", server=call.server
         )
         arguments = item.arguments or item.input
-        if client and arguments and arguments != {}:
-            return self._late_arguments(call, arguments, piece)
+        if client and arguments:
+            return self._whole_arguments(call, arguments, piece)
         return _tool(piece) if piece.name else Reading(kind="progress", fragments=[Fragment(tools=[piece])])
 
     def _item_done(self, event: _Event) -> Reading:
@@ -339,9 +345,9 @@ def normalised(raw: dict[str, Any]) -> Usage:
     input_tokens, output_tokens = count(raw.get("input_tokens")), count(raw.get("output_tokens"))
     reasoning = count(outputs.get("reasoning_tokens")) if isinstance(outputs, dict) else None
     total = count(raw.get("total_tokens"))
-    if reasoning and total and input_tokens is not None and output_tokens is not None:
-        if total == input_tokens + output_tokens + reasoning:
-            output_tokens += reasoning
+    known = input_tokens is not None and output_tokens is not None
+    if reasoning and known and total == (input_tokens or 0) + (output_tokens or 0) + reasoning:
+        output_tokens = (output_tokens or 0) + reasoning
     cached = count(inputs.get("cached_tokens")) if isinstance(inputs, dict) else None
     return Usage(input_tokens, output_tokens, reasoning, cached, raw)
 
@@ -386,12 +392,12 @@ def _tool(piece: ToolFragment) -> Reading:
     return Reading(kind="tool_call", fragments=[Fragment(tools=[piece])])
 
 
-def _said(channel: str, whole: str) -> Reading:
+def _said_late(channel: str, whole: str) -> Reading:
     if channel == "text":
-        return Reading(kind="text", fragments=[Fragment(text=whole)])
+        return Reading(kind="text", fragments=[Fragment(text=whole)], late=True)
     if channel == "refusal":
-        return Reading(kind="refusal", fragments=[Fragment(refusal=whole)])
-    return Reading(kind="reasoning", fragments=[Fragment(reasoning=whole)])
+        return Reading(kind="refusal", fragments=[Fragment(refusal=whole)], late=True)
+    return Reading(kind="reasoning", fragments=[Fragment(reasoning=whole)], late=True)
 
 
 def _kind_of(fragment: Fragment) -> Kind | None:

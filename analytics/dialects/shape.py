@@ -115,6 +115,9 @@ class Reading(msgspec.Struct, gc=False):
     model: str | None = None
     server_stats: list[ServerStat] | None = None
     tool_failure: bool = False
+    late: bool = False
+    """Output that only a `*.done` event tells, without any delta: a client sees it now, so it is output, but recorded streams
+    do not count such events as content."""
     provider: str | None = None
     """The vendor, where a field of the event tells it."""
     done: bool = False

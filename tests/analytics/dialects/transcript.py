@@ -53,10 +53,9 @@ def read_body(dialect: Dialect, body: dict[str, Any] | bytes) -> Tally:
 def full(answer: Reading | Delta) -> Reading:
     if isinstance(answer, Reading):
         return answer
-    piece = {answer.kind: answer.piece}
-    return Reading(
-        kind=answer.kind, fragments=[Fragment(choice=answer.choice, tokens=answer.tokens, **piece)]
-    )
+    fragment = Fragment(choice=answer.choice, tokens=answer.tokens)
+    setattr(fragment, answer.kind, answer.piece)
+    return Reading(kind=answer.kind, fragments=[fragment])
 
 
 def tools(tally: Tally) -> list[tuple[str, str, str]]:

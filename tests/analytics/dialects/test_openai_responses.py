@@ -1,0 +1,445 @@
+"""The Responses API: every delta family, what only a done event says, and how a response ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from analytics.dialects.openai_responses import DIALECT
+from analytics.dialects.shape import Exchange
+from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
+
+
+def delta(family: str, piece: Any, **more: Any) -> dict[str, Any]:
+    return {"type": f"response.{family}.delta", "delta": piece, "output_index": 0, "item_id": "i", **more}
+
+
+def added(item: dict[str, Any], index: int = 0) -> dict[str, Any]:
+    return {"type": "response.output_item.added", "output_index": index, "item": item}
+
+
+def done(item: dict[str, Any], index: int = 0) -> dict[str, Any]:
+    return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def response(status: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": f"response.{status}",
+        "response": {"id": "resp_1", "object": "response", "model": "m", "status": status, **more},
+    }
+
+
+CREATED = {
+    "type": "response.created",
+    "response": {"id": "resp_1", "model": "m", "status": "in_progress", "usage": None, "error": None},
+}
+USAGE = {
+    "input_tokens": 43,
+    "input_tokens_details": {"cached_tokens": 8},
+    "output_tokens": 11,
+    "output_tokens_details": {"reasoning_tokens": 5},
+    "total_tokens": 54,
+}
+
+
+def test_text_stream() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            CREATED,
+            {"type": "response.in_progress", "response": CREATED["response"]},
+            added(
+                {
+                    "id": "msg_1",
+                    "type": "message",
+                    "status": "in_progress",
+                    "content": [],
+                    "role": "assistant",
+                }
+            ),
+            {"type": "response.content_part.added", "part": {"type": "output_text", "text": ""}},
+            delta("output_text", "Hel", logprobs=[], obfuscation="x8fK"),
+            delta("output_text", "lo"),
+            {"type": "response.output_text.done", "text": "Hello"},
+            {"type": "response.content_part.done", "part": {"type": "output_text", "text": "Hello"}},
+            done({"id": "msg_1", "type": "message", "content": [{"type": "output_text", "text": "Hello"}]}),
+            response("completed", usage=USAGE),
+        ),
+    )
+    assert str(tally.first_choice.text) == "Hello"
+    assert tally.events.kind == [
+        "start", "progress", "start", "start", "text", "text", "annotation", "annotation", "annotation", "finish",
+    ]  # fmt: skip
+    assert (tally.finish_reason, tally.response_id, tally.response_model) == ("completed", "resp_1", "m")
+    assert usage(tally) == (43, 11, 5, 8)
+    assert tally.terminal_seen
+    assert tally.error is None
+
+
+@pytest.mark.parametrize(
+    ("family", "channel"),
+    [
+        ("output_text", "text"),
+        ("refusal", "refusal"),
+        ("reasoning_text", "reasoning"),
+        ("reasoning_summary_text", "reasoning"),
+        ("reasoning_summary", "reasoning"),
+        ("reasoning", "reasoning"),
+        ("function_call_arguments", "tool_call"),
+        ("custom_tool_call_input", "tool_call"),
+        ("mcp_call_arguments", "tool_call"),
+        ("mcp_call.arguments", "tool_call"),
+        ("code_interpreter_call_code", "tool_call"),
+        ("code_interpreter_call.code", "tool_call"),
+        ("shell_call_command", "tool_call"),
+        ("apply_patch_call_operation_diff", "tool_call"),
+        ("audio", "audio"),
+        ("audio.transcript", "text"),
+        ("output_audio_transcript", "text"),
+        ("output_audio", "audio"),
+        ("some_new_call_arguments", "tool_call"),
+        ("some_new_reasoning_form", "reasoning"),
+        ("some_new_text", "text"),
+    ],
+)
+def test_delta_family_is_output(family: str, channel: str) -> None:
+    tally = read(DIALECT, events(CREATED, delta(family, "abc")))
+    assert tally.events.kind[1] == channel
+    assert (tally.output_event_count, tally.content_event_count) == (1, 1)
+    assert tally.events.chars[1] == 3
+
+
+def test_output_of_a_server_tool_is_not_output_of_the_model() -> None:
+    tally = read(DIALECT, events(delta("shell_call_output_content", {"stdout": "SKILL.md"}, command_index=0)))
+    assert tally.events.kind == ["annotation"]
+
+
+@pytest.mark.parametrize("piece", ["", None, {}])
+def test_empty_delta_is_not_output(piece: Any) -> None:
+    assert read(DIALECT, events(delta("output_text", piece))).output_event_count == 0
+
+
+def test_logprobs_count_the_tokens_of_an_event() -> None:
+    entry = {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": []}
+    tally = read(
+        DIALECT,
+        events(delta("output_text", "ab", logprobs=[entry, entry]), delta("output_text", "c", logprobs=[])),
+    )
+    assert tally.events.tokens == [2, None]
+
+
+def function(item_id: str, call_id: str, name: str, arguments: str = "") -> dict[str, Any]:
+    return {"id": item_id, "type": "function_call", "call_id": call_id, "name": name, "arguments": arguments}
+
+
+def test_parallel_calls_interleave_by_item() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            added(function("fc_1", "call_1", "a"), 0),
+            added(function("fc_2", "call_2", "b"), 1),
+            delta("function_call_arguments", '{"x"', item_id="fc_1", output_index=0),
+            delta("function_call_arguments", '{"y"', item_id="fc_2", output_index=1),
+            delta("function_call_arguments", ":1}", item_id="fc_1", output_index=0),
+            delta("function_call_arguments", ":2}", item_id="fc_2", output_index=1),
+            done(function("fc_1", "call_1", "a", '{"x":1}'), 0),
+            done(function("fc_2", "call_2", "b", '{"y":2}'), 1),
+        ),
+    )
+    assert tools(tally) == [("call_1", "a", '{"x":1}'), ("call_2", "b", '{"y":2}')]
+    assert (tally.output_event_count, tally.content_event_count) == (6, 4)
+
+
+def test_item_ids_that_change_from_event_to_event_are_joined_by_index() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            added(function("zz1", "call_1", "a"), 1),
+            delta("function_call_arguments", "{}", item_id="zz2", output_index=1),
+            done(function("zz3", "call_1", "a", "{}"), 1),
+        ),
+    )
+    assert tools(tally) == [("call_1", "a", "{}")]
+
+
+def test_calls_that_all_have_index_0_are_told_apart_by_item() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            added(function("fc_1", "call_1", "a")),
+            added(function("fc_2", "call_2", "b")),
+            delta("function_call_arguments", "1", item_id="fc_1"),
+            delta("function_call_arguments", "2", item_id="fc_2"),
+        ),
+    )
+    assert tools(tally) == [("call_1", "a", "1"), ("call_2", "b", "2")]
+
+
+def test_arguments_only_in_the_done_event_are_output_but_no_content_event() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            added(function("fc_1", "call_1", "weather")),
+            {
+                "type": "response.function_call_arguments.done",
+                "item_id": "fc_1",
+                "output_index": 0,
+                "arguments": '{"a":1}',
+            },
+            done(function("fc_1", "call_1", "weather", '{"a":1}')),
+        ),
+    )
+    assert tools(tally) == [("call_1", "weather", '{"a":1}')]
+    assert (tally.output_event_count, tally.content_event_count) == (2, 0)
+
+
+def test_call_only_in_its_done_item_is_taken() -> None:
+    tally = read(DIALECT, events(done(function("fc_1", "call_1", "weather", "{}"))))
+    assert tools(tally) == [("call_1", "weather", "{}")]
+
+
+def test_arguments_whole_in_the_added_item_are_taken_once() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            added(function("fc_1", "call_1", "f", '{"a":1}')),
+            delta("function_call_arguments", '{"a":1}', item_id="fc_1"),
+            done(function("fc_1", "call_1", "f", '{"a":1}')),
+        ),
+    )
+    assert tools(tally) == [("call_1", "f", '{"a":1}')]
+    assert tally.content_event_count == 1
+
+
+def test_custom_tool_input_is_its_arguments() -> None:
+    item = {"id": "ct_1", "type": "custom_tool_call", "call_id": "call_1", "name": "write_sql", "input": ""}
+    tally = read(
+        DIALECT,
+        events(
+            added(item),
+            delta("custom_tool_call_input", "SELECT 1", item_id="ct_1"),
+            done({**item, "input": "SELECT 1"}),
+        ),
+    )
+    assert tools(tally) == [("call_1", "write_sql", "SELECT 1")]
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [
+        ({"id": "ws_1", "type": "web_search_call", "status": "in_progress"}, "progress"),
+        (
+            {"id": "ws_1", "type": "web_search_call", "name": "web_search", "arguments": '{"query":"x"}'},
+            "tool_call",
+        ),
+        ({"id": "ci_1", "type": "code_interpreter_call", "code": ""}, "progress"),
+        ({"id": "ig_1", "type": "image_generation_call"}, "progress"),
+        ({"id": "fs_1", "type": "file_search_call", "queries": []}, "progress"),
+        (
+            {"id": "mcp_1", "type": "mcp_call", "name": "echo", "server_label": "s", "arguments": ""},
+            "tool_call",
+        ),
+        ({"id": "ts_1", "type": "tool_search_call", "arguments": {}, "execution": "server"}, "progress"),
+    ],
+)
+def test_server_tool_is_no_call_of_the_client(item: dict[str, Any], kind: str) -> None:
+    tally = read(DIALECT, events(added(item), done({**item, "status": "completed"})))
+    assert tally.events.kind == [kind, "annotation"]
+    assert all(tool.server for tool in tally.first_choice.tools.values())
+    assert (tally.tool_call_count, tally.content_event_count) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "response.web_search_call.searching", "item_id": "w"},
+        {"type": "response.mcp_list_tools.in_progress"},
+        {"type": "response.image_generation_call.generating"},
+        {"type": "response.queued", "response": {"id": "resp_1", "status": "queued"}},
+    ],
+)
+def test_progress_of_a_server_tool(event: dict[str, Any]) -> None:
+    assert read(DIALECT, events(event)).events.kind == ["progress"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "response.output_text.annotation.added", "annotation": {"type": "url_citation"}},
+        {"type": "response.image_generation_call.partial_image", "partial_image_b64": "aGk="},
+        {"type": "response.reasoning_summary_part.done", "part": {"type": "summary_text", "text": "t"}},
+        {"type": "response.content_part.done", "part": {"text": "t"}},
+    ],
+)
+def test_annotations_are_not_output(event: dict[str, Any]) -> None:
+    tally = read(DIALECT, events(delta("output_text", "t"), event))
+    assert tally.events.kind == ["text", "annotation"]
+
+
+def test_keepalive_is_a_ping() -> None:
+    assert read(DIALECT, events({"type": "keepalive", "sequence_number": 7})).events.kind == ["ping"]
+
+
+@pytest.mark.parametrize(
+    ("family", "key"), [("output_text", "text"), ("reasoning_text", "text"), ("refusal", "refusal")]
+)
+def test_text_that_only_a_done_event_tells_is_late_output(family: str, key: str) -> None:
+    sent = {"type": f"response.{family}.done", key: "whole"}
+    tally = read(DIALECT, events(sent, sent))
+    assert tally.text_chars + tally.reasoning_chars + tally.refusal_chars == 5
+    assert (tally.output_event_count, tally.content_event_count) == (1, 0)
+
+
+def test_incomplete_is_a_finish_and_no_error() -> None:
+    tally = read(
+        DIALECT,
+        events(response("incomplete", incomplete_details={"reason": "max_output_tokens"}, usage=USAGE)),
+    )
+    assert (tally.finish_reason, tally.error, tally.terminal_seen) == ("incomplete", None, True)
+
+
+def test_failed_is_an_error() -> None:
+    error = {"code": "server_error", "message": "The model failed"}
+    tally = read(DIALECT, events(response("failed", error=error, usage=None)))
+    assert tally.error is not None
+    assert (tally.error.type, tally.error.message, tally.error.raw) == (
+        "server_error",
+        "The model failed",
+        error,
+    )
+    assert tally.finish_reason == "failed"
+
+
+def test_cancelled_is_an_error_that_says_nothing_more() -> None:
+    tally = read(DIALECT, events(response("cancelled")))
+    assert tally.error is not None
+    assert (tally.error.type, tally.error.raw, tally.finish_reason) == ("cancelled", None, "cancelled")
+
+
+def test_flat_error_event() -> None:
+    sent = {"type": "error", "code": "ERR_X", "message": "m", "param": None, "sequence_number": 1}
+    tally = read(DIALECT, events(sent))
+    assert tally.error is not None
+    assert (tally.error.type, tally.error.message, tally.error.raw) == ("ERR_X", "m", sent)
+
+
+def test_error_event_then_failed_keeps_the_first_error() -> None:
+    nested = {"type": "tokens", "code": "rate_limit_exceeded", "message": "m", "param": None}
+    tally = read(
+        DIALECT, events({"type": "error", "error": nested}, response("failed", error={"code": "other"}))
+    )
+    assert tally.error is not None
+    assert (tally.error.type, tally.error.raw) == ("tokens", nested)
+
+
+def test_reasoning_left_out_of_the_output_tokens_is_put_in() -> None:
+    sent = {**USAGE, "output_tokens": 6, "total_tokens": 54}
+    assert usage(read(DIALECT, events(response("completed", usage=sent)))) == (43, 11, 5, 8)
+
+
+def test_events_without_names_and_with_sorted_keys() -> None:
+    body = b'data: {"delta":"Hi","item_id":"i","output_index":0,"type":"response.output_text.delta"}\n\n'
+    assert DIALECT.recognises("", body[6:]) >= 5
+    assert str(read(DIALECT, body).first_choice.text) == "Hi"
+
+
+def test_bare_response_objects_in_place_of_events() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            {"id": "resp_1", "object": "response", "model": "m", "status": "in_progress", "output": []},
+            {
+                "id": "resp_1",
+                "object": "response",
+                "status": "completed",
+                "usage": USAGE,
+                "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}],
+            },
+        ),
+    )
+    assert (str(tally.first_choice.text), tally.finish_reason) == ("Hi", "completed")
+
+
+def test_non_streamed_body() -> None:
+    tally = read_body(
+        DIALECT,
+        {
+            "id": "resp_1",
+            "object": "response",
+            "model": "m",
+            "status": "completed",
+            "error": None,
+            "output": [
+                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+                {
+                    "type": "message",
+                    "content": [{"type": "output_text", "text": "Hi"}, {"type": "refusal", "refusal": "no"}],
+                },
+                function("fc", "call_1", "f", "{}"),
+                {"type": "web_search_call", "id": "ws"},
+            ],
+            "usage": USAGE,
+        },
+    )
+    choice = tally.first_choice
+    assert (str(choice.text), str(choice.reasoning), str(choice.refusal)) == ("Hi", "hm", "no")
+    assert tools(tally) == [("call_1", "f", "{}")]
+    assert (tally.finish_reason, usage(tally)) == ("completed", (43, 11, 5, 8))
+
+
+def test_non_streamed_failure() -> None:
+    tally = read_body(
+        DIALECT, {"id": "r", "object": "response", "status": "failed", "error": {"code": "c"}, "output": []}
+    )
+    assert tally.error is not None
+    assert tally.error.type == "c"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b'{"type":5}',
+        b'{"type":"response.output_text.delta","delta":[1]}',
+        b"[" * 99_999,
+    ],
+)
+def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
+    reader = DIALECT.reader(Exchange())
+    assert reader.read("response.output_text.delta", data).kind == "malformed"
+    reader.read_body(data)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {},
+        {"type": "response.output_item.added"},
+        {"type": "response.output_item.done", "item": None},
+        {"type": "x"},
+    ],
+)
+def test_missing_parts_are_nothing(sent: dict[str, Any]) -> None:
+    assert [r.fragments for r in readings(DIALECT, events(sent))] == [None]
+
+
+@pytest.mark.parametrize(
+    ("path", "score"),
+    [
+        ("/v1/responses", 5),
+        ("/openai/v1/responses", 5),
+        ("/backend-api/codex/responses", 5),
+        ("/inference/v1/responses", 5),
+        ("/v1/responses/resp_1", 5),
+        ("/v1/responses/resp_1/cancel", 5),
+        ("/v1/responses/input_tokens", 0),
+        ("/v1/responses/resp_1/input_items", 0),
+        ("/v1/chat/completions", 0),
+    ],
+)
+def test_claims_by_path(path: str, score: int) -> None:
+    assert DIALECT.claims(Exchange(path=path)) == score
