@@ -1,0 +1,192 @@
+"""Start the dashboard: Streamlit in this process, quiet, local, and announced in the data folder once it answers.
+
+- Nothing is asked of other sites: no usage statistics, no update check, fonts and scripts from the package itself.
+- DATA/run/dashboard.json {"pid", "url"} is written (0600, whole) when /_stcore/health answers, and removed on a clean stop.
+- SIGTERM and SIGINT end it; Streamlit's own handlers do that, we only clean up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import ipaddress
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from dashboard.settings_env import ENV_DATA, ENV_SLO_ITL, ENV_SLO_TTFT
+
+log = logging.getLogger(__name__)
+
+HERE = Path(__file__).resolve().parent
+READY_TIMEOUT_S = 60.0
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardOptions:
+    """What the dashboard can be told."""
+
+    data: Path
+    """The data folder: where analytics is found, and where run/dashboard.json goes."""
+    host: str = "127.0.0.1"
+    port: int = 8501
+    """0: any free port."""
+    slo_ttft_s: float = 2.0
+    slo_itl_s: float = 0.1
+    """The objectives that goodput is measured against, in seconds."""
+
+
+def run(options: DashboardOptions) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code.
+
+    Raises OSError with one line when the port is taken, the address is not ours, or the data folder cannot be written.
+    """
+    port = _claim(options.host, options.port)
+    announcement = _announcement(options.data)
+    os.environ[ENV_DATA] = str(options.data.resolve())
+    os.environ[ENV_SLO_TTFT] = repr(options.slo_ttft_s)
+    os.environ[ENV_SLO_ITL] = repr(options.slo_itl_s)
+    url = f"http://{_reachable(options.host)}:{port}"
+    stopped = threading.Event()
+    herald = threading.Thread(target=_announce, args=(announcement, url, stopped), name="herald", daemon=True)
+    herald.start()
+    try:
+        return _streamlit(options.host, port)
+    finally:
+        stopped.set()
+        herald.join(timeout=5)
+        _withdraw(announcement)
+
+
+def flags(host: str, port: int) -> list[str]:
+    """Streamlit's options, the same for everyone."""
+    chosen: dict[str, object] = {
+        "server.address": host,
+        "server.port": port,
+        "server.headless": True,
+        "server.fileWatcherType": "none",
+        "server.runOnSave": False,
+        "server.maxUploadSize": 1,
+        "server.disconnectedSessionTTL": 60,
+        "browser.gatherUsageStats": False,
+        "browser.serverPort": port,
+        "client.toolbarMode": "viewer",
+        "client.showErrorDetails": "none",
+        "client.showErrorLinks": False,
+        "runner.magicEnabled": False,
+        "logger.level": "warning",
+        "logger.hideWelcomeMessage": True,
+        "theme.base": HERE / "theme.toml",
+    }
+    return [
+        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in chosen.items()
+    ]
+
+
+def _streamlit(host: str, port: int) -> int:
+    from streamlit.web.cli import (
+        main,
+    )  # here: importing Streamlit takes a second, and a refused start need not wait for it
+
+    try:
+        main(["run", str(HERE / "app.py"), *flags(host, port)], prog_name="streamlit", standalone_mode=False)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    return 0
+
+
+def _claim(host: str, port: int) -> int:
+    """The port that will be listened on, known to be free a moment ago."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OSError(_why_not(host, port, error)) from None
+        found: int = probe.getsockname()[1]
+    return found
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"dashboard port {port} on {host} is in use: choose another with --dashboard-port (0 takes a free one)"
+    if error.errno == errno.EACCES:
+        return f"dashboard port {port} on {host} is not allowed: choose one above 1023 with --dashboard-port"
+    return (
+        f"dashboard address {host}:{port} cannot be listened on: {error.strerror or error} (--dashboard-host)"
+    )
+
+
+def _announcement(data: Path) -> Path:
+    folder = data / "run"
+    try:
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"data folder {data} cannot be written: {error.strerror} (--data)") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OSError(f"data folder {data} cannot be written: {folder} is read-only for this user (--data)")
+    return folder / "dashboard.json"
+
+
+def _reachable(host: str) -> str:
+    """The host of a URL that this machine's user can open."""
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_unspecified:
+            return "localhost"
+        if address.version == 6:
+            return f"[{host}]"
+    return host
+
+
+def _announce(path: Path, url: str, stopped: threading.Event) -> None:
+    """Wait for the health check, then write the file."""
+    waited_s = 0.0
+    while not stopped.wait(POLL_S):
+        waited_s += POLL_S
+        if _answers(url):
+            _write(path, {"pid": os.getpid(), "url": url})
+            log.info("dashboard at %s", url)
+            return
+        if waited_s > READY_TIMEOUT_S:
+            log.error("dashboard does not answer at %s after %.0f s", url, READY_TIMEOUT_S)
+            return
+
+
+def _answers(url: str) -> bool:
+    """Whether the health check says ok. Asked directly: no proxy of the environment stands between."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=2)
+    try:
+        connection.request("GET", "/_stcore/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _write(path: Path, said: dict[str, object]) -> None:
+    part = path.with_suffix(f".{os.getpid()}.part")
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(said, file)
+    part.replace(path)
+
+
+def _withdraw(path: Path) -> None:
+    """Remove the file if it is ours."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        if json.loads(path.read_text())["pid"] == os.getpid():
+            path.unlink()
+
+
+if __name__ == "__main__":  # pragma: no cover - for development: python -m dashboard.launch DATA [PORT]
+    sys.exit(run(DashboardOptions(data=Path(sys.argv[1]), port=int(sys.argv[2]) if len(sys.argv) > 2 else 0)))

@@ -1,0 +1,147 @@
+"""SQL of the first page: is it healthy, and if not, since when and for whom."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from dashboard.queries import Ask
+from dashboard.queries.selection import (
+    CLIENT,
+    DIMENSIONS,
+    ERROR_RATE,
+    GATEWAY,
+    IS_ERROR,
+    MODEL,
+    Selection,
+    instant,
+)
+
+SUMMARY = f"""
+    count(*) AS requests,
+    count(*) FILTER ({IS_ERROR}) AS errors,
+    count(*) FILTER (outcome = 'client_abort') AS aborts,
+    count(*) FILTER (outcome = 'tap_lost') AS lost,
+    {ERROR_RATE} AS error_rate,
+    count(ttft_ns) AS ttft_count,
+    quantile_cont(ttft_ns, 0.5) AS ttft_p50_ns,
+    quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns,
+    quantile_cont(ttft_ns, 0.99) AS ttft_p99_ns,
+    count(itl_ns) AS itl_count,
+    quantile_cont(itl_ns, 0.5) AS itl_p50_ns,
+    quantile_cont(itl_ns, 0.95) AS itl_p95_ns,
+    quantile_cont(itl_ns, 0.99) AS itl_p99_ns,
+    quantile_cont(tps_user, 0.5) AS tps_user_p50,
+    sum(output_tokens)::BIGINT AS output_tokens,
+    sum(input_tokens)::BIGINT AS input_tokens,
+    sum(stall_count)::BIGINT AS stalls
+"""
+"""The numbers of any group of streams; quantiles over streams (`quantile_cont`)."""
+
+
+def good(slo_ttft_s: float, slo_itl_s: float) -> str:
+    """SQL that is true of a stream which meets both SLOs; a missing metric is a miss."""
+    return f"coalesce(ttft_ns <= {slo_ttft_s * 1e9:.0f}, FALSE) AND coalesce(itl_ns <= {slo_itl_s * 1e9:.0f}, FALSE)"
+
+
+def summary_now_and_before(
+    ask: Ask, selection: Selection, *, slo_ttft_s: float, slo_itl_s: float
+) -> dict[str, dict[str, float | None]]:
+    """{"now": …, "before": …}: the columns of SUMMARY and `good`; "before" is the period of the same length before."""
+    before = selection.before()
+    frame = ask(f"""
+        SELECT started_at >= {instant(selection.since)} AS is_now, {SUMMARY},
+            count(*) FILTER ({good(slo_ttft_s, slo_itl_s)}) AS good
+        FROM streams
+        WHERE started_at >= {instant(before.since)} AND started_at < {instant(selection.until)}
+            AND {selection.filters()}
+        GROUP BY ALL""")
+    rows = {bool(row.pop("is_now")): row for row in frame.to_dicts()}
+    nothing: dict[str, float | None] = {"requests": 0, "errors": 0, "aborts": 0, "lost": 0, "good": 0}
+    return {"now": rows.get(True, nothing), "before": rows.get(False, nothing)}
+
+
+def active_streams(ask: Ask, selection: Selection) -> int:
+    """Streams in flight now that match the filters; the time range does not matter."""
+    frame = ask(f"SELECT count(*) AS n FROM open_streams WHERE {selection.filters()}")
+    return int(frame["n"][0])
+
+
+def timeline(ask: Ask, selection: Selection, *, slo_ttft_s: float, slo_itl_s: float) -> pl.DataFrame:
+    """Columns `at`, those of SUMMARY and `good`: one row per point of time that has streams."""
+    return ask(f"""
+        SELECT {selection.bucket()} AS "at", {SUMMARY}, count(*) FILTER ({good(slo_ttft_s, slo_itl_s)}) AS good
+        FROM streams WHERE {selection.where()} GROUP BY ALL ORDER BY "at" """)
+
+
+def timeline_by(ask: Ask, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
+    """Columns `at`, `name` and those of SUMMARY, of the `most` busiest values of a dimension; the rest is "others"."""
+    column = DIMENSIONS[dimension]
+    return ask(f"""
+        WITH chosen AS (SELECT *, {column} AS value FROM streams WHERE {selection.where()}),
+            busiest AS (SELECT value FROM chosen GROUP BY value ORDER BY count(*) DESC, value LIMIT {most:d})
+        SELECT {selection.bucket()} AS "at",
+            CASE WHEN value IN (SELECT value FROM busiest) THEN value ELSE 'others' END AS name, {SUMMARY}
+        FROM chosen GROUP BY ALL ORDER BY "at", name""")
+
+
+def summary_by(ask: Ask, selection: Selection, dimension: str, *, most: int = 50) -> pl.DataFrame:
+    """Columns `name` and those of SUMMARY, busiest first."""
+    return ask(f"""
+        SELECT {DIMENSIONS[dimension]} AS name, {SUMMARY} FROM streams WHERE {selection.where()}
+        GROUP BY ALL ORDER BY requests DESC, name LIMIT {most:d}""")
+
+
+def moved_most(ask: Ask, selection: Selection, *, least: int = 5, most: int = 6) -> pl.DataFrame:
+    """What changed against the period before, of models and gateways with at least `least` requests in both.
+
+    Columns: `dimension, name, requests, requests_before, ttft_p50_ns, ttft_p50_before_ns, ttft_change` (relative),
+    `error_rate, error_rate_before, error_change` (in points); the largest change of either first.
+    """
+    before = selection.before()
+    sides = " UNION ALL ".join(
+        f"SELECT '{dimension}' AS dimension, {DIMENSIONS[dimension]} AS name, * FROM chosen"
+        for dimension in ("model", "gateway")
+    )
+    return ask(f"""
+        WITH chosen AS (
+                SELECT *, started_at >= {instant(selection.since)} AS is_now FROM streams
+                WHERE started_at >= {instant(before.since)} AND started_at < {instant(selection.until)}
+                    AND {selection.filters()}),
+            sides AS ({sides}),
+            grouped AS (
+                SELECT dimension, name, is_now, count(*) AS requests, {ERROR_RATE} AS error_rate,
+                    quantile_cont(ttft_ns, 0.5) AS ttft_p50_ns
+                FROM sides GROUP BY ALL)
+        SELECT a.dimension, a.name, a.requests, b.requests AS requests_before,
+            a.ttft_p50_ns, b.ttft_p50_ns AS ttft_p50_before_ns,
+            a.ttft_p50_ns / nullif(b.ttft_p50_ns, 0) - 1 AS ttft_change,
+            a.error_rate, b.error_rate AS error_rate_before, a.error_rate - b.error_rate AS error_change
+        FROM grouped AS a JOIN grouped AS b ON a.dimension = b.dimension AND a.name = b.name AND a.is_now AND NOT b.is_now
+        WHERE a.requests >= {least:d} AND b.requests >= {least:d}
+        ORDER BY greatest(coalesce(abs(ttft_change), 0), 5 * coalesce(abs(error_change), 0)) DESC, a.name
+        LIMIT {most:d}""")
+
+
+def choices(ask: Ask, selection: Selection, *, most: int = 200) -> dict[str, list[str]]:
+    """What the filters offer: models, gateways and clients of the time range and of the streams open now, busiest first."""
+    union = " UNION ALL ".join(
+        f"SELECT * FROM (SELECT '{name}' AS dimension, {column} AS name, count(*) AS n FROM seen GROUP BY ALL "
+        f"ORDER BY n DESC LIMIT {most:d})"
+        for name, column in (("model", MODEL), ("gateway", GATEWAY), ("client", CLIENT))
+    )
+    frame = ask(f"""
+        WITH seen AS (
+            SELECT request_model, response_model, gateway, client_id FROM streams
+            WHERE started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}
+            UNION ALL SELECT request_model, response_model, gateway, client_id FROM open_streams)
+        {union} ORDER BY dimension, n DESC, name""")
+    found: dict[str, list[str]] = {"model": [], "gateway": [], "client": []}
+    for dimension, name in frame.select("dimension", "name").iter_rows():
+        found[dimension].append(name)
+    return found
+
+
+def any_stream(ask: Ask) -> bool:
+    """Whether there is any stream at all, finished or open: else the pages say how to begin."""
+    frame = ask("SELECT (EXISTS (SELECT 1 FROM streams)) OR (EXISTS (SELECT 1 FROM open_streams)) AS found")
+    return bool(frame["found"][0])

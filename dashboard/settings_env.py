@@ -1,0 +1,5 @@
+"""How `launch` tells the pages what it was told: environment variables, because Streamlit runs the pages as scripts."""
+
+ENV_DATA = "STREAMGAUGE_DATA"
+ENV_SLO_TTFT = "STREAMGAUGE_SLO_TTFT"
+ENV_SLO_ITL = "STREAMGAUGE_SLO_ITL"

@@ -1,0 +1,77 @@
+"""Where the pages' data comes from: the running analytics, asked through `analytics.ask.Asker`, and nothing else.
+
+- One Asker for the process; it follows analytics to another port and token by itself.
+- An answer is shared for a moment by all who look at the same page; how many are kept is bounded.
+- Every failure is an `AskError` with a message of one line. `frame.py` shows it; nothing else catches it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import streamlit as st
+
+from analytics.ask import Asker, AskError
+from dashboard.settings_env import ENV_DATA, ENV_SLO_ITL, ENV_SLO_TTFT
+
+FRESH_S = 2.0
+"""An answer as old as this is given again."""
+KEPT_ANSWERS = 128
+"""Answers kept in memory at most; each has at most `MOST_ROWS` rows, nearly all have under a thousand."""
+MOST_ROWS = 20_000
+TIMEOUT_S = 20.0
+
+__all__ = ["AskError", "Slos", "ask", "ask_freshly", "data_dir", "slos", "tap_address"]
+
+
+@dataclass(frozen=True)
+class Slos:
+    """The service-level objectives that goodput is measured against."""
+
+    ttft_s: float
+    itl_s: float
+
+
+def data_dir() -> Path:
+    """The data folder that this dashboard shows."""
+    return Path(os.environ.get(ENV_DATA, "streamgauge-data"))
+
+
+def slos() -> Slos:
+    """As configured; the defaults are those of `streamgauge.settings`."""
+    return Slos(float(os.environ.get(ENV_SLO_TTFT, "2.0")), float(os.environ.get(ENV_SLO_ITL, "0.1")))
+
+
+def tap_address() -> str | None:
+    """Where clients should be pointed, when a tap runs on this data folder."""
+    try:
+        said: Any = json.loads((data_dir() / "run" / "tap.json").read_text())
+        listen = said["listen"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return listen if isinstance(listen, str) else None
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _asker(data: str) -> Asker:
+    return Asker(Path(data))
+
+
+def ask_freshly(sql: str, *, max_rows: int = MOST_ROWS, timeout_s: float = TIMEOUT_S) -> pl.DataFrame:
+    """Ask now. Raises AskError."""
+    return _asker(str(data_dir())).query(sql, max_rows=max_rows, timeout_s=timeout_s)
+
+
+@st.cache_data(ttl=FRESH_S, max_entries=KEPT_ANSWERS, show_spinner=False)
+def _answer(sql: str, data: str) -> pl.DataFrame:
+    return ask_freshly(sql)
+
+
+def ask(sql: str) -> pl.DataFrame:
+    """Ask, or give the answer of a moment ago. Raises AskError."""
+    return _answer(sql, str(data_dir()))

@@ -1,0 +1,39 @@
+"""Run the dashboard's pages as Streamlit's own AppTest does, over a data folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from streamlit.testing.v1 import AppTest
+
+APP = Path(__file__).parents[2] / "dashboard" / "app.py"
+
+
+def opened(
+    data: Path, monkeypatch: pytest.MonkeyPatch, page: str = "overview", **query: str | list[str]
+) -> AppTest:
+    """A page, run once over the data folder, with this query string."""
+    monkeypatch.setenv("STREAMGAUGE_DATA", str(data))
+    st.cache_data.clear()
+    st.cache_resource.clear()
+    app = AppTest.from_file(APP, default_timeout=30)
+    for key, value in query.items():
+        app.query_params[key] = value
+    app.run()
+    if page != "overview":
+        app.switch_page(f"pages/{page}.py")
+        app.run()
+    return app
+
+
+def said(app: AppTest) -> str:
+    """All words on the page: what a reader could read, charts apart."""
+    kinds = (app.title, app.markdown, app.caption, app.info, app.warning, app.error, app.subheader, app.code)
+    return "\n".join(str(element.value) for kind in kinds for element in kind)
+
+
+def metric(app: AppTest, label: str) -> str:
+    """The value that a card shows."""
+    return next(str(m.value) for m in app.metric if m.label == label)

@@ -1,0 +1,196 @@
+"""Generated streams for the pages' tests: the real tables filled with plausible numbers, served by the real Server.
+
+Deterministic for a seed. The numbers hang together (last_output ≥ ttft, itl from tokens and times, errors without tokens), so
+that a page drawn over them looks like one over real traffic.
+"""
+
+# ruff: noqa: E501 - rows are written as rows
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+import re
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from analytics import endpoint
+from analytics.serve import Server
+
+SCHEMA = Path(__file__).parents[2] / "analytics" / "schema.sql"
+MODELS: dict[str, tuple[float, float, str, str]] = {
+    # median TTFT s, median ITL s, dialect, provider
+    "gpt-4o-mini": (0.35, 0.012, "openai_chat", "openai"),
+    "claude-sonnet-4-5": (0.9, 0.018, "anthropic", "anthropic"),
+    "qwen3-32b": (0.2, 0.025, "openai_chat", "vllm"),
+    "deepseek-r1": (1.6, 0.03, "openai_chat", "deepseek"),
+    "llama-3.3-70b": (0.45, 0.02, "openai_chat", "fireworks"),
+}
+GATEWAYS = ("litellm", "edge-eu", "vllm-direct")
+CLIENTS = ("c0ffee11", "5eed5eed", "0ddba115", "b16b00b5")
+FAULTS = (
+    ("http_error", 429, "rate_limit_error", "pre_headers"),
+    ("http_error", 500, "server_error", "pre_headers"),
+    ("inband_error", 200, "overloaded_error", "mid_stream"),
+    ("truncated", 200, "stream_truncated", "mid_stream"),
+    ("upstream_reset", 200, "upstream_reset", "mid_stream"),
+    ("connect_error", None, "ConnectionRefusedError", "pre_headers"),
+)
+S = 1_000_000_000
+
+
+def one_stream(dice: random.Random, started_at: datetime) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A row of `streams` and its rows of `events`."""
+    model = dice.choices(list(MODELS), weights=(40, 25, 15, 8, 12))[0]
+    ttft_s, itl_s, dialect, provider = MODELS[model]
+    stream_id = uuid.UUID(int=dice.getrandbits(128), version=4)
+    row: dict[str, Any] = {
+        "stream_id": stream_id, "gateway": dice.choice(GATEWAYS), "tap": "tap-1", "client_id": dice.choice(CLIENTS),
+        "provider": provider, "dialect": dialect, "operation": "chat", "method": "POST", "path": "/v1/chat/completions",
+        "request_model": model, "response_model": f"{model}-2026-01-01", "started_at": started_at, "streamed": True,
+        "trace_id": f"{dice.getrandbits(128):032x}", "span_id": f"{dice.getrandbits(64):016x}", "trace_flags": 1,
+        "response_id": f"chatcmpl-{dice.getrandbits(40):010x}", "request_id": f"req_{dice.getrandbits(40):010x}",
+        "client_start_ns": -int(dice.uniform(0.1, 2) * 1e6), "connected_ns": int(dice.uniform(0.2, 8) * 1e6),
+        "input_tokens": int(dice.lognormvariate(6.5, 1.0)), "comment_count": 0, "malformed_events": 0, "lost_bytes": 0,
+        "request_bytes": dice.randrange(300, 9000), "choice_count": 1, "tool_failure_count": 0, "tool_call_count": 0,
+        "stall_count": None, "aborted_after_terminal": False, "unterminated_tail": False, "server_address": "10.1.2.3",
+        "server_port": 443,
+    }  # fmt: skip
+    row["request_sent_ns"] = row["connected_ns"] + int(dice.uniform(0.05, 0.4) * 1e6)
+    fault = dice.choice(FAULTS) if dice.random() < 0.05 else None
+    if fault and fault[3] == "pre_headers":
+        end = row["request_sent_ns"] + int(dice.uniform(5, 90) * 1e6)
+        row |= {"outcome": fault[0], "http_status": fault[1], "error_type": fault[2], "error_phase": fault[3], "end_ns": end,
+                "error_message": "generated fault", "streamed": False, "input_tokens": None,
+                "connected_ns": None if fault[0] == "connect_error" else row["connected_ns"],
+                "headers_ns": None if fault[1] is None else end, "event_count": 0, "output_event_count": 0}  # fmt: skip
+        return row, []
+    tokens = max(3, int(dice.lognormvariate(4.6, 0.8)))
+    if fault:
+        tokens = max(2, tokens // 3)
+    first = int(dice.lognormvariate(math.log(ttft_s), 0.45) * S)
+    headers = int(first * 0.8)
+    reasoning = model == "deepseek-r1"
+    at, gaps, stalls, events = first, [], 0, []
+    events.append({"kind": "start", "at_ns": headers + 200_000, "chars": None, "tokens": None, "bytes": 180})
+    for i in range(tokens):
+        if i:
+            gap = int(dice.lognormvariate(math.log(itl_s), 0.4) * S)
+            if dice.random() < 0.0015:
+                gap += int(dice.uniform(0.6, 2.5) * S)
+                stalls += 1
+            gaps.append(gap)
+            at += gap
+        kind = "reasoning" if reasoning and i < tokens // 2 else "text"
+        events.append({"kind": kind, "at_ns": at, "chars": dice.randrange(1, 9), "tokens": 1, "bytes": 210})
+    last, gaps_sorted = at, sorted(gaps)
+    row |= {
+        "outcome": "ok", "http_status": 200, "finish_reason": dice.choices(["stop", "length", "tool_calls"], (80, 12, 8))[0],
+        "headers_ns": headers, "ttfb_ns": headers + 100_000, "ttfc_ns": headers + 200_000, "ttft_ns": first,
+        "ttfo_ns": first if not reasoning else events[1 + tokens // 2]["at_ns"], "ttst_ns": gaps[0] if gaps else None,
+        "last_output_ns": last, "terminator_ns": last + 300_000, "end_ns": last + 900_000, "output_tokens": tokens,
+        "reasoning_tokens": tokens // 2 if reasoning else 0, "cached_input_tokens": row["input_tokens"] // dice.choice((2, 3, 9)),
+        "token_source": "usage", "itl_ns": (last - first) / (tokens - 1),
+        "icl_p50_ns": float(gaps_sorted[len(gaps) // 2]), "icl_p95_ns": float(gaps_sorted[int(len(gaps) * 0.95)]),
+        "icl_p99_ns": float(gaps_sorted[int(len(gaps) * 0.99)]), "icl_max_ns": gaps_sorted[-1],
+        "stall_count": stalls, "stalled_ns": sum(g for g in gaps if g > S // 2), "tps_user": (tokens - 1) * S / (last - first),
+        "tps_e2e": tokens * S / last, "burstiness": dice.uniform(0.01, 0.2), "event_count": tokens + 3, "output_event_count": tokens,
+        "text_chars": tokens * 4, "reasoning_chars": tokens * 2 if reasoning else 0, "response_bytes": tokens * 210 + 400,
+        "delivered_bytes": tokens * 210 + 400, "client_drain_ns": 100_000,
+    }  # fmt: skip
+    if fault:
+        row |= {"outcome": fault[0], "error_type": fault[2], "error_phase": fault[3], "finish_reason": None,
+                "error_message": "generated fault in mid-stream", "terminator_ns": None}  # fmt: skip
+        events.append({"kind": "error", "at_ns": last + 100_000, "chars": None, "tokens": None, "bytes": 90})
+    elif dice.random() < 0.03:
+        row |= {
+            "outcome": "client_abort",
+            "error_type": "client_abort",
+            "error_phase": "mid_stream",
+            "finish_reason": None,
+        }
+    else:
+        events.append({"kind": "finish", "at_ns": last + 200_000, "chars": None, "tokens": None, "bytes": 160,
+                       "finish_reason": row["finish_reason"]})  # fmt: skip
+        events.append(
+            {"kind": "terminal", "at_ns": last + 300_000, "chars": None, "tokens": None, "bytes": 14}
+        )
+    for seq, event in enumerate(events):
+        event |= {
+            "stream_id": stream_id,
+            "seq": seq,
+            "read_seq": seq,
+            "choice": 0 if event["kind"] in ("text", "reasoning") else None,
+        }
+    return row, events
+
+
+def fill(
+    connection: duckdb.DuckDBPyConnection, *, streams: int, until: datetime, hours: float, seed: int = 1
+) -> None:
+    """Create the tables and put `streams` streams into the hours before `until`, and a few that still run."""
+    connection.execute(re.sub(r"\bat TIMESTAMPTZ", '"at" TIMESTAMPTZ', SCHEMA.read_text()))
+    if not streams:
+        return
+    dice = random.Random(seed)
+    rows, events = [], []
+    for _ in range(streams):
+        age_s = dice.uniform(0, hours * 3600)
+        row, own = one_stream(dice, until - timedelta(seconds=age_s))
+        rows.append(row)
+        events += own
+    _insert(connection, "streams", rows)
+    _insert(connection, "events", events)
+    _insert(connection, "usage_reports", [
+        {"stream_id": r["stream_id"], "seq": r["event_count"], "at_ns": r["terminator_ns"], "input_tokens": r["input_tokens"],
+         "output_tokens": r["output_tokens"], "raw": json.dumps({"prompt_tokens": r["input_tokens"], "completion_tokens": r["output_tokens"]})}
+        for r in rows if r.get("output_tokens")
+    ])  # fmt: skip
+    _insert(connection, "open_streams", [
+        {"stream_id": uuid.UUID(int=dice.getrandbits(128), version=4), "gateway": dice.choice(GATEWAYS), "tap": "tap-1",
+         "client_id": dice.choice(CLIENTS), "dialect": "openai_chat", "operation": "chat", "path": "/v1/chat/completions",
+         "request_model": dice.choice(list(MODELS)), "trace_id": f"{dice.getrandbits(128):032x}",
+         "started_at": until - timedelta(seconds=2 + 7 * i), "http_status": 200, "ttft_ns": int(0.4 * S) if i else None,
+         "last_event_ns": int((1 + 6.8 * i) * S), "last_output_ns": int((1 + 6.8 * i) * S) if i else None, "event_count": 40 * i,
+         "output_event_count": 38 * i, "output_tokens": 40 * i or None, "response_bytes": 9000 * i, "updated_at": until}
+        for i in range(4)
+    ])  # fmt: skip
+    _insert(connection, "log_positions", [
+        {"log_id": "0b0e", "partition": "w0", "high": 123_456, "low": 123_400, "open_stream_ids": [], "owner": "test", "version": 7,
+         "updated_at": until}
+    ])  # fmt: skip
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]]) -> None:
+    columns = sorted({key for row in rows for key in row})
+    plain = [{c: str(v) if isinstance(v := row.get(c), uuid.UUID) else v for c in columns} for row in rows]
+    frame = pl.DataFrame(plain, infer_schema_length=None)
+    connection.register("incoming", frame.to_arrow())
+    names = ", ".join(f'"{c}"' for c in columns)
+    connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM incoming")
+    connection.unregister("incoming")
+
+
+@contextlib.contextmanager
+def served(
+    data: Path, *, streams: int = 0, until: datetime | None = None, hours: float = 2.0
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A data folder that a real analytics server answers for; yields the writer's own connection."""
+    data.mkdir(parents=True, exist_ok=True)
+    with duckdb.connect(str(data / "streamgauge.duckdb")) as connection:
+        fill(connection, streams=streams, until=until or datetime.now(UTC), hours=hours)
+        server = Server(connection, port=0)
+        endpoint.write(data, endpoint.Endpoint(server.quack, server.token, 0))
+        try:
+            yield connection
+        finally:
+            server.close()
+            endpoint.remove(data, 0)

@@ -1,0 +1,101 @@
+"""The first page: its numbers are SQL's, and each case without numbers has words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analytics import endpoint
+from analytics.ask import Asker
+from dashboard import units
+from tests.dashboard.pages import metric, opened, said
+
+
+def test_numbers_equal_those_of_sql(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, range="24h", refresh="off")
+    assert not app.exception
+    row = (
+        Asker(river)
+        .query("""
+        SELECT count(*) AS n, quantile_cont(ttft_ns, 0.95) AS ttft, quantile_cont(itl_ns, 0.5) AS itl,
+            count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost'))
+                / count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost')) AS errors,
+            count(*) FILTER (ttft_ns <= 2e9 AND itl_ns <= 1e8) / 86400 AS goodput
+        FROM streams""")
+        .to_dicts()[0]
+    )
+    assert metric(app, "Requests") == units.count(row["n"]) == "400"
+    assert metric(app, "TTFT p95") == units.duration(row["ttft"])
+    assert metric(app, "ITL p50") == units.duration(row["itl"])
+    assert metric(app, "Error rate") == units.share(row["errors"])
+    assert metric(app, "Goodput") == units.rate(row["goodput"], "/s")
+    assert metric(app, "Active streams") == "4"
+
+
+def test_filters_of_the_url_are_applied(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, range="24h", model=["deepseek-r1"], gateway=["edge-eu"])
+    wanted = Asker(river).query(
+        "SELECT count(*) AS n FROM streams WHERE request_model = 'deepseek-r1' AND gateway = 'edge-eu'"
+    )["n"][0]
+    assert not app.exception
+    assert metric(app, "Requests") == str(wanted) != "400"
+    assert app.multiselect(key="model").value == ["deepseek-r1"]
+    assert "model deepseek-r1" in said(app)
+
+
+def test_a_filter_of_the_url_survives_although_no_stream_has_it(
+    river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(river, monkeypatch, model="o'brien; --")
+    assert not app.exception
+    assert metric(app, "Requests") == "0"
+    assert "No streams in this time range" in said(app)
+
+
+def test_a_custom_range_of_the_past_is_honoured(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(
+        river, monkeypatch, range="custom", **{"from": "2020-01-01T00:00", "until": "2020-01-02T00:00"}
+    )
+    assert not app.exception
+    assert metric(app, "Requests") == "0"
+    assert "2020-01-01 00:00:00 – 2020-01-02 00:00:00 UTC" in said(app)
+
+
+def test_empty_database_says_where_to_point_the_client(dry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = dry / "run" / "tap.json"
+    run.write_text(
+        json.dumps({"pid": 1, "listen": "http://127.0.0.1:4199", "admin": "http://127.0.0.1:4198"})
+    )
+    try:
+        app = opened(dry, monkeypatch)
+    finally:
+        run.unlink()
+    assert not app.exception
+    assert "No streams yet" in said(app)
+    assert "http://127.0.0.1:4199/v1" in said(app)
+
+
+def test_empty_database_without_a_tap_says_how_to_start_one(
+    dry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(dry, monkeypatch)
+    assert not app.exception
+    assert "streamgauge up --upstream" in said(app)
+
+
+def test_analytics_down_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(tmp_path, monkeypatch)
+    assert not app.exception
+    assert "Analytics cannot be asked" in said(app)
+    assert "streamgauge status" in said(app)
+
+
+def test_wrong_token_is_a_message(river: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = endpoint.read(river)
+    assert right is not None
+    endpoint.write(tmp_path, endpoint.Endpoint(right.quack, "not-the-token-at-all", 1))
+    app = opened(tmp_path, monkeypatch)
+    assert not app.exception
+    assert "Analytics cannot be asked" in said(app)

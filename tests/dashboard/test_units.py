@@ -1,0 +1,53 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from dashboard import units
+
+
+@pytest.mark.parametrize(
+    ("value_ns", "text"),
+    [
+        (None, "–"), (float("nan"), "–"), (0, "0.00 µs"), (12_345, "12.3 µs"), (999_400, "999 µs"), (999_600, "1.00 ms"),
+        (45_600_000, "45.6 ms"), (999_600_000, "1.00 s"), (1_234_000_000, "1.23 s"), (59_960_000_000, "1 min 0 s"),
+        (200e9, "3 min 20 s"), (7_300e9, "2 h 1 min"),
+    ],
+)  # fmt: skip
+def test_a_duration_has_three_digits_and_its_unit(value_ns: float | None, text: str) -> None:
+    assert units.duration(value_ns) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "–"), (0, "0"), (99_999, "99,999"), (123_456, "123 k"), (4_560_000, "4.56 M")]
+)
+def test_a_count_is_exact_until_it_is_long(value: float | None, text: str) -> None:
+    assert units.count(value) == text
+
+
+def test_unknown_is_never_zero() -> None:
+    assert {units.rate(None), units.share(None), units.size(None)} == {"–"}
+    assert units.change(None, 1) is None
+    assert units.change(1, 0) is None
+    assert units.change(3, 2) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (timedelta(seconds=30), "30 s"),
+        (timedelta(minutes=15), "15 min"),
+        (timedelta(hours=1), "1 h"),
+        (timedelta(7), "7 d"),
+    ],
+)
+def test_a_range_is_said_in_words(length: timedelta, text: str) -> None:
+    assert units.span(length) == text
+
+
+def test_bytes_are_powers_of_1024() -> None:
+    assert units.size(0) == "0 B"
+    assert units.size(1536) == "1.50 KiB"
