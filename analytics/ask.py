@@ -95,15 +95,17 @@ class Asker:
 
 
 def frame(result: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """A result as polars sees it, with UUIDs as text and instants in UTC."""
+    """A result as polars sees it, with UUIDs as text, instants in UTC, and sums of integers as integers."""
     found = result.pl()
-    return found.with_columns(
-        [
-            pl.col(name).dt.convert_time_zone("UTC")
-            for name, kind in found.schema.items()
-            if isinstance(kind, pl.Datetime) and kind.time_zone not in (None, "UTC")
-        ]
-    )
+    changed = []
+    for name, kind in found.schema.items():
+        if isinstance(kind, pl.Datetime) and kind.time_zone not in (None, "UTC"):
+            changed.append(pl.col(name).dt.convert_time_zone("UTC"))
+        elif isinstance(kind, pl.Decimal) and kind.scale == 0:  # DuckDB's HUGEINT
+            number = found[name].cast(pl.Int64, strict=False)
+            if number.null_count() == found[name].null_count():
+                changed.append(pl.lit(number).alias(name))
+    return found.with_columns(changed)
 
 
 def _translated(error: duckdb.Error, to: Endpoint) -> AskError:
@@ -113,7 +115,11 @@ def _translated(error: duckdb.Error, to: Endpoint) -> AskError:
         return Refused(said.removeprefix("refused: "))
     if said.startswith(("too slow: ", "busy: ")):
         return TooSlow(said)
-    if isinstance(error, duckdb.IOException | duckdb.HTTPException) or "Could not" in text or "Unauthorized" in text:
+    if (
+        isinstance(error, duckdb.IOException | duckdb.HTTPException)
+        or "Could not" in text
+        or "Unauthorized" in text
+    ):
         if "imeout" in text or "timed out" in text:
             return TooSlow(f"no answer in time from {to.quack}")
         return NotRunning(f"analytics does not answer at {to.quack}")

@@ -184,6 +184,8 @@ class Consumer:
                 )  # assigned within this poll: it is read again from where its position says
             if entry.partition not in foreign:
                 self.feed(entry)
+                if self._is_full():
+                    self.commit()
         if not entries:
             self._end_the_silent()
         if self._due_in_s() <= 0:
@@ -244,10 +246,11 @@ class Consumer:
 
     # -- committing --------------------------------------------------------------------------------------------------
 
+    def _is_full(self) -> bool:
+        return self._finished_events >= self._pace.commit_events or self._bytes >= self._pace.commit_bytes
+
     def _due_in_s(self) -> float:
         """Seconds until there is something to commit, as things are; at most 0.25, so that signals are heard."""
-        if self._finished_events >= self._pace.commit_events or self._bytes >= self._pace.commit_bytes:
-            return 0.0
         since_s = time.monotonic() - self._committed_s
         if self._finished:
             return max(self._pace.commit_interval_s, 3 * self._commit_cost_s) - since_s

@@ -26,5 +26,7 @@ def load(connection: duckdb.DuckDBPyConnection, *names: str) -> None:
             ) from None
         path = package / "extensions" / f"v{duckdb.__version__}" / f"{name}.duckdb_extension"
         if not path.is_file():
-            raise OSError(f"the package of the DuckDB extension {name!r} is not made for DuckDB {duckdb.__version__}")
+            raise OSError(
+                f"the package of the DuckDB extension {name!r} is not made for DuckDB {duckdb.__version__}"
+            )
         connection.execute(f"LOAD '{str(path).replace(chr(39), chr(39) * 2)}'")
