@@ -19,7 +19,6 @@ from analytics.dialects.errors import read_error
 from analytics.dialects.payload import json_or_none
 from analytics.dialects.shape import (
     OUTPUT_KINDS,
-    BatchReader,
     Delta,
     Dialect,
     ErrorSeen,
@@ -35,6 +34,7 @@ from analytics.dialects.unknown import UnknownReader
 from analytics.dialects.vendors import header_stats, vendor_of
 from analytics.framing import Framer
 from analytics.sse import Event
+from analytics.stencil import Stencil
 from analytics.tally import EventColumns, Tally, ToolCall
 
 SURE = 5
@@ -66,7 +66,7 @@ class StreamDecoder:
         self._vendor = vendor_of(exchange)
         self._tally = Tally(keep_text=keep_text)
         self._reader: Reader = self._new_reader()
-        self._batch_reader = self._reader if isinstance(self._reader, BatchReader) else None
+        self._answers = Stencil(self._reader).read_many
         self._head: list[Event] | None = []  # the first events, until the dialect is settled
         self._head_bytes = 0
         self._borne_out = False  # some event was recognised by the dialect
@@ -120,15 +120,6 @@ class StreamDecoder:
         if self._head is not None:
             self._judge(events)
         self._tally.add_events(events, self._answers(events))
-
-    def _answers(self, events: list[Event]) -> list[Reading | Delta]:
-        if self._batch_reader is not None:
-            return self._batch_reader.read_many(events)
-        read = self._reader.read
-        return [
-            read(event.name, event.data) if len(event.data) > 16 or not _is_done(event.data) else _DONE
-            for event in events
-        ]
 
     def _read_tail(self, tail: Event) -> None:
         done = _is_done(tail.data)
@@ -201,7 +192,7 @@ class StreamDecoder:
     def _restart(self) -> None:
         self._tally = Tally(keep_text=self._keep_text)
         self._reader = self._new_reader()
-        self._batch_reader = self._reader if isinstance(self._reader, BatchReader) else None
+        self._answers = Stencil(self._reader).read_many
 
     def _new_reader(self) -> Reader:
         return UnknownReader() if self._dialect is None else self._dialect.reader(self.exchange)

@@ -69,26 +69,16 @@ class SSEDecoder:
         """The events that this read completes. `at_ns` is when the read returned."""
         read_seq = self._read_seq
         self._read_seq = read_seq + 1
-        if self._plain and data[-2:] == b"\n\n" and b"\r" not in data and len(data) <= self._max:
-            events: list[Event] = []
-            for block in data[:-2].split(b"\n\n"):
-                if block[:6] == b"data: " and b"\n" not in block:
-                    events.append(Event("", block[6:], at_ns, read_seq))
-                elif block[:7] == b"event: ":
-                    head, _, rest = block.partition(b"\n")
-                    if rest[:6] == b"data: " and b"\n" not in rest:
-                        name = self._names.get(head[7:])
-                        if name is None:
-                            name = self._intern(head[7:])
-                        events.append(Event(name, rest[6:], at_ns, read_seq))
-                    else:
-                        self._lines(block + b"\n\n", at_ns, read_seq, events)
-                elif block:
-                    self._lines(block + b"\n\n", at_ns, read_seq, events)
-            return events
+        size = len(data)
+        if self._plain and 8 < size <= self._max and data[size - 1] == 10 == data[size - 2] and 13 not in data:
+            if data.find(10) == size - 2 and data[:6] == b"data: ":
+                return [Event("", data[6:-2], at_ns, read_seq)]
+            found = self._whole_events(data, at_ns, read_seq)
+            if found is not None:
+                return found
         if self._bom is not None:
             data = self._strip_bom(data)
-        events = []
+        events: list[Event] = []
         if data:
             self._lines(data, at_ns, read_seq, events)
         return events
@@ -110,6 +100,32 @@ class SSEDecoder:
             return None
         data, self._data = b"\n".join(self._data), []
         return self._intern(self._name), data
+
+    def _whole_events(self, data: bytes, at_ns: int, read_seq: int) -> list[Event] | None:
+        """The events of a read that begins and ends between events; None if it has what only `_lines` understands."""
+        events: list[Event] = []
+        value: bytes | None = None
+        name = ""
+        comments = 0
+        for line in data[:-1].split(b"\n"):
+            if not line:
+                if value is not None:
+                    events.append(Event(name, value, at_ns, read_seq))
+                    value = None
+                name = ""
+            elif line[:6] == b"data: " and value is None:
+                value = line[6:]
+            elif line[:7] == b"event: ":
+                known = self._names.get(line[7:])
+                name = known if known is not None else self._intern(line[7:])
+            elif line[0] == 58:  # ":"
+                comments += 1
+            elif line[:5] == b"data:" and value is None:
+                value = line[5:]
+            else:
+                return None
+        self.comment_count += comments
+        return events
 
     def _intern(self, name: bytes) -> str:
         found = self._names.get(name)
@@ -143,7 +159,7 @@ class SSEDecoder:
                 self._carry_bytes = 0
             if not line:
                 self._blank(at_ns, read_seq, events)
-            elif line[0] == 0x3A:  # ":"
+            elif line[0] == 58:  # ":"
                 self.comment_count += 1
             elif not self._skipping:
                 self._size += len(line)
@@ -163,7 +179,7 @@ class SSEDecoder:
         """Carry an unfinished line; of one that will be dropped anyway only its first byte."""
         if self._carry and (self._skipping or self._carry[0][:1] == b":"):
             return
-        if self._skipping or rest[:1] == b":" and not self._carry:
+        if self._skipping or (rest[:1] == b":" and not self._carry):
             self._carry.append(rest[:1])
             return
         self._carry.append(rest)
