@@ -17,6 +17,7 @@ import click
 from streamgauge import __version__
 from streamgauge.logs import configure_logging
 from streamgauge.options import load, settings_options
+from streamgauge.settings import Settings
 
 TAP = (
     "upstream", "listen", "admin", "data", "workers", "tap_name", "log_cap", "tap_queue", "connect_timeout",
@@ -90,9 +91,7 @@ def up(**given: Any) -> int:
     """Run everything on this machine: tap, analytics, dashboard (with --kafka also ship)."""
     from streamgauge.up import run
 
-    settings = load(given)
-    configure_logging(settings.log_format)
-    return run(settings)
+    return run(_begin(given))
 
 
 @cli.command()
@@ -102,9 +101,7 @@ def tap(**given: Any) -> int:
     from ingest.tap import run
     from streamgauge.parts import tap_options
 
-    settings = load(given)
-    configure_logging(settings.log_format)
-    return run(tap_options(settings))
+    return run(tap_options(_begin(given)))
 
 
 @cli.command()
@@ -114,9 +111,7 @@ def ship(**given: Any) -> int:
     from ingest.ship import run
     from streamgauge.parts import ship_options
 
-    settings = load(given)
-    configure_logging(settings.log_format)
-    return run(ship_options(settings))
+    return run(ship_options(_begin(given)))
 
 
 @cli.command()
@@ -126,9 +121,7 @@ def analyze(**given: Any) -> int:
     from analytics.consume import run
     from streamgauge.parts import analyze_options
 
-    settings = load(given)
-    configure_logging(settings.log_format)
-    return run(analyze_options(settings))
+    return run(analyze_options(_begin(given)))
 
 
 @cli.command()
@@ -138,9 +131,7 @@ def dashboard(**given: Any) -> int:
     from dashboard.launch import run
     from streamgauge.parts import dashboard_options
 
-    settings = load(given)
-    configure_logging(settings.log_format)
-    return run(dashboard_options(settings))
+    return run(dashboard_options(_begin(given)))
 
 
 @cli.command()
@@ -182,6 +173,14 @@ def main() -> None:
             raise
         _fail(str(e))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _begin(given: dict[str, Any]) -> Settings:
+    """What every running part does first. All that it writes is for its owner only."""
+    settings = load(given)
+    configure_logging(settings.log_format)
+    os.umask(0o077)
+    return settings
 
 
 def _fail(message: str) -> None:

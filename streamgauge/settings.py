@@ -135,6 +135,14 @@ class Settings(BaseSettings):
             value = [part for part in value.replace(",", " ").split() if part]
         return parse_upstreams(value)
 
+    @field_validator("retain_events", "retain_streams")
+    @classmethod
+    def _ages(cls, value: str | None) -> str | None:
+        from analytics.retention import parse_age  # only then: it brings DuckDB along
+
+        parse_age(value)
+        return value
+
     @field_validator("listen", "admin")
     @classmethod
     def _addresses(cls, value: str) -> str:
