@@ -21,6 +21,17 @@ class Entry:
     payload: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Entries [first, end) of a partition that cannot be read, and will never be."""
+
+    partition: str
+    first: int
+    end: int
+    reason: str
+    """checksum | retention | what the database said of a damaged segment"""
+
+
 class LogReader(Protocol):
     """One reader's view of a log. Not thread-safe: one owner."""
 
@@ -46,6 +57,9 @@ class LogReader(Protocol):
     def release(self, partition: str, offset: int) -> None:
         """Entries before `offset` are no longer needed by this reader: the log may trim them."""
 
+    def take_damage(self) -> list[Damage]:
+        """Holes that were met since the last call, beside those that `Lost` records tell."""
+
     def close(self) -> None: ...
 
 
@@ -68,3 +82,7 @@ class LogFull(Exception):
 
 class LogBroken(Exception):
     """The log cannot be written or read; the message says what to do."""
+
+
+class LogChanged(LogBroken):
+    """Another log stands where this one was: positions mean nothing any more. Open a new reader."""

@@ -17,7 +17,7 @@ import os
 import re
 from pathlib import Path
 
-from ingest.log.segments import hold, list_segments, make_folder, remove_files
+from ingest.log.segments import LogInUse, hold, list_segments, make_folder, remove_files
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +25,12 @@ _READER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class Cursors:
-    """The cursors of one reader, kept in `readers/<name>.json`. One process at a time: raises LogInUse."""
+    """The cursors of one reader, kept in `readers/<name>.json`. One process at a time: raises LogInUse.
 
-    def __init__(self, log_dir: Path, name: str) -> None:
+    `sole`: the log has no other reader from now on. The cursors of those that do not run are taken over and forgotten.
+    """
+
+    def __init__(self, log_dir: Path, name: str, *, sole: bool = False) -> None:
         if not _READER.fullmatch(name):
             raise ValueError(f"{name!r} is not a name for a reader: letters, digits, '.', '_' and '-' only")
         self._path = log_dir / "readers" / f"{name}.json"
@@ -36,6 +39,8 @@ class Cursors:
             self._path.with_suffix(".lock"), f"another process already reads the log {log_dir} as {name!r}"
         )
         self._offsets = _load(self._path)
+        if sole:
+            self._take_over(log_dir, name)
         self._save()  # from now on the log keeps what this reader has not released
 
     def get(self, partition: str) -> int:
@@ -52,6 +57,22 @@ class Cursors:
 
     def close(self) -> None:
         os.close(self._lock)
+
+    def _take_over(self, log_dir: Path, name: str) -> None:
+        """Go on where readers left off that do not run any more, and forget them."""
+        for other, offsets in read_cursors(log_dir).items():
+            if other == name:
+                continue
+            try:
+                lock = hold(log_dir / "readers" / f"{other}.lock", "it runs", wait=False)
+            except LogInUse:
+                log.warning("the log %s also waits for its reader %r, which is running", log_dir, other)
+                continue
+            for partition, offset in offsets.items():
+                self._offsets[partition] = max(offset, self.get(partition))
+            forget_reader(log_dir, other)
+            os.close(lock)
+            log.info("the log %s is read by %r from now on, from where %r left off", log_dir, name, other)
 
     def _save(self) -> None:
         making = self._path.with_suffix(".new")

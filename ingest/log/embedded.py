@@ -14,8 +14,9 @@ When the cap is reached `WhenFull` decides; each way is counted. `segments.py` h
 
 from __future__ import annotations
 
+from ingest.log import Damage
 from ingest.log.cursors import forget_reader, read_cursors
-from ingest.log.reader import Damage, EmbeddedReader
+from ingest.log.reader import EmbeddedReader
 from ingest.log.segments import LogInUse, log_bytes, log_identity
 from ingest.log.writer import EmbeddedWriter, WhenFull
 

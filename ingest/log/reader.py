@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from ingest.log import Entry, LogBroken
+from ingest.log import Damage, Entry, LogBroken
 from ingest.log.cursors import Cursors, trim
 from ingest.log.segments import (
     SEGMENT_OFFSETS,
@@ -48,17 +48,6 @@ _RETRY_DAMAGE_S = 1.0
 _MAX_DAMAGE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Entries [first, end) of a partition that cannot be read."""
-
-    partition: str
-    first: int
-    end: int
-    reason: str
-    path: Path
-
-
 @dataclass(slots=True)
 class _Tail:
     """Where the reader is in one partition."""
@@ -80,13 +69,14 @@ class EmbeddedReader:
     """A `LogReader` under a name of its own. Not thread-safe: one owner, which may be any thread.
 
     Raises `LogInUse` (an OSError) when another process reads under that name. Without `seek`, a partition is read from
-    the oldest entry there is; `released(partition)` is where this reader's last run got to.
+    the oldest entry there is; `released(partition)` is where this reader's last run got to. With `sole` it takes over from
+    readers that do not run any more (analytics before Kafka came between, or the other way round) and forgets them.
     """
 
-    def __init__(self, log_dir: Path, name: str) -> None:
+    def __init__(self, log_dir: Path, name: str, *, sole: bool = False) -> None:
         self._log_dir = log_dir
         self._log_id = log_identity(log_dir)
-        self._cursors = Cursors(log_dir, name)
+        self._cursors = Cursors(log_dir, name, sole=sole)
         self._tails: dict[str, _Tail] = {}
         self._looked_s = float("-inf")
         self._turn = 0
@@ -275,7 +265,7 @@ class EmbeddedReader:
             if not isinstance(payload, bytes) or zlib.crc32(payload) != crc:
                 self._stats["corrupt_entries"] += 1
                 log.error("entry %d of %s is damaged (checksum): left out", offset, path)
-                self._report(Damage(partition, offset, offset + 1, "checksum", path))
+                self._report(Damage(partition, offset, offset + 1, "checksum"))
                 continue
             entries.append(Entry(partition, offset, payload))
             self._stats["bytes"] += len(payload)
@@ -318,7 +308,7 @@ class EmbeddedReader:
             aside = set_aside(segment)
         end = newer.first if newer is not None else segment.first + SEGMENT_OFFSETS
         self._stats["corrupt_segments"] += 1
-        self._report(Damage(partition, at, end, str(error), aside))
+        self._report(Damage(partition, at, end, str(error)))
         log.error(
             "segment %s is damaged (%s): set aside as %s, entries %d to %d of %s cannot be read",
             segment.path,

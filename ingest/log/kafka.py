@@ -1,0 +1,22 @@
+"""The log's home in Kafka: a topic, whose partitions are the log's and whose messages are its entries.
+
+The writer is `ship` (taps append to the embedded log first, always); the reader is analytics. Delivery into the topic is at
+least once; (stream, seq) makes it once. Only this package imports kafka-python, and only when Kafka is used.
+"""
+
+from __future__ import annotations
+
+from ingest.log import LogChanged
+from ingest.log.kafka_client import Topic, check_options, ensure_topic, split_brokers
+from ingest.log.kafka_reader import KafkaReader
+from ingest.log.kafka_writer import KafkaWriter
+
+__all__ = [
+    "KafkaReader",
+    "KafkaWriter",
+    "LogChanged",
+    "Topic",
+    "check_options",
+    "ensure_topic",
+    "split_brokers",
+]

@@ -1,0 +1,281 @@
+"""Move entries into a Kafka topic: idempotent, acks=all, in order per stream, for as long as it takes.
+
+How a batch of entries is delivered
+ 1. It is regrouped by stream (`ingest.log.messages`).
+ 2. In each round every stream sends its next message and all of them are awaited. A stream's message is never under way
+    before the one ahead of it was acknowledged: so a failure in between leaves no hole, whatever the broker answers.
+ 3. When all streams are through, `Alive` goes to every partition, so that no partition hears of a newer incarnation before
+    the records of the older one.
+ 4. A message that failed is sent again by a new producer. If its acknowledgement had only been late, it is in the topic
+    twice; analytics drops the second by (stream, seq). Within one producer Kafka drops it itself.
+
+Memory: one batch of entries, unpacked, and its messages. The caller bounds the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from ingest.log import LogBroken
+from ingest.log.kafka_client import Topic, Trouble, check_options, connect, ensure_topic, probe, split_brokers
+from ingest.log.messages import TARGET_BYTES, messages_of, regroup
+from ingest.records import AnyRecord
+
+_LOOK_S = 0.25
+"""How often a wait looks whether to give up."""
+_PATIENCE_S = 5.0
+"""After this long without an acknowledgement, say so."""
+_STUCK_S = 20.0
+"""After this long without one although the broker takes connections, begin anew with a new producer."""
+_PAUSE_FIRST_S, _PAUSE_LAST_S = 0.2, 5.0
+_SMALLEST_LIMIT = 16 * 2**10
+_DAY_MS = 24 * 3600 * 1000
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """What one stream (or partition) has still to send, in order."""
+
+    key: bytes | None
+    partition: int | None
+    messages: deque[tuple[bytes, list[AnyRecord]]] = field(default_factory=deque)
+
+
+class KafkaWriter:
+    """A `LogWriter` into a topic. Not thread-safe: one owner.
+
+    Raises ValueError for options that cannot be; an unreachable Kafka is no error: `append` waits. `give_up` is asked
+    while it waits; once it is true, `append` raises LogBroken and what was not acknowledged must be appended again.
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        topic: str,
+        options: Mapping[str, Any],
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._brokers, self._topic = split_brokers(brokers), topic
+        self._options = check_options(options)
+        self._give_up, self._progress = give_up, progress
+        self._producer: Any = None
+        self._facts: Topic | None = None
+        self._limit_bytes = 0
+        self._trouble = Trouble(f"Kafka at {brokers} answers again")
+        self._stats = dict.fromkeys(
+            ("records", "messages", "bytes", "retries", "possible_duplicates", "too_large_records", "poison"),
+            0,
+        )
+
+    @property
+    def last_error(self) -> str | None:
+        """The last trouble, None if there was none."""
+        return self._trouble.last
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether Kafka does not take records at the moment."""
+        return self._trouble.now
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the start. `bytes` are values as sent, before the batch is compressed."""
+        return dict(self._stats)
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Deliver entries; on return the brokers have acknowledged all of them."""
+        found = regroup(payloads)
+        self._deliver([(key.encode(), records) for key, records in found.streams.items()], found.poison)
+        if found.alive:
+            self._deliver_everywhere(found.alive)
+        self._stats["records"] += found.records
+        self._stats["poison"] += len(found.poison)
+
+    def close(self) -> None:
+        """Let the connection go; nothing is under way between two appends."""
+        self._drop_producer()
+
+    # Delivery
+
+    def _deliver(self, streams: Iterable[tuple[bytes, list[AnyRecord]]], poison: Sequence[bytes]) -> None:
+        unsent = list(streams)
+        outgoing = [_Outgoing(None, None, deque([(one, [])])) for one in poison]
+        while unsent or outgoing:
+            if not self._connected():
+                continue
+            while unsent:
+                key, records = unsent.pop()
+                outgoing.append(self._cut(key, records))
+            try:
+                outgoing = self._round(outgoing)
+            except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+                self._lower_limit()
+                unsent = [
+                    (one.key, [r for _, part in one.messages for r in part]) for one in outgoing if one.key
+                ]
+                # Poison that is too large for the broker is left out: it is no record of ours and already counted.
+                outgoing = []
+                self._failed(error)
+            except (KafkaError, OSError) as error:
+                outgoing = [one for one in outgoing if one.messages]
+                self._failed(error)
+
+    def _deliver_everywhere(self, alive: list[AnyRecord]) -> None:
+        pending: list[_Outgoing] | None = None
+        while pending is None or pending:
+            if not self._connected():
+                continue
+            if pending is None:
+                assert self._facts is not None
+                value = messages_of(alive, self._limit_bytes, 0)[0]
+                pending = [_Outgoing(None, p, deque(value)) for p in range(self._facts.partitions)]
+            try:
+                pending = self._round(pending)
+            except (KafkaError, OSError) as error:
+                pending = [one for one in pending if one.messages]
+                self._failed(error)
+
+    def _cut(self, key: bytes, records: list[AnyRecord]) -> _Outgoing:
+        messages, lost = messages_of(records, self._limit_bytes, time.time_ns())
+        self._stats["too_large_records"] += lost
+        return _Outgoing(key, None, deque(messages))
+
+    def _round(self, outgoing: list[_Outgoing]) -> list[_Outgoing]:
+        """Send the next message of each, await all; who has more to send. Raises the first failure."""
+        producer = self._producer
+        sent = []
+        for one in outgoing:
+            value = one.messages[0][0]
+            sent.append((one, producer.send(self._topic, key=one.key, value=value, partition=one.partition)))
+        self._await(producer, [future for _, future in sent])
+        failure: Exception | None = None
+        for one, future in sent:
+            if future.succeeded():
+                value, _ = one.messages.popleft()
+                self._stats["messages"] += 1
+                self._stats["bytes"] += len(value)
+            else:
+                failure = failure or future.exception
+        if failure is not None:
+            raise failure
+        self._trouble.passed()
+        return [one for one in outgoing if one.messages]
+
+    def _await(self, producer: Any, futures: Sequence[Any]) -> None:
+        began_s = time.monotonic()
+        while True:
+            with contextlib.suppress(KafkaTimeoutError):
+                producer.flush(timeout=_LOOK_S)
+            if all(future.is_done for future in futures):
+                return
+            self._progress()
+            self._stop_if_told()
+            waited_s = time.monotonic() - began_s
+            if waited_s > _PATIENCE_S:
+                self._trouble.said(self._silent())
+            if waited_s > _STUCK_S and self._reachable():
+                raise KafkaTimeoutError(f"no acknowledgement for {waited_s:.0f} s")
+
+    # Connection
+
+    def _connected(self) -> bool:
+        """Whether there is a producer now; waits a little after a failure."""
+        if self._producer is not None:
+            return True
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            self._stop_if_told()
+            try:
+                self._connect()
+            except (KafkaError, OSError, LogBroken) as error:
+                self._trouble.said(_explained(self._brokers, error))
+                self._pause(pause_s)
+                pause_s = min(pause_s * 2, _PAUSE_LAST_S)
+            else:
+                return True
+
+    def _connect(self) -> None:
+        facts = ensure_topic(",".join(self._brokers), self._topic, self._options)
+        if self._facts != facts:
+            self._facts, self._limit_bytes = facts, facts.max_message_bytes
+        self._producer = connect(
+            KafkaProducer,
+            self._brokers,
+            self._options,
+            client_id="streamgauge-ship",
+            acks="all",
+            enable_idempotence=True,
+            compression_type="zstd",
+            batch_size=min(TARGET_BYTES, max(_SMALLEST_LIMIT, self._limit_bytes // 2)),
+            max_request_size=max(2 * self._limit_bytes, 2 * TARGET_BYTES),
+            # Retrying is what we are for: a batch never expires while its producer lives.
+            delivery_timeout_ms=_DAY_MS,
+            max_block_ms=5000,
+            metrics_enabled=False,
+        )
+
+    def _failed(self, error: Exception) -> None:
+        self._stats["retries"] += 1
+        self._trouble.said(_explained(self._brokers, error))
+        self._drop_producer()
+        self._pause(_PAUSE_FIRST_S)
+
+    def _lower_limit(self) -> None:
+        """The broker takes less than it said, or would not say."""
+        self._limit_bytes = max(_SMALLEST_LIMIT, self._limit_bytes // 2)
+        if self._facts is not None:
+            self._facts = Topic(self._facts.partitions, self._facts.max_message_bytes)
+
+    def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        with contextlib.suppress(Exception):
+            producer.close(timeout=0)
+        if not getattr(producer, "_closed", True):
+            # close() gives up when a message is still under way, and leaves the thread that would send it.
+            self._stats["possible_duplicates"] += 1
+            with contextlib.suppress(Exception):
+                producer._sender.force_close()
+
+    def _reachable(self) -> bool:
+        try:
+            probe(self._brokers)
+        except OSError:
+            return False
+        return True
+
+    def _silent(self) -> str:
+        return f"Kafka at {','.join(self._brokers)} does not acknowledge: what it has not taken stays in the local log"
+
+    def _pause(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            self._stop_if_told()
+            self._progress()
+            time.sleep(min(_LOOK_S, left_s))
+
+    def _stop_if_told(self) -> None:
+        if self._give_up():
+            self._drop_producer()
+            raise LogBroken(
+                "stopped before Kafka had acknowledged everything: the rest stays in the local log"
+            )
+
+
+def _explained(brokers: Sequence[str], error: Exception) -> str:
+    if isinstance(error, LogBroken):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"Kafka at {','.join(brokers)} cannot be reached ({error.strerror or error}): records wait in the local log"
+    detail = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return f"Kafka at {','.join(brokers)} did not take records ({type(error).__name__}: {detail[:200]}): trying again"

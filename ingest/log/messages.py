@@ -1,0 +1,86 @@
+"""From entries of the embedded log to messages of Kafka: one stream each, none larger than the broker takes. No I/O.
+
+Rules
+ 1. Records of one stream keep their order; a message holds records of one stream, and its key is the stream's id.
+ 2. A message is cut between records, never inside one: (stream, seq) stays unique. One record that is too large even when
+    compressed is replaced by a `Lost` of the same (stream, seq).
+ 3. Of several `Alive` of one incarnation the last is kept: it says what the earlier ones said.
+ 4. What is no record goes on as it is, so that analytics counts it where it counts all poison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ingest.log.losses import captured_bytes
+from ingest.records import Alive, AnyRecord, Lost, pack, unpack
+
+TARGET_BYTES = 512 * 2**10
+"""A message grows to about this before the next one begins: large enough to compress well, half of Kafka's default limit."""
+OVERHEAD_BYTES = 2048
+"""Room for the key, the record and the batch headers around a value."""
+
+_ONE_RAW = b"\x01\x91"
+"""A plain entry holding an array of one, to put before something that is no record."""
+
+
+@dataclass(slots=True)
+class Regrouped:
+    """Entries taken apart."""
+
+    streams: dict[str, list[AnyRecord]] = field(default_factory=dict)
+    alive: list[AnyRecord] = field(default_factory=list)
+    poison: list[bytes] = field(default_factory=list)
+    records: int = 0
+
+
+def regroup(payloads: Iterable[bytes]) -> Regrouped:
+    """Take entries apart by stream."""
+    found = Regrouped()
+    alive: dict[tuple[str, int, str], AnyRecord] = {}
+    for payload in payloads:
+        records, poison = unpack(payload)
+        for record in records:
+            if isinstance(record, Alive):
+                alive[record.tap, record.tap_worker, record.incarnation] = record
+            else:
+                found.streams.setdefault(record.stream, []).append(record)
+        found.records += len(records)
+        for one in poison:
+            found.poison.append(_ONE_RAW + one.payload if one.reason == "not_a_record" else one.payload)
+    found.alive = list(alive.values())
+    return found
+
+
+def messages_of(
+    records: Sequence[AnyRecord], limit_bytes: int, at_wall_ns: int
+) -> tuple[list[tuple[bytes, list[AnyRecord]]], int]:
+    """Values of messages, each with its records, and how many records were replaced by `Lost`.
+
+    `limit_bytes` is what the broker takes as one batch.
+    """
+    room = max(1, limit_bytes - limit_bytes // 100 - OVERHEAD_BYTES)
+    messages: list[tuple[bytes, list[AnyRecord]]] = []
+    lost = 0
+    waiting = [list(records)]
+    while waiting:
+        part = waiting.pop()
+        value = pack(part, compress=False)
+        if len(value) <= min(TARGET_BYTES, room):
+            messages.append((value, part))
+        elif len(part) > 1:
+            middle = len(part) // 2
+            waiting += [part[middle:], part[:middle]]
+        elif len(value) <= room or len(value := pack(part, compress=True)) <= room:
+            messages.append((value, part))
+        else:
+            record = part[0]
+            assert not isinstance(record, Alive)
+            last = record.last_seq if isinstance(record, Lost) else record.seq
+            hole = Lost(
+                record.stream, record.seq, last, "record_too_large", at_wall_ns, captured_bytes(record)
+            )
+            messages.append((pack([hole], compress=False), [hole]))
+            lost += 1
+    return messages, lost

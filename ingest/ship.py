@@ -1,0 +1,160 @@
+"""Move the embedded log into a Kafka topic, and let it trim what has arrived there.
+
+Rules
+ 1. Entries are released only after Kafka has acknowledged every message made of them: at least once, in order per stream.
+ 2. Kafka may be away for as long as the log's cap allows: nothing else in this process grows meanwhile. Memory is one
+    batch (BATCH_BYTES of compressed entries, unpacked) and its messages.
+ 3. SIGTERM or SIGINT: ship what is in the log, for at most `drain_s`, then stop; the rest is shipped by the next run.
+
+DATA/run/ship.json says who runs and what was done, refreshed at most once a second.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ingest.log import LogBroken
+from ingest.log.embedded import EmbeddedReader, log_bytes
+from ingest.log.kafka import KafkaWriter
+
+log = logging.getLogger(__name__)
+
+BATCH_BYTES = 2 * 2**20
+"""Compressed entries moved at once. Captured streams compress 5 to 15 times: some 30 MiB when unpacked."""
+_POLL_S = 0.5
+_STATUS_S = 1.0
+_HOPELESS_S = 2.0
+"""What is left of the drain time when Kafka does not answer anyway."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShipOptions:
+    """What `run` needs. `kafka_options` are kafka-python's (security_protocol, sasl_mechanism, ssl_cafile …)."""
+
+    data: Path
+    brokers: str
+    topic: str = "streamgauge"
+    kafka_options: Mapping[str, Any] = field(default_factory=dict)
+    drain_s: float = 10.0
+
+
+def run(options: ShipOptions) -> int:
+    """Ship until SIGTERM or SIGINT; 0. Raises ValueError or OSError with one line when it cannot start."""
+    with _stop_signals() as stop:
+        ship = _Ship(options, stop)
+        try:
+            ship.work()
+        finally:
+            ship.close()
+    return 0
+
+
+class _Stop:
+    """Whether and when it was told to stop."""
+
+    at_s: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.at_s is None:
+            self.at_s = time.monotonic()
+
+
+@contextmanager
+def _stop_signals() -> Iterator[_Stop]:
+    stop = _Stop()
+    former = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+class _Ship:
+    def __init__(self, options: ShipOptions, stop: _Stop) -> None:
+        self._options, self._stop = options, stop
+        self._log_dir = options.data / "log"
+        self._status_path = options.data / "run" / "ship.json"
+        self._status_s = float("-inf")
+        self._damaged = 0
+        self._writer = KafkaWriter(
+            options.brokers,
+            options.topic,
+            options.kafka_options,
+            give_up=self._give_up,
+            progress=self._show,
+        )
+        self._status_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._reader = EmbeddedReader(self._log_dir, "ship", sole=True)
+
+    def work(self) -> None:
+        reader = self._reader
+        for partition in reader.partitions():
+            reader.seek(partition, reader.released(partition))
+        self._show(now=True)
+        log.info(
+            "shipping %s to the topic %r at %s", self._log_dir, self._options.topic, self._options.brokers
+        )
+        try:
+            while not self._give_up():
+                stopping = self._stop.at_s is not None
+                entries = reader.poll(0.0 if stopping else _POLL_S, BATCH_BYTES)
+                self._damaged += sum(damage.end - damage.first for damage in reader.take_damage())
+                if entries:
+                    self._writer.append([entry.payload for entry in entries])
+                    for partition, offset in {entry.partition: entry.offset + 1 for entry in entries}.items():
+                        reader.release(partition, offset)
+                elif stopping:
+                    break
+                self._show()
+        except LogBroken as error:
+            if self._stop.at_s is None:
+                raise OSError(str(error)) from error
+            log.warning("%s", error)
+        log.info("stopped shipping: %d records went to Kafka", self._writer.stats()["records"])
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+        self._status_path.unlink(missing_ok=True)
+
+    def _give_up(self) -> bool:
+        if self._stop.at_s is None:
+            return False
+        bound_s = self._options.drain_s
+        if self._writer.in_trouble:
+            bound_s = min(bound_s, _HOPELESS_S)
+        return time.monotonic() - self._stop.at_s >= bound_s
+
+    def _show(self, *, now: bool = False) -> None:
+        now_s = time.monotonic()
+        if not now and now_s - self._status_s < _STATUS_S:
+            return
+        self._status_s = now_s
+        status = {
+            "pid": os.getpid(),
+            "brokers": self._options.brokers,
+            "topic": self._options.topic,
+            "reachable": not self._writer.in_trouble,
+            "last_error": self._writer.last_error,
+            "log_bytes": log_bytes(self._log_dir),
+            "damaged_entries": self._damaged,
+            "entries": self._reader.stats()["entries"],
+            "released": {name: self._reader.released(name) for name in self._reader.partitions()},
+            **self._writer.stats(),
+        }
+        making = self._status_path.with_suffix(".new")
+        descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(status, file)
+        making.replace(self._status_path)
