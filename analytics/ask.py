@@ -16,8 +16,11 @@ import polars as pl
 from analytics import endpoint as endpoints
 from analytics.endpoint import Endpoint
 from analytics.extensions import load
-from analytics.guard import one_line
-from analytics.serve import directive
+from analytics.guard import Guard, NotAdmitted, one_line
+from analytics.serve import directive, lock_down
+
+
+_NOT_ARROW = ("INTERVAL", "TIME WITH TIME ZONE", "TIMETZ", "BIT", "UNION", "VARIANT", "GEOMETRY")
 
 
 class AskError(Exception):
@@ -94,10 +97,56 @@ class Asker:
             cursor.close()
 
 
+class FileAsker:
+    """Asks the file of a data folder that no process owns, by the same rules as the running analytics."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file for reading. Raises NotRunning when it is not there or another process has it."""
+        if not path.is_file():
+            raise NotRunning(f"there are no tables at {path} yet")
+        try:
+            self._connection = duckdb.connect(str(path), read_only=True)
+        except duckdb.Error as e:
+            raise NotRunning(f"cannot read {path}: {one_line(e)}") from None
+        self._connection.execute("SET TimeZone = 'UTC'")
+        lock_down(self._connection)
+        row = self._connection.execute("SELECT current_database()").fetchone()
+        self._guard = Guard(self._connection, catalog=row[0] if row else "")
+
+    def query(self, sql: str, *, max_rows: int = 100_000, timeout_s: float = 20.0) -> pl.DataFrame:
+        """As `Asker.query`."""
+        try:
+            admitted = self._guard.admit(sql)
+        except NotAdmitted as e:
+            raise Refused(str(e)) from None
+        cursor = self._connection.cursor()
+        timer = threading.Timer(timeout_s, cursor.interrupt)
+        timer.daemon = True
+        timer.start()
+        try:
+            found = frame(cursor.execute(f"FROM (\n{admitted.sql}\n) LIMIT {max_rows + 1}"))
+        except duckdb.InterruptException:
+            raise TooSlow(f"too slow: interrupted after {timeout_s:g} s") from None
+        except duckdb.Error as e:
+            raise Refused(one_line(e)) from None
+        finally:
+            timer.cancel()
+            cursor.close()
+        if found.height > max_rows:
+            raise Refused(f"too many rows: more than {max_rows}; aggregate, or add a LIMIT")
+        return found
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+
 def frame(result: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """A result as polars sees it, with UUIDs as text, instants in UTC, and sums of integers as integers."""
+    if any(word in str(column[1]).upper() for column in result.description or () for word in _NOT_ARROW):
+        return _by_value(result)
     found = result.pl()
-    changed = []
+    changed: list[pl.Expr] = []
     for name, kind in found.schema.items():
         if isinstance(kind, pl.Datetime) and kind.time_zone not in (None, "UTC"):
             changed.append(pl.col(name).dt.convert_time_zone("UTC"))
@@ -106,6 +155,22 @@ def frame(result: duckdb.DuckDBPyConnection) -> pl.DataFrame:
             if number.null_count() == found[name].null_count():
                 changed.append(pl.lit(number).alias(name))
     return found.with_columns(changed)
+
+
+def _by_value(result: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """The slow way, for types that have no way through Arrow: intervals become durations, other oddities text."""
+    names = [column[0] for column in result.description or ()]
+    rows = result.fetchall()
+    columns = {}
+    for i, name in enumerate(names):
+        values = [row[i] for row in rows]
+        try:
+            columns[name] = pl.Series(name, values, strict=True)
+        except Exception:
+            columns[name] = pl.Series(name, [None if v is None else str(v) for v in values], pl.String)
+        if columns[name].dtype == pl.Object:
+            columns[name] = pl.Series(name, [None if v is None else str(v) for v in values], pl.String)
+    return pl.DataFrame(list(columns.values()))
 
 
 def _translated(error: duckdb.Error, to: Endpoint) -> AskError:

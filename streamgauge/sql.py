@@ -1,0 +1,149 @@
+"""`streamgauge sql "SELECT …"`: the tables from the command line, whether analytics runs or not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import io
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import polars as pl
+
+from analytics.ask import AskError
+from streamgauge.options import load, settings_options
+from streamgauge.reach import reach
+
+MAX_ROWS = 1_000_000
+MAX_CELL_CHARS = 60
+
+
+@click.command("sql")
+@click.argument("query")
+@settings_options("data")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "json", "csv", "parquet"]),
+    default="table",
+    show_default=True,
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout."
+)
+@click.option(
+    "--max-rows",
+    type=click.IntRange(1, MAX_ROWS),
+    default=MAX_ROWS,
+    show_default=True,
+    help="More is an error.",
+)
+@click.option("--timeout", type=click.FloatRange(0.1, 300), default=25.0, show_default=True, help="Seconds.")
+def sql_command(
+    query: str, data: Path | None, form: str, output: Path | None, max_rows: int, timeout: float
+) -> int:
+    """Ask the tables: one SELECT (WITH, FROM …, DESCRIBE and SUMMARIZE are fine too), or - to read it from stdin.
+
+    The running analytics answers; when none runs on the data folder, the file is read.
+    """
+    if query == "-":
+        query = sys.stdin.read()
+    if form == "parquet" and output is None and sys.stdout.isatty():
+        raise click.UsageError("parquet is binary: name a file with --output, or redirect")
+    try:
+        with reach(load({"data": data}).data) as tables:
+            rows = tables.query(query, max_rows=max_rows, timeout_s=timeout)
+    except AskError as e:
+        raise click.ClickException(str(e)) from None
+    rendered = render(rows, form)
+    try:
+        if output is not None:
+            output.write_bytes(rendered)
+        else:
+            sys.stdout.buffer.write(rendered)
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has seen enough; Python would complain once more at exit
+    return 0
+
+
+def render(rows: pl.DataFrame, form: str) -> bytes:
+    """The rows as `table`, `json`, `csv` or `parquet`."""
+    if form == "parquet":
+        sink = io.BytesIO()
+        rows.write_parquet(sink)
+        return sink.getvalue()
+    if form == "json":
+        lines = (
+            json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) for row in rows.iter_rows(named=True)
+        )
+        return ("[" + ",\n ".join(lines) + "]\n").encode()
+    if form == "csv":
+        return _csv(rows)
+    return _table(rows).encode()
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it: times in ISO 8601, what JSON cannot say as text, NaN and infinities as null."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | pl.Series):
+        return [_plain(v) for v in value]
+    if isinstance(value, dt.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dt.timedelta):
+        return f"PT{value.total_seconds():g}S"
+    return str(value)
+
+
+def _csv(rows: pl.DataFrame) -> bytes:
+    plain = [
+        pl.Series(name, [_cell(v) for v in rows[name]], pl.String) if _is_odd(kind) else rows[name]
+        for name, kind in rows.schema.items()
+    ]
+    return pl.DataFrame(plain).write_csv().encode() if plain else b""
+
+
+def _is_odd(kind: pl.DataType) -> bool:
+    return kind.is_nested() or kind.is_temporal() or isinstance(kind, pl.Binary | pl.Decimal)
+
+
+def _cell(value: Any) -> str | None:
+    plain = _plain(value)
+    if plain is None or isinstance(plain, str):
+        return plain
+    return json.dumps(plain, ensure_ascii=False)
+
+
+def _table(rows: pl.DataFrame) -> str:
+    """Columns as wide as what is in them, numbers to the right, NULL as nothing."""
+    if not rows.width:
+        return "(no columns)\n"
+    cells = []
+    for name, kind in rows.schema.items():
+        shown = [_short("" if (text := _cell(v)) is None else text) for v in rows[name]]
+        width = max([len(name), *(len(text) for text in shown)])
+        pad = str.rjust if kind.is_numeric() else str.ljust
+        cells.append([pad(text, width) for text in (name, *shown)] + ["─" * width])
+    lines = ["  ".join(column[i] for column in cells).rstrip() for i in range(rows.height + 1)]
+    lines.insert(1, "  ".join(column[-1] for column in cells))
+    return "\n".join(lines) + f"\n({rows.height} row{'' if rows.height == 1 else 's'})\n"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.splitlines())
+    return text if len(text) <= MAX_CELL_CHARS else text[: MAX_CELL_CHARS - 1] + "…"
