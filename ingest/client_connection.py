@@ -1,0 +1,345 @@
+"""The tap's side towards its clients: one connection, its requests one after the other.
+
+The rules: a request's head is read whole (bounded) and strictly before anything goes upstream. Requests that come ahead
+of their turn wait here, bounded. A head or body that dawdles is answered 408. Whatever the tap refuses, it closes the
+connection after; it then goes on reading for a moment, so that the answer is not lost in a reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import socket
+import struct
+import termios
+import time
+from typing import TYPE_CHECKING, cast
+
+from ingest.answers import Answer
+from ingest.exchange import Ending, Exchange
+from ingest.http_head import Refused, read_request_head, refuse_unfinished_head
+
+if TYPE_CHECKING:
+    from ingest.tap_worker import TapWorker
+
+_MAX_AHEAD_BYTES = 262_144
+_LINGER_S = 2.0
+_MAX_LINGER_BYTES = 4 * 2**20
+_RESET_CHECK_S = 0.01
+_RESET_PATIENCE_S = 2.0
+_monotonic_ns = time.monotonic_ns
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection of a client."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, worker: TapWorker) -> None:
+        self._worker = worker
+        self._exchange: Exchange | None = None
+        self._ahead = b""
+        self._ahead_since_ns = 0
+        self._searched = 0
+        self._ending: Ending | None = None
+        """The last exchange's, until the socket has drained."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_ns = 0
+        self._lingering_bytes = -1
+        self.write_paused = False
+        self.transport_paused_by_us = False
+        self._gone = False
+        self.address = ""
+        self.scheme = "http"
+
+    # --- called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        worker = self._worker
+        self.transport.set_write_buffer_limits(high=worker.options.write_buffer_bytes)
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
+        self.scheme = "https" if worker.options.tls_cert is not None else "http"
+        worker.clients.add(self)
+        worker.counters.client_connections += 1
+        self._last_ns = _monotonic_ns()
+        self._arm_timer()
+
+    def data_received(self, data: bytes) -> None:
+        now_ns = _monotonic_ns()
+        self._last_ns = now_ns
+        exchange = self._exchange
+        if self._lingering_bytes >= 0:
+            self._lingering_bytes += len(data)
+            if self._lingering_bytes > _MAX_LINGER_BYTES:
+                self.transport.abort()
+            return
+        if exchange is not None and exchange.request_open:
+            data = exchange.client_data(data)
+            if not data:
+                return
+        if not self._ahead:
+            self._ahead_since_ns = now_ns
+            self._ahead = data
+        else:
+            self._ahead += data
+        if self._exchange is None:
+            self._next_request()
+        elif len(self._ahead) > _MAX_AHEAD_BYTES:
+            self.pause_reading()
+
+    def eof_received(self) -> bool:
+        exchange = self._exchange
+        if exchange is not None:
+            if exchange.tunnel:
+                exchange.client_half_closed()
+                return True
+            # As nginx does: a client that closes its side is one that left. It may only have half-closed, but no
+            # LLM client does, and a stream that nobody reads must stop costing at once.
+            exchange.client_left(None)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gone = True
+        self._worker.clients.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._ending is not None:
+            left_ns = _monotonic_ns()
+            ending, self._ending = self._ending, None
+            ending.close(left_ns=left_ns, undelivered=self._unwritten_bytes())
+        if self._exchange is not None:
+            self._exchange.client_left(exc)
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        if self._exchange is not None:
+            self._exchange.client_write_paused()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        if self._ending is not None:
+            self._check_drained()
+        if self._exchange is not None:
+            self._exchange.client_write_resumed()
+
+    # --- requests
+
+    def _next_request(self) -> None:
+        """Begin the next request if its head is there."""
+        worker = self._worker
+        data = self._ahead
+        if self._searched == 0 and data[:2] == b"\r\n":
+            data = self._ahead = data[2:]  # RFC 9112 §2.2: one empty line before a request is forgiven
+        limits = worker.options.head_limits
+        try:
+            end = data.find(b"\r\n\r\n", max(0, self._searched - 3))
+            if end < 0:
+                refuse_unfinished_head(data, limits)
+                self._searched = len(data)
+                return
+            head = read_request_head(data[: end + 4], limits)
+        except Refused as e:
+            worker.counters.requests_refused += 1
+            self._answer_and_close(Answer.refusal(e))
+            return
+        self._searched = 0
+        self._ahead = data[end + 4 :]
+        route = worker.router.route(head)
+        if route is None:
+            worker.counters.requests_unrouted += 1
+            self._answer_and_close(
+                Answer.unknown_upstream(worker.router.names), without_body=head.method == "HEAD"
+            )
+            return
+        self._drained_or_not()
+        exchange = Exchange(worker, self, head, route, self._ahead_since_ns, _monotonic_ns())
+        self._exchange = exchange
+        worker.exchanges.add(exchange)
+        if self._ahead and exchange.request_open:
+            data, self._ahead = self._ahead, b""
+            self._ahead = exchange.client_data(data)
+            if exchange.ended:
+                return
+        self._ahead_since_ns = self._last_ns
+        exchange.start()
+
+    def take_ahead(self) -> bytes:
+        """Bytes that came after the request: a tunnel's first ones."""
+        data, self._ahead = self._ahead, b""
+        return data
+
+    def exchange_over(self, ending: Ending, *, answer: Answer | None, keep_alive: bool, abort: bool) -> None:
+        """The exchange has ended: answer if it has not been, then go on or close."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            self._worker.exchanges.discard(exchange)
+        self._drained_or_not()
+        self._ending = ending
+        if self._gone or ending.cause == "client_left":
+            self._close_left(ending)
+            return
+        if answer is not None:
+            without_body = exchange is not None and exchange.method == "HEAD"
+            self.transport.write(answer.encode(keep_alive=False, without_body=without_body))
+        if keep_alive and not self._worker.stopping:
+            self.resume_reading()
+            self._worker.loop.call_soon(self._after_response)
+        elif abort:
+            self._reset_once_sent()
+        else:
+            self._worker.loop.call_soon(self._watch_drain)
+            self._close_lingering(request_open=exchange is not None and exchange.request_open)
+
+    def _close_left(self, ending: Ending) -> None:
+        self._ending = None
+        ending.close(left_ns=ending.at_ns, undelivered=self._unwritten_bytes())
+        if not self._gone:
+            self.transport.abort()
+
+    def _after_response(self) -> None:
+        """One turn of the loop after the response: has the socket taken it, and is there another request?"""
+        self._watch_drain()
+        if self._ahead and self._exchange is None and not self._gone and self._lingering_bytes < 0:
+            self._next_request()
+
+    # --- what the socket has taken
+
+    def _unwritten_bytes(self) -> int:
+        try:
+            return self.transport.get_write_buffer_size()
+        except (RuntimeError, AttributeError):
+            return 0
+
+    def _watch_drain(self) -> None:
+        if self._ending is not None and not self._check_drained():
+            # The limits at 0 make the transport call resume_writing once everything is with the kernel.
+            self.transport.set_write_buffer_limits(high=0)
+
+    def _check_drained(self) -> bool:
+        if self._unwritten_bytes():
+            return False
+        self.transport.set_write_buffer_limits(high=self._worker.options.write_buffer_bytes)
+        self._drained_or_not()
+        return True
+
+    def _drained_or_not(self) -> None:
+        """Close the record of the last exchange with what is known of the socket now."""
+        ending = self._ending
+        if ending is not None:
+            self._ending = None
+            drained = not self._gone and not self._unwritten_bytes()
+            ending.close(drained_ns=max(ending.at_ns, _monotonic_ns()) if drained else None)
+
+    # --- back-pressure
+
+    def pause_reading(self) -> None:
+        if not self.transport_paused_by_us and not self._gone:
+            self.transport_paused_by_us = True
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.transport_paused_by_us and not self._gone:
+            self.transport_paused_by_us = False
+            self.transport.resume_reading()
+
+    # --- closing
+
+    def end_writing(self) -> None:
+        """No more bytes from the upstream (tunnels)."""
+        with contextlib.suppress(OSError, RuntimeError, NotImplementedError):
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+
+    def close_if_idle(self) -> None:
+        """The tap stops: a connection without a request has no reason to stay."""
+        if self._exchange is None and self._lingering_bytes < 0 and not self._gone:
+            self.transport.close()
+
+    def _answer_and_close(self, answer: Answer, *, without_body: bool = False) -> None:
+        self._ahead = b""
+        self.transport.write(answer.encode(keep_alive=False, without_body=without_body))
+        self._close_lingering(request_open=True)
+
+    def _close_lingering(self, *, request_open: bool) -> None:
+        """Close once what was written is sent; while the client is still sending, listen on for a moment."""
+        if self._gone:
+            return
+        self._ahead = b""
+        if not request_open or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self._lingering_bytes = 0
+        self.resume_reading()
+        with contextlib.suppress(OSError, RuntimeError):
+            self.transport.write_eof()
+        self._worker.loop.call_later(_LINGER_S, self._close_now)
+
+    def _close_now(self) -> None:
+        if not self._gone:
+            self.transport.close()
+
+    def _reset_once_sent(self) -> None:
+        """End a body that only the connection's end delimits, and that was cut short: a FIN would make it look whole,
+        so reset, but not before the kernel has delivered what came."""
+        self._lingering_bytes = 0
+        self._watch_drain()
+        self._reset_when_delivered(self._worker.loop.time() + _RESET_PATIENCE_S)
+
+    def _reset_when_delivered(self, until_s: float) -> None:
+        if self._gone:
+            return
+        sock = self.transport.get_extra_info("socket")
+        unsent = self._unwritten_bytes() or _unsent_in_kernel(sock.fileno())
+        if unsent and self._worker.loop.time() < until_s:
+            self._worker.loop.call_later(_RESET_CHECK_S, self._reset_when_delivered, until_s)
+            return
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+    # --- limits of time
+
+    def _arm_timer(self) -> None:
+        options = self._worker.options
+        limits_s = (options.head_timeout_s, options.body_timeout_s, options.keep_alive_timeout_s)
+        shortest_s = min((s for s in limits_s if s), default=0.0)
+        if shortest_s:
+            self._timer = self._worker.loop.call_later(shortest_s / 2, self._check_time)
+
+    def _check_time(self) -> None:
+        """One lazy timer for each connection."""
+        self._timer = None
+        if self._gone or self._lingering_bytes >= 0:
+            return
+        options = self._worker.options
+        now_ns = _monotonic_ns()
+        exchange = self._exchange
+        if exchange is None and self._ahead:
+            if options.head_timeout_s and now_ns - self._ahead_since_ns > options.head_timeout_s * 1e9:
+                self._worker.counters.requests_refused += 1
+                self._answer_and_close(
+                    Answer(408, "request_timeout", "the request's head did not come in time")
+                )
+                return
+        elif exchange is None:
+            if options.keep_alive_timeout_s and now_ns - self._last_ns > options.keep_alive_timeout_s * 1e9:
+                self.transport.close()
+                return
+        elif exchange.request_open and not exchange.tunnel and not self.transport_paused_by_us:
+            silent_ns = now_ns - self._last_ns
+            if options.body_timeout_s and silent_ns > options.body_timeout_s * 1e9:
+                exchange.request_timed_out()
+                return
+        self._arm_timer()
+
+
+def _unsent_in_kernel(fd: int) -> int:
+    """Bytes that the peer's kernel has not acknowledged."""
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
+    except OSError:
+        return 0

@@ -1,0 +1,68 @@
+"""The totals that one tap worker keeps since its start: for /metrics, /ledger and the `Alive` records.
+
+Plain integers, written by the event loop alone (what the writer thread counts, it keeps itself and they are read from
+there). A total never goes down; what can is a gauge and is named so.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from ingest.records import Cause
+
+CAUSES: tuple[str, ...] = get_args(Cause)
+
+
+class Counters:
+    """Totals of one worker. The names are those of the ledger."""
+
+    __slots__ = (
+        "bad_upstream_excess_bytes",
+        "body_bytes",
+        "captured_bytes",
+        "client_connections",
+        "closed_by_cause",
+        "frames",
+        "log_append_errors",
+        "lost_bytes",
+        "lost_records",
+        "lost_untold",
+        "records",
+        "request_bytes",
+        "requests_refused",
+        "requests_unrouted",
+        "retries",
+        "streams_closed",
+        "streams_opened",
+        "uncaptured_bytes",
+        "upstream_connections",
+        "upstream_reuses",
+    )
+
+    def __init__(self) -> None:
+        self.streams_opened = 0
+        self.streams_closed = 0
+        self.closed_by_cause: dict[str, int] = dict.fromkeys(CAUSES, 0)
+        self.records = 0
+        """Records handed to the writer thread."""
+        self.frames = 0
+        self.body_bytes = 0
+        """Response body bytes received from upstreams."""
+        self.captured_bytes = 0
+        """Of body_bytes, those handed to the writer thread."""
+        self.uncaptured_bytes = 0
+        """Of body_bytes, those not mirrored by rule."""
+        self.lost_records = 0
+        self.lost_bytes = 0
+        """Of body_bytes, those that were to be mirrored and were not."""
+        self.lost_untold = 0
+        """Losses for which no `Lost` could be kept: only this number tells of them."""
+        self.request_bytes = 0
+        self.requests_refused = 0
+        self.requests_unrouted = 0
+        self.retries = 0
+        self.client_connections = 0
+        self.upstream_connections = 0
+        self.upstream_reuses = 0
+        self.bad_upstream_excess_bytes = 0
+        self.log_append_errors = 0

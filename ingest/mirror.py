@@ -1,0 +1,314 @@
+"""Turn what the tap saw into records and hand them to the log's thread. Runs on the event loop; never waits.
+
+The rules: a stream's records are numbered without a gap. Frames wait in their stream for at most 100 ms or 64 KiB.
+What waits for the log, in streams and in the thread's queue, is bounded in bytes; beyond the bound the bytes of frames are
+dropped, each contiguous run of them takes one number, and a `Lost` with that number and the bytes takes their place as
+soon as there is room. Small records (`Opened`, `Closed`, `Lost` …) may use a reserve on top of the bound, so that a
+stream that lost data still says so. Beyond the reserve they are lost too, and what is to be told of that is kept, one
+entry for a stream, in a table that is itself bounded; what does not fit there is counted as `lost_untold`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
+
+from ingest.counters import Counters
+from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead
+
+FLUSH_BYTES = 65_536
+_FLUSH_AGE_NS = 75_000_000
+_TICK_S = 0.02  # a stream's oldest frame waits 75 ms to 95 ms: under 100 ms
+FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
+_RECORD_OVERHEAD_BYTES = 400
+_RESERVE = 0.25
+_MAX_UNTOLD = 65_536
+_MAX_STREAMS_A_TICK = 2_000  # one tick stays short with 10,000 streams; the rest follows in the next
+
+
+class Sink(Protocol):
+    """Where batches go: `LogThread`."""
+
+    done_bytes: int
+    failing: str | None
+
+    def put(self, records: list[AnyRecord], size_bytes: int) -> None: ...
+
+    def take_dropped(self) -> list[list[AnyRecord]]: ...
+
+
+class Mirror:
+    """The way from the loop to the log's thread."""
+
+    def __init__(self, sink: Sink, counters: Counters, *, queue_bytes: int) -> None:
+        self._sink = sink
+        self.counters = counters
+        self._bound = queue_bytes
+        self._hard_bound = int(queue_bytes * (1 + _RESERVE))
+        self.added_bytes = 0
+        self._pending: list[AnyRecord] = []
+        self._pending_bytes = 0
+        self._waiting: deque[StreamMirror] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._untold: dict[str, list[Lost]] = {}
+        self._untold_count = 0
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the log, in streams, here and in the thread's queue."""
+        return self.added_bytes - self._sink.done_bytes
+
+    def has_room(self) -> bool:
+        """Frames may be taken."""
+        return self.added_bytes - self._sink.done_bytes <= self._bound
+
+    def loss_cause(self) -> str:
+        """Why there is no room."""
+        return self._sink.failing or "queue_full"
+
+    def add(self, record: AnyRecord, size_bytes: int, *, counted: bool = False) -> bool:
+        """Take a record; False when even the reserve is full. `counted`: its bytes are in the bound already."""
+        if counted:
+            self.added_bytes -= size_bytes
+        elif not self._room_for(size_bytes):
+            return False
+        self._append(record, size_bytes)
+        return True
+
+    def wait_to_flush(self, stream: StreamMirror) -> None:
+        """The stream has its first frame: flush it within the time."""
+        self._waiting.append(stream)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def tell_later(self, lost: Lost) -> None:
+        """Keep what is to be told of a stream's loss until there is room; neighbouring losses are joined."""
+        known = self._untold.get(lost.stream)
+        if known and known[-1].last_seq + 1 == lost.seq:
+            last = known[-1]
+            size = last.bytes + lost.bytes
+            known[-1] = Lost(lost.stream, last.seq, lost.last_seq, last.cause, last.at_wall_ns, size)
+        elif self._untold_count < _MAX_UNTOLD:
+            self._untold.setdefault(lost.stream, []).append(lost)
+            self._untold_count += 1
+        else:
+            self.counters.lost_untold += 1
+        if self._timer is None:
+            self._timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def tell(self, stream: str) -> bool:
+        """Tell what is kept of a stream, before its next record; False while there is no room even for that."""
+        known = self._untold.get(stream)
+        while known:
+            if not self._room_for(_RECORD_OVERHEAD_BYTES):
+                return False
+            self._append(known.pop(0), _RECORD_OVERHEAD_BYTES)
+            self._untold_count -= 1
+        self._untold.pop(stream, None)
+        return True
+
+    def flush_all(self) -> None:
+        """Hand over everything, at the end."""
+        while self._waiting:
+            self._waiting.popleft().flush()
+        if self._untold:
+            self._tell_untold()
+        self._hand_over()
+
+    def _room_for(self, size_bytes: int) -> bool:
+        return self.added_bytes - self._sink.done_bytes + size_bytes <= self._hard_bound
+
+    def _append(self, record: AnyRecord, size_bytes: int) -> None:
+        self.added_bytes += size_bytes
+        self._pending.append(record)
+        self._pending_bytes += size_bytes
+        self.counters.records += 1
+        if self._pending_bytes >= FLUSH_BYTES:
+            self._hand_over()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def _tell_untold(self) -> None:
+        for stream in list(self._untold):
+            if not self.tell(stream):
+                return
+
+    def _hand_over(self) -> None:
+        if self._pending:
+            self._sink.put(self._pending, self._pending_bytes)
+            self._pending = []
+            self._pending_bytes = 0
+
+    def _tick(self) -> None:
+        self._timer = None
+        old_enough_ns = time.monotonic_ns() - _FLUSH_AGE_NS
+        waiting = self._waiting
+        for _ in range(_MAX_STREAMS_A_TICK):
+            if not waiting or waiting[0].waiting_since_ns > old_enough_ns:
+                break
+            waiting.popleft().flush()
+        if self._untold:
+            self._tell_untold()
+        self._hand_over()
+        for batch in self._sink.take_dropped():
+            self._tell_dropped(batch)
+        if waiting or self._untold:
+            self._timer = self._loop.call_later(_TICK_S, self._tick)
+
+    def _tell_dropped(self, batch: Iterable[AnyRecord]) -> None:
+        """Records that the log's thread gave up."""
+        for record in batch:
+            if hasattr(record, "stream"):
+                size = sum(len(f) for _, f in record.frames) if isinstance(record, Frames) else 0
+                self.counters.lost_records += 1
+                self.counters.lost_bytes += size
+                last = record.last_seq if isinstance(record, Lost) else record.seq
+                self.tell_later(Lost(record.stream, record.seq, last, "log_error", time.time_ns(), size))
+
+
+class StreamMirror:
+    """The records of one stream. Every method is called by the exchange, in the order of the protocol."""
+
+    __slots__ = (
+        "_bytes",
+        "_frames",
+        "_head",
+        "_in_waiting",
+        "_lost_bytes",
+        "_mirror",
+        "_seq",
+        "_uncaptured",
+        "stream",
+        "waiting_since_ns",
+    )
+
+    def __init__(self, mirror: Mirror, stream: str) -> None:
+        self._mirror = mirror
+        self.stream = stream
+        self.waiting_since_ns = 0
+        self._seq = 0
+        self._frames: list[tuple[int, bytes]] = []
+        self._bytes = 0
+        self._head: ResponseHead | None = None
+        self._uncaptured = 0
+        self._lost_bytes = -1  # ≥ 0 while a run of frames is being dropped; then no frames wait
+        self._in_waiting = False
+
+    def open(self, opened: Opened) -> None:
+        """The first record, seq 0."""
+        self._mirror.counters.streams_opened += 1
+        self._emit(opened, _RECORD_OVERHEAD_BYTES + len(opened.path) + 64 * len(opened.headers))
+
+    def request(self, body: bytes, *, truncated: bool) -> None:
+        """The first bytes of the request's body."""
+        record = Request(self.stream, self._seq, body, truncated)
+        if self._mirror.has_room():
+            self._emit(record, _RECORD_OVERHEAD_BYTES + len(body))
+        else:
+            self._seq += 1
+            self._lose(record.seq, 0)
+
+    def respond(self, head: ResponseHead, now_ns: int) -> None:
+        """The final head of the response is there: it rides on the first `Frames`."""
+        self._head = head
+        self._wait(now_ns)
+
+    def frame(self, at_ns: int, body: bytes, now_ns: int) -> None:
+        """One read's payload. The hot path."""
+        mirror = self._mirror
+        size = len(body)
+        if not mirror.has_room():
+            self._drop(size)
+            return
+        if self._lost_bytes >= 0:
+            self._end_lost_run()
+        self._frames.append((at_ns, body))
+        self._bytes += size
+        mirror.added_bytes += size + FRAME_OVERHEAD_BYTES
+        if self._bytes >= FLUSH_BYTES:
+            self._flush_frames()
+        elif not self._in_waiting:
+            self._wait(now_ns)
+
+    def uncaptured(self, size_bytes: int, now_ns: int) -> None:
+        """Body bytes that passed and are not mirrored, by rule."""
+        self._uncaptured += size_bytes
+        if not self._in_waiting:
+            self._wait(now_ns)
+
+    def end_frames(self) -> int:
+        """No more frames: flush them, and return the seq for `Closed`."""
+        self._flush_frames()
+        self._end_lost_run()
+        return self._seq
+
+    def close(self, closed: Closed) -> None:
+        """The last record."""
+        counters = self._mirror.counters
+        counters.streams_closed += 1
+        counters.closed_by_cause[closed.cause] += 1
+        self._emit(closed, _RECORD_OVERHEAD_BYTES)
+
+    def flush(self) -> None:
+        """The time is over for the frames that wait."""
+        self._in_waiting = False
+        self._flush_frames()
+
+    def _wait(self, now_ns: int) -> None:
+        if not self._in_waiting:
+            self._in_waiting = True
+            self.waiting_since_ns = now_ns
+            self._mirror.wait_to_flush(self)
+
+    def _flush_frames(self) -> None:
+        frames, head, uncaptured, size = self._frames, self._head, self._uncaptured, self._bytes
+        if not frames and head is None and not uncaptured:
+            return
+        self._frames, self._head, self._uncaptured, self._bytes = [], None, 0, 0
+        record = Frames(self.stream, self._seq, frames, head, uncaptured)
+        self._seq += 1
+        mirror, counters = self._mirror, self._mirror.counters
+        counters.uncaptured_bytes += uncaptured
+        counted_bytes = size + FRAME_OVERHEAD_BYTES * len(frames)
+        if not mirror.tell(self.stream):
+            mirror.added_bytes -= counted_bytes
+            self._lose(record.seq, size)
+            return
+        counters.frames += len(frames)
+        counters.captured_bytes += size
+        mirror.added_bytes += _RECORD_OVERHEAD_BYTES
+        mirror.add(record, counted_bytes + _RECORD_OVERHEAD_BYTES, counted=True)
+
+    def _drop(self, size_bytes: int) -> None:
+        """No room for this frame: it joins the run of lost ones."""
+        if self._lost_bytes < 0:
+            self._flush_frames()
+            self._lost_bytes = 0
+        self._lost_bytes += size_bytes
+
+    def _end_lost_run(self) -> None:
+        """Give the run of lost frames its number and tell it."""
+        if self._lost_bytes >= 0:
+            size, self._lost_bytes = self._lost_bytes, -1
+            seq = self._seq
+            self._seq += 1
+            self._lose(seq, size)
+            self._mirror.tell(self.stream)
+
+    def _emit(self, record: AnyRecord, size_bytes: int) -> None:
+        seq = self._seq
+        self._seq += 1
+        if not self._mirror.tell(self.stream) or not self._mirror.add(record, size_bytes):
+            self._lose(seq, 0)
+
+    def _lose(self, seq: int, size_bytes: int) -> None:
+        """This number is lost, and told as soon as there is room."""
+        counters = self._mirror.counters
+        counters.lost_records += 1
+        counters.lost_bytes += size_bytes
+        cause = self._mirror.loss_cause()
+        self._mirror.tell_later(Lost(self.stream, seq, seq, cause, time.time_ns(), size_bytes))
