@@ -295,6 +295,9 @@ class Tally:
                 if piece.arguments or piece.name:
                     channel = "tool_call"
                 self._add_tool(choice, piece)
+        if fragment.plan:
+            made += len(fragment.plan)
+            channel, content = "reasoning", True
         if fragment.reasoning:
             made += len(fragment.reasoning)
             self.reasoning_chars += len(fragment.reasoning)

@@ -67,6 +67,9 @@ class Fragment(msgspec.Struct, gc=False):
     reasoning: str = ""
     refusal: str = ""
     audio_chars: int = 0
+    plan: str = ""
+    """What the model says it will do with its tools (Cohere's tool_plan): output on the reasoning channel, but part of neither
+    the text nor the reasoning."""
     tools: list[ToolFragment] | None = None
     finish_reason: str | None = None
     tokens: int | None = None

@@ -60,7 +60,7 @@ def full(answer: Reading | Delta) -> Reading:
 
 def tools(tally: Tally) -> list[tuple[str, str, str]]:
     """(id, name, arguments) of the calls that the client is asked to run."""
-    return [(t.id, t.name, t.arguments) for t in tally.first_choice.tools.values()]
+    return [(t.id, t.name, t.arguments) for t in tally.first_choice.tools.values() if not t.server]
 
 
 def usage(tally: Tally) -> tuple[int | None, ...]:

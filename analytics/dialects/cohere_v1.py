@@ -1,0 +1,178 @@
+"""Cohere's v1 chat and generate, as JSON lines or as SSE; `event_type` says what a line is.
+
+`tool-calls-generation` and the whole answer in `stream-end` repeat what was streamed. Usage is stream-end's
+`meta.billed_units` (raw), normalised with `meta.tokens` where that is given too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.cohere_v2 import finish_error
+from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ToolFragment, Usage
+
+
+class _Meta(msgspec.Struct):
+    billed_units: dict[str, Any] | None = None
+    tokens: dict[str, Any] | None = None
+
+
+class _Call(msgspec.Struct):
+    index: int | None = None
+    name: str | None = None
+    parameters: Any = None
+
+
+class _Answer(msgspec.Struct):
+    meta: _Meta | None = None
+
+
+class _Event(msgspec.Struct):
+    event_type: str | None = None
+    is_finished: bool | None = None
+    index: int | None = None
+    generation_id: str | None = None
+    text: str | None = None
+    tool_call_delta: _Call | None = None
+    tool_calls: list[_Call] | None = None
+    finish_reason: str | None = None
+    response: _Answer | None = None
+    error: Any = None
+
+
+class _Generation(msgspec.Struct):
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Body(msgspec.Struct):
+    text: str | None = None
+    generation_id: str | None = None
+    id: str | None = None
+    finish_reason: str | None = None
+    generations: list[_Generation] | None = None
+    tool_calls: list[_Call] | None = None
+    meta: _Meta | None = None
+    message: str | None = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_body = msgspec.json.Decoder(_Body)
+
+
+class CohereV1:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "cohere_v1"
+    provider = "cohere"
+    operation = "chat"
+
+    def claims(self, exchange: Exchange) -> int:
+        path = exchange.path.partition("?")[0].rstrip("/")
+        return 3 if path.endswith(("/v1/chat", "/v1/generate")) and "/api/v1/" not in path else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        if b'"event_type"' in data and b'"is_finished"' in data:
+            return 8
+        return 6 if b'"generation_id"' in data and b'"meta"' in data else 0
+
+    def reader(self, exchange: Exchange) -> CohereV1Reader:
+        return CohereV1Reader()
+
+
+class CohereV1Reader:
+    """Reads one stream; remembers whether its tool calls were streamed."""
+
+    def __init__(self) -> None:
+        self._calls_streamed = False
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_event, data)
+        if event is None:
+            return Reading(kind="malformed")
+        kind = event.event_type or name
+        if kind == "text-generation":
+            return Delta("text", event.text, event.index or 0) if event.text else Reading(kind="annotation")
+        if kind == "stream-end" or (event.is_finished and event.finish_reason):
+            return _ended(event)
+        if kind == "stream-start":
+            return Reading(kind="start", response_id=event.generation_id or None)
+        if kind == "tool-calls-chunk":
+            return self._chunk(event)
+        if kind == "tool-calls-generation":
+            return self._whole_calls(event.tool_calls or [])
+        if event.error or kind == "stream-error":
+            return Reading(kind="error", error=error_event(data))
+        return Reading(kind="annotation" if kind else "other")
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        whole = decode_or_none(_body, body)
+        if whole is None:
+            return [Reading(kind="malformed")]
+        if whole.text is None and whole.generations is None:
+            error = error_from({"message": whole.message}) if whole.message else None
+            return [Reading(kind="error" if error else "other", error=error)]
+        generations = whole.generations or [_Generation(whole.text, whole.finish_reason)]
+        fragments = [
+            Fragment(choice=index, text=generation.text or "", finish_reason=generation.finish_reason or None)
+            for index, generation in enumerate(generations)
+        ]
+        if whole.tool_calls:
+            fragments[0].tools = [_piece(call, index) for index, call in enumerate(whole.tool_calls)]
+        response_id = whole.generation_id or whole.id or None
+        return [Reading(kind="text", fragments=fragments, usage=_usage(whole.meta), response_id=response_id)]
+
+    def _chunk(self, event: _Event) -> Reading:
+        call = event.tool_call_delta
+        if call is None:
+            if not event.text:
+                return Reading(kind="annotation")
+            return Reading(kind="reasoning", fragments=[Fragment(plan=event.text)])
+        self._calls_streamed = True
+        piece = _piece(call, call.index or 0)
+        spoken = bool(piece.name or piece.arguments)
+        return Reading(kind="tool_call" if spoken else "annotation", fragments=[Fragment(tools=[piece])])
+
+    def _whole_calls(self, calls: list[_Call]) -> Reading:
+        if self._calls_streamed or not calls:
+            return Reading(kind="annotation")
+        pieces = [_piece(call, index) for index, call in enumerate(calls)]
+        return Reading(kind="tool_call", fragments=[Fragment(tools=pieces)])
+
+
+def _piece(call: _Call, index: int) -> ToolFragment:
+    parameters = call.parameters
+    as_object = parameters is not None and not isinstance(parameters, str)
+    arguments = compact(parameters) if as_object else parameters or ""
+    return ToolFragment(index, "", call.name or "", arguments, as_object)
+
+
+def _usage(meta: _Meta | None) -> Usage | None:
+    if meta is None or not (meta.billed_units or meta.tokens):
+        return None
+    said = {**(meta.billed_units or {}), **(meta.tokens or {})}
+    return Usage(
+        input_tokens=count(said.get("input_tokens")),
+        output_tokens=count(said.get("output_tokens")),
+        raw=meta.billed_units or meta.tokens,
+    )
+
+
+def _ended(event: _Event) -> Reading:
+    reason = event.finish_reason or None
+    error = finish_error(reason, event.error)
+    return Reading(
+        kind="error" if error else "finish",
+        fragments=[Fragment(choice=event.index or 0, finish_reason=reason)],
+        usage=_usage(event.response.meta if event.response else None),
+        error=error,
+        terminal=event.event_type == "stream-end",
+    )
+
+
+DIALECT = CohereV1()

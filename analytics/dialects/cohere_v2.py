@@ -1,0 +1,211 @@
+"""Cohere's chat v2: message-start, content-*, tool-plan-delta, tool-call-*, citation-*, message-end.
+
+Text and thinking are output, and so is the tool plan, which belongs to neither. A tool's arguments come in pieces, its
+name with tool-call-start. message-end is the terminal and carries the finish reason, the usage and, where the finish is ERROR,
+the error's text. Input and output tokens are those of `usage.tokens`; `billed_units` leaves out what Cohere adds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import decode_or_none
+from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
+
+_OWN_EVENTS = frozenset({
+    "message-start", "content-start", "content-delta", "content-end", "tool-plan-delta", "tool-call-start",
+    "tool-call-delta", "tool-call-end", "citation-start", "citation-end", "message-end",
+})  # fmt: skip
+_FAILED = ("ERROR", "TIMEOUT")
+_FAULTLESS = frozenset({"ERROR_TOXIC", "ERROR_LIMIT"})
+"""Finishes that bear the word but are a content filter and a length limit."""
+
+
+class _Content(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Message(msgspec.Struct):
+    content: _Content | list[_Content] | str | None = None
+    tool_calls: _Call | list[_Call] | None = None
+    tool_plan: str | None = None
+
+
+class _Ending(msgspec.Struct):
+    message: _Message | None = None
+    finish_reason: str | None = None
+    usage: Any = None
+    error: Any = None
+
+
+class _Event(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    index: int | None = None
+    delta: _Ending | None = None
+    error: Any = None
+
+
+class _Body(_Ending):
+    id: str | None = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_body = msgspec.json.Decoder(_Body)
+
+
+class CohereV2:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "cohere_v2"
+    provider = "cohere"
+    operation = "chat"
+
+    def claims(self, exchange: Exchange) -> int:
+        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith("/v2/chat") else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        if name in _OWN_EVENTS:
+            return 8
+        kind = data.partition(b'"type"')[2].lstrip(b" :")[1:20].partition(b'"')[0]
+        if b'"type":"message-start"' in data or b'"type": "message-start"' in data:
+            return 8
+        return 6 if kind.decode("ascii", "replace") in _OWN_EVENTS else 0
+
+    def reader(self, exchange: Exchange) -> CohereReader:
+        return CohereReader()
+
+
+class CohereReader:
+    """Reads one stream. Calls are told apart by their index."""
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_event, data)
+        if event is None:
+            if name == "error":
+                return Reading(kind="error", error=error_event(data))
+            return Reading(kind="malformed")
+        kind, delta = event.type or name, event.delta
+        message = (delta.message if delta else None) or _Message()
+        if kind in ("content-delta", "content-start"):
+            return _content(message) or Reading(kind="start" if kind == "content-start" else "annotation")
+        if kind == "tool-plan-delta":
+            if not message.tool_plan:
+                return Reading(kind="annotation")
+            return Reading(kind="reasoning", fragments=[Fragment(plan=message.tool_plan)])
+        if kind in ("tool-call-start", "tool-call-delta"):
+            return _call(message, event.index or 0)
+        if kind == "message-start":
+            return Reading(kind="start", response_id=event.id or None)
+        if kind == "message-end":
+            return _ended(delta or _Ending())
+        if kind == "error" or event.error:
+            return Reading(kind="error", error=error_event(data))
+        return Reading(kind="annotation" if kind in _OWN_EVENTS else "other")
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        whole = decode_or_none(_body, body)
+        if whole is None:
+            return [Reading(kind="malformed")]
+        if whole.message is None and not whole.finish_reason:
+            return [
+                Reading(
+                    kind="error" if whole.error else "other", error=error_event(body) if whole.error else None
+                )
+            ]
+        message = whole.message or _Message()
+        fragment = Fragment(plan=message.tool_plan or "", tools=[])
+        contents = message.content if isinstance(message.content, list) else [message.content]
+        for content in contents:
+            fragment.text += content if isinstance(content, str) else (content and content.text) or ""
+            fragment.reasoning += "" if isinstance(content, str) else (content and content.thinking) or ""
+        calls = message.tool_calls if isinstance(message.tool_calls, list) else []
+        fragment.tools = [_piece(call, index) for index, call in enumerate(calls)]
+        ending = _ended(whole)
+        ending.response_id = whole.id or None
+        return [Reading(kind="text", fragments=[fragment]), ending]
+
+
+def normalised(raw: dict[str, Any]) -> Usage:
+    """Cohere's usage object in the common terms."""
+    billed, tokens = raw.get("billed_units"), raw.get("tokens")
+    said = {**(billed if isinstance(billed, dict) else {}), **(tokens if isinstance(tokens, dict) else {})}
+    return Usage(
+        input_tokens=count(said.get("input_tokens")),
+        output_tokens=count(said.get("output_tokens")),
+        reasoning_tokens=count(said.get("reasoning_tokens")),
+        cached_input_tokens=count(raw.get("cached_tokens")),
+        raw=raw,
+    )
+
+
+def finish_error(reason: str | None, error: Any) -> ErrorSeen | None:
+    """The error of a finish, if it is one."""
+    if error:
+        seen = error_from(error)
+    elif reason and reason.startswith(_FAILED) and reason not in _FAULTLESS:
+        seen = ErrorSeen(None)
+    else:
+        return None
+    if seen.type is None and reason and reason != "ERROR":
+        seen.type = reason
+    return seen
+
+
+def _content(message: _Message) -> Reading | Delta | None:
+    content = message.content
+    if isinstance(content, _Content):
+        if content.text:
+            return Delta("text", content.text)
+        if content.thinking:
+            return Delta("reasoning", content.thinking)
+    elif isinstance(content, str) and content:
+        return Delta("text", content)
+    return None
+
+
+def _call(message: _Message, index: int) -> Reading:
+    call = message.tool_calls
+    if isinstance(call, list):
+        call = call[0] if call else None
+    if call is None:
+        return Reading(kind="annotation")
+    piece = _piece(call, index)
+    spoken = bool(piece.name or piece.arguments)
+    return Reading(kind="tool_call" if spoken else "annotation", fragments=[Fragment(tools=[piece])])
+
+
+def _piece(call: _Call, index: int) -> ToolFragment:
+    function = call.function or _Function()
+    return ToolFragment(index, call.id or "", function.name or "", function.arguments or "")
+
+
+def _ended(ending: _Ending) -> Reading:
+    reason = ending.finish_reason or None
+    error = finish_error(reason, ending.error)
+    return Reading(
+        kind="error" if error else "finish",
+        fragments=[Fragment(finish_reason=reason)],
+        usage=normalised(ending.usage) if isinstance(ending.usage, dict) else None,
+        error=error,
+        terminal=True,
+    )
+
+
+DIALECT = CohereV2()

@@ -1,0 +1,200 @@
+"""LM Studio's native chat (`/api/v1/chat`): 19 named events, from chat.start to chat.end.
+
+- `reasoning.delta` and `message.delta` are output, so are a tool's name (`tool_call.start`) and its arguments, which come whole
+  and as an object (`tool_call.arguments`). What the tool answered (`tool_call.success`) is not.
+- `tool_call.failure` is no error of the stream: it is counted, and the model goes on.
+- `error` is an error although `chat.end` follows: chat.end ends the stream, it does not make it a success.
+- `model_load.*` and `prompt_processing.*` are progress; their numbers go to the server's stats, as do those of
+  `chat.end`, whose `stats` are the usage too. The API has no finish reason: chat.end is the terminal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.server_stats import stats_of
+from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ServerStat, ToolFragment, Usage
+
+_PROGRESS = ("model_load.", "prompt_processing.")
+_OWN_EVENTS = frozenset({
+    "chat.start", "chat.end", "reasoning.start", "reasoning.delta", "reasoning.end", "message.start", "message.delta",
+    "message.end", "tool_call.start", "tool_call.arguments", "tool_call.success", "tool_call.failure",
+    "model_load.start", "model_load.progress", "model_load.end",
+    "prompt_processing.start", "prompt_processing.progress", "prompt_processing.end",
+})  # fmt: skip
+
+
+class _Output(msgspec.Struct):
+    type: str = ""
+    content: str | None = None
+    tool: str | None = None
+    arguments: Any = None
+
+
+class _Result(msgspec.Struct):
+    model_instance_id: str | None = None
+    response_id: str | None = None
+    output: list[_Output] | None = None
+    stats: Any = None
+    error: Any = None
+
+
+class _Ending(msgspec.Struct):
+    """The result as chat.end repeats it: its output has been streamed already."""
+
+    model_instance_id: str | None = None
+    response_id: str | None = None
+    stats: Any = None
+
+
+class _Event(msgspec.Struct):
+    type: str | None = None
+    content: str | None = None
+    tool: str | None = None
+    arguments: Any = None
+    model_instance_id: str | None = None
+    progress: Any = None
+    load_time_seconds: Any = None
+    result: _Ending | None = None
+    error: Any = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_result = msgspec.json.Decoder(_Result)
+
+
+class LMStudioChat:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "lmstudio_chat"
+    provider = "lmstudio"
+    operation = "chat"
+
+    def claims(self, exchange: Exchange) -> int:
+        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith("/api/v1/chat") else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        if name in _OWN_EVENTS:
+            return 8
+        kind = data[:300].partition(b'"type"')[2].lstrip(b" :")[1:30].partition(b'"')[0]
+        if kind.decode("ascii", "replace") in _OWN_EVENTS:
+            return 7
+        return 6 if b'"model_instance_id"' in data[:300] else 1 if name == "error" else 0
+
+    def reader(self, exchange: Exchange) -> LMStudioReader:
+        return LMStudioReader()
+
+
+class LMStudioReader:
+    """Reads one stream; numbers its tool calls, which have no ids."""
+
+    def __init__(self) -> None:
+        self._call_count = 0
+        self._open_call: str | None = None
+        """Name of the tool whose arguments are still to come."""
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_event, data)
+        if event is None:
+            if name == "error":
+                return Reading(kind="error", error=error_event(data))
+            return Reading(kind="malformed")
+        kind = event.type or name
+        if kind == "message.delta":
+            return Delta("text", event.content) if event.content else Reading(kind="annotation")
+        if kind == "reasoning.delta":
+            return Delta("reasoning", event.content) if event.content else Reading(kind="annotation")
+        if kind[:10] == "tool_call.":
+            return self._tool(kind[10:], event)
+        if kind == "chat.end":
+            return _ended(event.result or _Ending())
+        if kind == "error" or event.error:
+            return Reading(kind="error", error=error_event(data))
+        if kind.startswith(_PROGRESS):
+            return _progressed(kind, event)
+        if kind in ("message.end", "reasoning.end"):
+            return Reading(kind="annotation")
+        if kind in ("chat.start", "message.start", "reasoning.start"):
+            return Reading(kind="start", model=event.model_instance_id or None)
+        return Reading(kind="other")
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        result = decode_or_none(_result, body)
+        if result is None:
+            return [Reading(kind="malformed")]
+        if result.error:
+            return [Reading(kind="error", error=error_event(body))]
+        if result.output is None and result.stats is None:
+            return [Reading(kind="other")]
+        whole = Fragment(tools=[])
+        for part in result.output or []:
+            if part.type == "reasoning":
+                whole.reasoning += part.content or ""
+            elif part.type == "tool_call" and whole.tools is not None:
+                piece = ToolFragment(
+                    len(whole.tools), "", part.tool or "", compact(part.arguments or {}), True
+                )
+                whole.tools.append(piece)
+            else:
+                whole.text += part.content or ""
+        ending = _ended(_Ending(result.model_instance_id, result.response_id, result.stats))
+        return [Reading(kind="text", fragments=[whole]), ending]
+
+    def _tool(self, step: str, event: _Event) -> Reading:
+        tool = event.tool or ""
+        if step == "start":
+            self._open_call = tool
+            self._call_count += 1
+            return self._piece(ToolFragment(key=self._call_count, name=tool))
+        if step == "arguments":
+            piece = ToolFragment(key=self._call_count)
+            if self._open_call is None or (tool and self._open_call and tool != self._open_call):
+                self._call_count += 1  # it was not announced
+                piece.key, piece.name = self._call_count, tool
+            self._open_call = None
+            arguments = {} if event.arguments is None else event.arguments
+            piece.arguments_were_object = not isinstance(arguments, str)
+            piece.arguments = compact(arguments) if piece.arguments_were_object else arguments
+            return self._piece(piece)
+        self._open_call = None
+        return Reading(kind="annotation", tool_failure=step == "failure")
+
+    def _piece(self, piece: ToolFragment) -> Reading:
+        return Reading(kind="tool_call", fragments=[Fragment(tools=[piece])])
+
+
+def _progressed(kind: str, event: _Event) -> Reading:
+    phase = kind.partition(".")[0]
+    told = {"progress": event.progress, "load_time_seconds": event.load_time_seconds}
+    stats = stats_of(phase, told)
+    return Reading(kind="progress", server_stats=stats or None, model=event.model_instance_id or None)
+
+
+def _ended(result: _Ending) -> Reading:
+    raw = result.stats
+    usage: Usage | None = None
+    stats: list[ServerStat] = []
+    if isinstance(raw, dict):
+        usage = Usage(
+            input_tokens=count(raw.get("input_tokens")),
+            output_tokens=count(raw.get("total_output_tokens")),
+            reasoning_tokens=count(raw.get("reasoning_output_tokens")),
+            raw=raw,
+        )
+        stats = stats_of("stats", raw)
+    return Reading(
+        kind="terminal",
+        terminal=True,
+        usage=usage,
+        server_stats=stats or None,
+        response_id=result.response_id or None,
+        model=result.model_instance_id or None,
+    )
+
+
+DIALECT = LMStudioChat()

@@ -1,0 +1,168 @@
+"""OpenAI's Assistants (threads and runs, streamed): `thread.run.*`, `thread.run.step.*`, `thread.message.*`, `error`, `done`.
+
+Output: text of thread.message.delta; names, arguments and generated code of thread.run.step.delta (code interpreter and file
+search are the provider's own). The finish reason is the run's final status: `requires_action` and `incomplete` are finishes, `failed`,
+`cancelled` and `expired` are errors. The usage is the run's; that of a single step is part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import decode_or_none
+from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
+
+_PATH = re.compile(r"/threads(/[^/]+)?/runs(/[^/]+(/submit_tool_outputs)?)?/?$")
+_FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled", "expired"})
+_FAILED = frozenset({"failed", "cancelled", "expired"})
+
+
+class _Value(msgspec.Struct):
+    value: str | None = None
+
+
+class _Content(msgspec.Struct):
+    type: str | None = None
+    text: _Value | None = None
+    refusal: str | None = None
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Code(msgspec.Struct):
+    input: str | None = None
+
+
+class _Call(msgspec.Struct):
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: _Function | None = None
+    code_interpreter: _Code | None = None
+
+
+class _Details(msgspec.Struct):
+    tool_calls: list[_Call] | None = None
+
+
+class _DeltaPart(msgspec.Struct):
+    content: list[_Content] | None = None
+    step_details: _Details | None = None
+
+
+class _Object(msgspec.Struct):
+    object: str | None = None
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    delta: _DeltaPart | None = None
+    usage: Any = None
+    last_error: Any = None
+    error: Any = None
+
+
+_object = msgspec.json.Decoder(_Object)
+
+
+class OpenAIAssistants:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "openai_assistants"
+    provider = "openai"
+    operation = "invoke_agent"
+
+    def claims(self, exchange: Exchange) -> int:
+        return 5 if _PATH.search(exchange.path.partition("?")[0]) else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        return 8 if name.startswith("thread.") else 5 if b'"object":"thread.' in data[:200] else 0
+
+    def reader(self, exchange: Exchange) -> AssistantsReader:
+        return AssistantsReader()
+
+
+class AssistantsReader:
+    """Reads one stream. A call is told apart by its step and index."""
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_object, data)
+        if event is None:
+            if name == "error":
+                return Reading(kind="error", error=error_event(data))
+            return Reading(kind="malformed")
+        if name == "error" or event.error:
+            return Reading(kind="error", error=error_event(data))
+        kind = event.object or name
+        if kind == "thread.message.delta":
+            return _message(event.delta)
+        if kind == "thread.run.step.delta":
+            return _step(event)
+        if kind == "thread.run":
+            return _run(event)
+        if name.endswith(".created"):
+            return Reading(kind="start")
+        return Reading(kind="annotation" if name.endswith((".completed", ".incomplete")) else "progress")
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        run = decode_or_none(_object, body)
+        if run is None:
+            return [Reading(kind="malformed")]
+        if run.error:
+            return [Reading(kind="error", error=error_event(body))]
+        return [_run(run) if run.object == "thread.run" else Reading(kind="other")]
+
+
+def _message(delta: _DeltaPart | None) -> Reading | Delta:
+    text = refusal = ""
+    for part in (delta.content if delta else None) or ():
+        text += (part.text and part.text.value) or ""
+        refusal += part.refusal or ""
+    if text and not refusal:
+        return Delta("text", text)
+    if refusal:
+        return Reading(kind="refusal", fragments=[Fragment(text=text, refusal=refusal)])
+    return Reading(kind="annotation")
+
+
+def _step(event: _Object) -> Reading:
+    details = event.delta.step_details if event.delta else None
+    pieces: list[ToolFragment] = []
+    for call in (details.tool_calls if details else None) or ():
+        key = f"{event.id}/{call.index or 0}"
+        function = call.function
+        if function is not None:
+            pieces.append(ToolFragment(key, call.id or "", function.name or "", function.arguments or ""))
+        else:
+            code = (call.code_interpreter and call.code_interpreter.input) or ""
+            pieces.append(ToolFragment(key, call.id or "", "", code, server=True))
+    spoken = any(piece.name or piece.arguments for piece in pieces)
+    return Reading(kind="tool_call" if spoken else "annotation", fragments=[Fragment(tools=pieces)])
+
+
+def _run(run: _Object) -> Reading:
+    raw = run.usage
+    usage = None
+    if isinstance(raw, dict):
+        details = raw.get("prompt_token_details")
+        cached = count(details.get("cached_tokens")) if isinstance(details, dict) else None
+        usage = Usage(count(raw.get("prompt_tokens")), count(raw.get("completion_tokens")), None, cached, raw)
+    reading = Reading(kind="progress", usage=usage, response_id=run.id or None, model=run.model or None)
+    if run.status in _FINAL:
+        reading.kind, reading.terminal = "finish", True
+        reading.fragments = [Fragment(finish_reason=run.status)]
+        if run.status in _FAILED:
+            error = error_from(run.last_error) if run.last_error else ErrorSeen(None)
+            error.type = error.type or run.status
+            reading.kind, reading.error = "error", error
+    return reading
+
+
+DIALECT = OpenAIAssistants()

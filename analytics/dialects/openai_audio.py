@@ -1,0 +1,102 @@
+"""OpenAI's streamed audio endpoints: transcription (`transcript.text.*`) and speech (`speech.audio.*`).
+
+Deltas are output; `*.done` repeats the text, carries the usage and finishes the stream (finish reason `done`). A segment of a
+diarized transcript repeats its deltas.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import decode_or_none
+from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, Usage
+
+_PATHS = ("/audio/transcriptions", "/audio/translations", "/audio/speech")
+
+
+class _Event(msgspec.Struct):
+    type: str | None = None
+    delta: str | None = None
+    audio: str | None = None
+    text: str | None = None
+    logprobs: list[msgspec.Raw] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_event = msgspec.json.Decoder(_Event)
+
+
+class OpenAIAudio:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "openai_audio"
+    provider = "openai"
+    operation = "transcription"
+
+    def claims(self, exchange: Exchange) -> int:
+        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith(_PATHS) else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        head = data[:200].replace(b" ", b"")
+        return 8 if b'"type":"transcript.text.' in head or b'"type":"speech.audio.' in head else 0
+
+    def reader(self, exchange: Exchange) -> AudioReader:
+        return AudioReader()
+
+
+class AudioReader:
+    """Reads one stream."""
+
+    def __init__(self) -> None:
+        self._spoken = False
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_event, data)
+        if event is None:
+            return (
+                Reading(kind="error", error=error_event(data))
+                if name == "error"
+                else Reading(kind="malformed")
+            )
+        kind = event.type or name
+        if kind == "transcript.text.delta" and event.delta:
+            self._spoken = True
+            return Delta("text", event.delta, 0, len(event.logprobs) if event.logprobs else None)
+        if kind == "speech.audio.delta" and event.audio:
+            return Reading(kind="audio", fragments=[Fragment(audio_chars=len(event.audio))])
+        if kind in ("transcript.text.done", "speech.audio.done"):
+            text = "" if self._spoken else event.text or ""
+            return Reading(
+                kind="text" if text else "finish",
+                fragments=[Fragment(text=text, finish_reason="done")],
+                usage=_usage(event.usage),
+                terminal=True,
+                late=True,
+            )
+        if kind == "error" or event.error:
+            return Reading(kind="error", error=error_event(data))
+        return Reading(kind="annotation")
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        whole = decode_or_none(_event, body)
+        if whole is None:  # plain text, subtitles or audio bytes: nothing to count but bytes
+            return [Reading(kind="other")]
+        if whole.error:
+            return [Reading(kind="error", error=error_event(body))]
+        return [Reading(kind="text", fragments=[Fragment(text=whole.text or "")], usage=_usage(whole.usage))]
+
+
+def _usage(raw: Any) -> Usage | None:
+    if not isinstance(raw, dict):
+        return None
+    return Usage(
+        input_tokens=count(raw.get("input_tokens")), output_tokens=count(raw.get("output_tokens")), raw=raw
+    )
+
+
+DIALECT = OpenAIAudio()

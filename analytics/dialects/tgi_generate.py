@@ -1,0 +1,103 @@
+"""Text Generation Inference's own `/generate_stream`: one token an event; the last one repeats the text and may hold details.
+
+A token flagged `special` (</s>) is not output. Each event is one token. The event with `generated_text` ends the stream, its
+finish reason is in `details`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import decode_or_none, json_or_none
+from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, Usage
+
+
+class _Token(msgspec.Struct):
+    text: str | None = None
+    special: bool | None = None
+
+
+class _Event(msgspec.Struct):
+    token: _Token | None = None
+    generated_text: str | None = None
+    details: Any = None
+    error: Any = None
+
+
+_event = msgspec.json.Decoder(_Event)
+
+
+class TGIGenerate:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "tgi_generate"
+    provider = "huggingface"
+    operation = "text_completion"
+
+    def claims(self, exchange: Exchange) -> int:
+        path = exchange.path.partition("?")[0].rstrip("/")
+        return 5 if path.endswith("/generate_stream") else 3 if path.endswith("/generate") else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        if b'"generated_text"' not in data:
+            return 0
+        return 8 if b'"token"' in data else 4
+
+    def reader(self, exchange: Exchange) -> TGIReader:
+        return TGIReader()
+
+
+class TGIReader:
+    """Reads one stream."""
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_event, data)
+        if event is None:
+            return (
+                Reading(kind="error", error=error_event(data))
+                if name == "error"
+                else Reading(kind="malformed")
+            )
+        if event.error:
+            return Reading(kind="error", error=error_event(data))
+        token = event.token
+        text = token.text if token and token.text and not token.special else ""
+        if event.generated_text is None and not event.details:
+            return Delta("text", text, 0, 1) if text else Reading(kind="annotation")
+        fragment = Fragment(text=text, tokens=1 if text else None, finish_reason=_finish(event.details))
+        return Reading(
+            kind="text" if text else "finish",
+            fragments=[fragment],
+            usage=_usage(event.details),
+            terminal=True,
+        )
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        whole = json_or_none(body)
+        if isinstance(whole, list) and whole:
+            whole = whole[0]
+        if not isinstance(whole, dict):
+            return [Reading(kind="malformed" if whole is None else "other")]
+        if whole.get("error"):
+            return [Reading(kind="error", error=error_event(body))]
+        text, details = whole.get("generated_text"), whole.get("details")
+        fragment = Fragment(text=text if isinstance(text, str) else "", finish_reason=_finish(details))
+        return [Reading(kind="text", fragments=[fragment], usage=_usage(details))]
+
+
+def _finish(details: Any) -> str | None:
+    reason = details.get("finish_reason") if isinstance(details, dict) else None
+    return reason if isinstance(reason, str) and reason else None
+
+
+def _usage(details: Any) -> Usage | None:
+    if not isinstance(details, dict) or details.get("generated_tokens") is None:
+        return None
+    return Usage(count(details.get("input_length")), count(details.get("generated_tokens")), raw=details)
+
+
+DIALECT = TGIGenerate()

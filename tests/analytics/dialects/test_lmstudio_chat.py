@@ -1,0 +1,199 @@
+"""LM Studio's native chat: the 19 events of its document, one by one and together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from analytics.dialects.lmstudio_chat import DIALECT
+from analytics.dialects.shape import Exchange
+from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
+
+MCP = {"type": "ephemeral_mcp", "server_label": "huggingface"}
+ARGUMENTS = {"sort": "trendingScore", "limit": 1}
+STATS = {
+    "input_tokens": 329,
+    "total_output_tokens": 268,
+    "reasoning_output_tokens": 5,
+    "tokens_per_second": 43.73,
+    "time_to_first_token_seconds": 0.781,
+}
+END = {
+    "type": "chat.end",
+    "result": {
+        "model_instance_id": "openai/gpt-oss-20b",
+        "output": [{"type": "message", "content": "The current top"}],
+        "stats": STATS,
+        "response_id": "resp_02b2",
+    },
+}
+STREAM: list[tuple[dict[str, Any], str]] = [
+    ({"type": "chat.start", "model_instance_id": "openai/gpt-oss-20b"}, "start"),
+    ({"type": "model_load.start", "model_instance_id": "openai/gpt-oss-20b"}, "progress"),
+    (
+        {"type": "model_load.progress", "model_instance_id": "openai/gpt-oss-20b", "progress": 0.65},
+        "progress",
+    ),
+    (
+        {"type": "model_load.end", "model_instance_id": "openai/gpt-oss-20b", "load_time_seconds": 12.34},
+        "progress",
+    ),
+    ({"type": "prompt_processing.start"}, "progress"),
+    ({"type": "prompt_processing.progress", "progress": 0.5}, "progress"),
+    ({"type": "prompt_processing.end"}, "progress"),
+    ({"type": "reasoning.start"}, "start"),
+    ({"type": "reasoning.delta", "content": "Need to"}, "reasoning"),
+    ({"type": "reasoning.end"}, "annotation"),
+    ({"type": "tool_call.start", "tool": "model_search", "provider_info": MCP}, "tool_call"),
+    (
+        {"type": "tool_call.arguments", "tool": "model_search", "arguments": ARGUMENTS, "provider_info": MCP},
+        "tool_call",
+    ),
+    (
+        {"type": "tool_call.success", "tool": "model_search", "arguments": ARGUMENTS, "output": "[…]"},
+        "annotation",
+    ),
+    (
+        {"type": "tool_call.failure", "reason": "Cannot find tool", "metadata": {"type": "invalid_name"}},
+        "annotation",
+    ),
+    ({"type": "message.start"}, "start"),
+    ({"type": "message.delta", "content": "The current"}, "text"),
+    ({"type": "message.delta", "content": " top"}, "text"),
+    ({"type": "message.end"}, "annotation"),
+    (END, "terminal"),
+]
+
+
+def test_every_event_of_a_stream_has_its_kind() -> None:
+    tally = read(DIALECT, events(*(event for event, _ in STREAM)))
+    assert tally.events.kind == [kind for _, kind in STREAM]
+    choice = tally.first_choice
+    assert (str(choice.text), str(choice.reasoning)) == ("The current top", "Need to")
+    assert tools(tally) == [("", "model_search", '{"sort":"trendingScore","limit":1}')]
+    assert (tally.response_id, tally.response_model) == ("resp_02b2", "openai/gpt-oss-20b")
+    assert (tally.terminal_seen, tally.error, tally.finish_reason) == (True, None, None)
+
+
+def test_every_named_event_is_recognised_and_the_first_settles_it() -> None:
+    for event, _ in STREAM:
+        assert DIALECT.recognises(event["type"], b"{}") >= 5
+    assert DIALECT.recognises("", b'{"type": "chat.start", "model_instance_id": "m"}') >= 5
+    assert DIALECT.recognises("", b'{"type":"message_start","message":{}}') == 0
+
+
+def test_tool_call_arguments_are_an_object() -> None:
+    answers = readings(DIALECT, events(*(event for event, _ in STREAM[10:12])))
+    fragments = [piece for answer in answers for f in answer.fragments or [] for piece in f.tools or []]
+    assert [piece.arguments_were_object for piece in fragments] == [False, True]
+    assert fragments[0].key == fragments[1].key
+
+
+def test_two_calls_of_the_same_tool_are_two_calls() -> None:
+    start = {"type": "tool_call.start", "tool": "t"}
+    tally = read(
+        DIALECT,
+        events(
+            start,
+            {"type": "tool_call.arguments", "tool": "t", "arguments": {"a": 1}},
+            {"type": "tool_call.success", "tool": "t", "arguments": {"a": 1}, "output": "x"},
+            start,
+            {"type": "tool_call.arguments", "tool": "t", "arguments": {}},
+        ),
+    )
+    assert tools(tally) == [("", "t", '{"a":1}'), ("", "t", "{}")]
+
+
+def test_arguments_without_a_start_are_a_call_of_their_own() -> None:
+    tally = read(DIALECT, events({"type": "tool_call.arguments", "tool": "t", "arguments": {"a": 1}}))
+    assert tools(tally) == [("", "t", '{"a":1}')]
+
+
+def test_tool_call_failure_is_counted_and_is_no_stream_error() -> None:
+    tally = read(
+        DIALECT,
+        events({"type": "tool_call.failure", "reason": "r", "metadata": {"type": "invalid_name"}}, END),
+    )
+    assert (tally.tool_failure_count, tally.error, tally.terminal_seen) == (1, None, True)
+
+
+def test_error_is_followed_by_chat_end_and_stays_an_error() -> None:
+    error = {
+        "type": "invalid_request",
+        "message": "no model",
+        "code": "missing_required_parameter",
+        "param": "model",
+    }
+    tally = read(DIALECT, events({"type": "error", "error": error}, END))
+    assert tally.error is not None
+    assert (tally.error.type, tally.error.message, tally.error.raw) == ("invalid_request", "no model", error)
+    assert tally.error_seq is not None
+    assert tally.terminal_seq is not None
+    assert tally.error_seq < tally.terminal_seq
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["invalid_request", "unknown", "mcp_connection_error", "plugin_connection_error", "not_implemented",
+     "model_not_found", "job_not_found", "internal_error"],
+)  # fmt: skip
+def test_error_type_is_lm_studios_own(kind: str) -> None:
+    tally = read(DIALECT, events({"type": "error", "error": {"type": kind, "message": "m"}}))
+    assert tally.error is not None
+    assert tally.error.type == kind
+
+
+def test_stats_are_usage_and_server_stats_in_ns() -> None:
+    tally = read(DIALECT, events(END))
+    assert usage(tally) == (329, 268, 5, None)
+    assert tally.usage is not None
+    assert tally.usage.raw == STATS
+    stats = {stat.name: (stat.value, stat.unit) for _, stat in tally.server_stats}
+    assert stats["tokens_per_second"] == (43.73, "tok/s")
+    assert stats["time_to_first_token_seconds"] == (781_000_000.0, "ns")
+
+
+def test_model_load_and_prompt_processing_go_to_server_stats() -> None:
+    tally = read(DIALECT, events(*(event for event, _ in STREAM[:7])))
+    assert [(s.source, s.name, s.value, s.unit) for _, s in tally.server_stats] == [
+        ("model_load", "progress", 0.65, "1"),
+        ("model_load", "load_time_seconds", 12.34e9, "ns"),
+        ("prompt_processing", "progress", 0.5, "1"),
+    ]
+    assert tally.output_event_count == 0
+
+
+def test_non_streamed_body() -> None:
+    tally = read_body(
+        DIALECT,
+        {
+            "model_instance_id": "m",
+            "output": [
+                {"type": "reasoning", "content": "hm"},
+                {"type": "tool_call", "tool": "t", "arguments": {"a": 1}, "output": "o"},
+                {"type": "message", "content": "Hi"},
+            ],
+            "stats": STATS,
+            "response_id": "resp_1",
+        },
+    )
+    choice = tally.first_choice
+    assert (str(choice.text), str(choice.reasoning)) == ("Hi", "hm")
+    assert tools(tally) == [("", "t", '{"a":1}')]
+    assert (usage(tally), tally.response_id) == ((329, 268, 5, None), "resp_1")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"type":7}', b'{"type":"message.delta","content":{}}', b"\xff"]
+)
+def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
+    reader = DIALECT.reader(Exchange())
+    assert reader.read("message.delta", data).kind == "malformed"
+    reader.read_body(data)
+
+
+def test_claims_its_path_alone() -> None:
+    assert DIALECT.claims(Exchange(path="/api/v1/chat")) == 5
+    assert DIALECT.claims(Exchange(path="/v1/chat")) == 0
+    assert DIALECT.claims(Exchange(path="/api/v1/chat/completions")) == 0
