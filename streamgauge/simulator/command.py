@@ -53,7 +53,7 @@ def simulate_command(
     ledger_rows: int,
     keep_text: bool,
     announce: Path | None,
-) -> None:
+) -> int:
     """Run a simulated LLM upstream that speaks every dialect.
 
     Requests choose a model (GET /v1/models); the header x-simulate forces what happens, for example
@@ -73,8 +73,4 @@ def simulate_command(
         keep_text=keep_text,
         announce=announce,
     )
-    try:
-        code = run(options)
-    except (OSError, ValueError) as e:
-        raise click.UsageError(str(e)) from None
-    raise SystemExit(code)
+    return run(options)
