@@ -12,15 +12,13 @@ from pathlib import Path
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 
 from analytics import endpoint as endpoints
 from analytics.endpoint import Endpoint
 from analytics.extensions import load
 from analytics.guard import Guard, NotAdmitted, one_line
 from analytics.serve import directive, lock_down
-
-
-_NOT_ARROW = ("INTERVAL", "TIME WITH TIME ZONE", "TIMETZ", "BIT", "UNION", "VARIANT", "GEOMETRY")
 
 
 class AskError(Exception):
@@ -142,10 +140,19 @@ class FileAsker:
 
 
 def frame(result: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """A result as polars sees it, with UUIDs as text, instants in UTC, and sums of integers as integers."""
-    if any(word in str(column[1]).upper() for column in result.description or () for word in _NOT_ARROW):
-        return _by_value(result)
-    found = result.pl()
+    """A result as polars sees it, with UUIDs as text, instants in UTC, intervals as durations, sums of integers as integers.
+
+    Raises Refused for a type that polars has not.
+    """
+    table = result.to_arrow_table()
+    for i, column in enumerate(table.schema):
+        if pa.types.is_interval(column.type):
+            table = table.set_column(i, column.name, _durations(table.column(i)))
+    try:
+        found = pl.from_arrow(table)
+    except (pl.exceptions.PolarsError, TypeError, ValueError) as e:
+        raise Refused(f"a column's type cannot be sent, cast it to VARCHAR: {e}".splitlines()[0]) from None
+    assert isinstance(found, pl.DataFrame)
     changed: list[pl.Expr] = []
     for name, kind in found.schema.items():
         if isinstance(kind, pl.Datetime) and kind.time_zone not in (None, "UTC"):
@@ -157,20 +164,13 @@ def frame(result: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     return found.with_columns(changed)
 
 
-def _by_value(result: duckdb.DuckDBPyConnection) -> pl.DataFrame:
-    """The slow way, for types that have no way through Arrow: intervals become durations, other oddities text."""
-    names = [column[0] for column in result.description or ()]
-    rows = result.fetchall()
-    columns = {}
-    for i, name in enumerate(names):
-        values = [row[i] for row in rows]
-        try:
-            columns[name] = pl.Series(name, values, strict=True)
-        except Exception:
-            columns[name] = pl.Series(name, [None if v is None else str(v) for v in values], pl.String)
-        if columns[name].dtype == pl.Object:
-            columns[name] = pl.Series(name, [None if v is None else str(v) for v in values], pl.String)
-    return pl.DataFrame(list(columns.values()))
+def _durations(column: pa.ChunkedArray) -> pa.Array:
+    """Intervals, whose months have no length of their own: DuckDB compares them as 30 days, so do we."""
+    micros = [
+        None if v is None else (v.months * 30 + v.days) * 86_400_000_000 + v.nanoseconds // 1000
+        for v in column.to_pylist()
+    ]
+    return pa.array(micros, pa.int64()).cast(pa.duration("us"))
 
 
 def _translated(error: duckdb.Error, to: Endpoint) -> AskError:

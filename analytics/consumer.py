@@ -188,7 +188,7 @@ class Consumer:
                     self.commit()
         if not entries:
             self._end_the_silent()
-        if self._due_in_s() <= 0:
+        if self._high and self._due_in_s() <= 0:
             self.commit()
         return bool(entries)
 
@@ -251,6 +251,8 @@ class Consumer:
 
     def _due_in_s(self) -> float:
         """Seconds until there is something to commit, as things are; at most 0.25, so that signals are heard."""
+        if not self._high:
+            return 0.25
         since_s = time.monotonic() - self._committed_s
         if self._finished:
             return max(self._pace.commit_interval_s, 3 * self._commit_cost_s) - since_s
@@ -378,7 +380,7 @@ class Consumer:
 
     def finish(self) -> None:
         """Commit what is finished and where we are; open streams stay open, in the log."""
-        if self._moved or self._finished or self._dead or self._open_is_stale:
+        if self._high and (self._moved or self._finished or self._dead or self._open_is_stale):
             self._opened_at_s = float("-inf")
             self.commit()
 

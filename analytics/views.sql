@@ -146,3 +146,14 @@ COMMENT ON VIEW stalls IS
 'One row per stall: an output gap above max(stall floor, factor x the stream''s median gap), as long as its events are kept.';
 COMMENT ON VIEW gateway_comparison IS
 'Gateways, providers and models side by side over the last 24 hours.';
+
+CREATE OR REPLACE VIEW taps AS
+SELECT tap, tap_worker, incarnation, started_at, last_alive_at, stopping AS stopped, counters FROM internal.taps;
+
+CREATE OR REPLACE VIEW counters AS
+SELECT name, value::BIGINT AS value FROM internal.totals;
+
+COMMENT ON VIEW taps IS
+'What each run of each tap worker last said of itself: its counters since its start, as JSON; stopped = it ended cleanly.';
+COMMENT ON VIEW counters IS
+'What analytics has counted since the file was made: entries, records, bytes and rows, by table; expired_* went by retention.';

@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, dt.timedelta):
-        return f"PT{value.total_seconds():g}S"
+        return f"PT{f'{value.total_seconds():.6f}'.rstrip('0').rstrip('.')}S"
     return str(value)
 
 

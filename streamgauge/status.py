@@ -1,0 +1,195 @@
+"""`streamgauge status`: every counter of the pipeline, and whether they reconcile."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from analytics.ask import AskError
+from analytics.ledger import (
+    Captured,
+    Ledger,
+    TableCounts,
+    Unread,
+    captured,
+    count_tables,
+    stored_among,
+    unread_in_folder,
+)
+from ingest.log.cursors import read_cursors
+from streamgauge.options import load, settings_options
+from streamgauge.reach import reach
+
+FLUSH_S = 0.4
+"""What a tap has captured is in the log within 100 ms, and then some for a busy machine."""
+PARTS = ("tap", "ship", "analyze", "dashboard")
+
+
+@click.command("status")
+@settings_options("data")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def status_command(data: Path | None, form: str) -> int:
+    """Show every counter, and whether captured = stored + in flight + lost. Exit code 0 if it does, 1 if not."""
+    folder = load({"data": data}).data
+    try:
+        said = gather(folder)
+    except AskError as e:
+        raise click.ClickException(str(e)) from None
+    click.echo(json.dumps(said, indent=1) if form == "json" else render(said))
+    return 0 if said["reconciles"] else 1
+
+
+def gather(data: Path) -> dict[str, Any]:
+    """Everything that can be known of the pipeline of a data folder. Raises AskError when its tables cannot be reached."""
+    unknown: list[str] = []
+    tap_file = _said_by(data, "tap")
+    before = _tap_ledger(tap_file)
+    if tap_file is not None and before is None:
+        unknown.append("the tap does not answer on its admin port")
+    if before is not None:
+        time.sleep(FLUSH_S)
+    with reach(data) as tables:
+        counts = count_tables(tables)
+        open_ids = {i for p in counts.positions for i in p.open_ids}
+        unread, notes = _unread(data, counts)
+        unknown += notes
+        new_ids = unread.stream_ids - open_ids
+        in_log = len(new_ids) - stored_among(tables, new_ids)
+    after = _tap_ledger(tap_file)
+    taken = captured(counts.taps, before, after, now_ms=int(time.time() * 1000))
+    ledger = Ledger(
+        captured=taken,
+        stored=counts.streams - counts.lost,
+        expired=counts.expired,
+        lost=counts.lost,
+        open=len(open_ids),
+        in_log=in_log,
+        unknown=(*taken.unknown, *unknown),
+    )
+    return _as_json(data, ledger, counts, unread, after or before)
+
+
+def _unread(data: Path, counts: TableCounts) -> tuple[Unread, list[str]]:
+    """What no table knows of yet, and what cannot be seen from here."""
+    notes: list[str] = []
+    log_dir = data / "log"
+    if not log_dir.is_dir():
+        return Unread(), notes
+    local_id = _text(log_dir / "id")
+    local = {p.partition: p.high for p in counts.positions if p.log_id == local_id}
+    shipped = read_cursors(log_dir).get("ship")
+    if shipped is not None:
+        local = shipped
+        notes.append("streams that wait in Kafka to be read are not counted")
+    unread = unread_in_folder(log_dir, local)
+    if not unread.complete:
+        notes.append("the log holds more than was looked through")
+    return unread, notes
+
+
+def _as_json(
+    data: Path, ledger: Ledger, counts: TableCounts, unread: Unread, tap: Mapping[str, int] | None
+) -> dict[str, Any]:
+    taken: Captured = ledger.captured
+    return {
+        "reconciles": ledger.reconciles,
+        "captured": taken.at_least,
+        "captured_at_most": taken.at_most,
+        "stored": ledger.stored,
+        "expired": ledger.expired,
+        "in_flight": ledger.open + ledger.in_log,
+        "open": ledger.open,
+        "in_log": ledger.in_log,
+        "lost": ledger.lost,
+        "unknown": list(ledger.unknown),
+        "parts": {name: said["pid"] for name in PARTS if (said := _said_by(data, name)) is not None},
+        "tap": dict(tap) if tap is not None else None,
+        "tap_runs": [
+            {
+                "tap": t.tap,
+                "worker": t.worker,
+                "incarnation": t.incarnation,
+                "stopped": t.stopped,
+                "counters": dict(t.counters),
+            }
+            for t in counts.taps
+        ],
+        "log": {
+            "unread_entries": unread.entries,
+            "unread_bytes": unread.bytes,
+            "partitions": {
+                p.partition: {"high": p.high, "low": p.low, "open": len(p.open_ids)} for p in counts.positions
+            },
+        },
+        "analytics": dict(counts.counters),
+        "tables": {
+            name: getattr(counts, name)
+            for name in ("streams", "events", "open_streams", "losses", "dead_letters")
+        },
+        "losses_by_cause": dict(counts.losses_by_cause),
+    }
+
+
+def render(said: Mapping[str, Any]) -> str:
+    """The account for people."""
+    most = said["captured_at_most"]
+    bound = "" if most == said["captured"] else f" to {most}" if most is not None else " or more"
+    lines = [
+        f"captured {said['captured']}{bound} streams",
+        f"  stored    {said['stored']:>10}"
+        + (f"  (and {said['expired']} expired)" if said["expired"] else ""),
+        f"  in flight {said['in_flight']:>10}  ({said['open']} open, {said['in_log']} in the log)",
+        f"  lost      {said['lost']:>10}",
+        "the counters reconcile" if said["reconciles"] else "the counters DO NOT reconcile",
+        *(f"not known: {note}" for note in said["unknown"]),
+    ]
+    for title, numbers in (
+        ("tap", said["tap"]),
+        ("log", {k: v for k, v in said["log"].items() if k != "partitions"}),
+        ("analytics", said["analytics"]),
+        ("tables (rows)", said["tables"]),
+        ("losses by cause", said["losses_by_cause"]),
+        ("parts (pid)", said["parts"]),
+    ):
+        if numbers:
+            lines += ["", title]
+            lines += [
+                f"  {name:<28} {value:>14}"
+                for name, value in sorted(numbers.items())
+                if not isinstance(value, dict)
+            ]
+    return "\n".join(lines)
+
+
+def _said_by(data: Path, part: str) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        said = json.loads((data / "run" / f"{part}.json").read_text())
+        if isinstance(said, dict) and "pid" in said:
+            return said
+    return None
+
+
+def _tap_ledger(tap: Mapping[str, Any] | None) -> dict[str, int] | None:
+    if tap is None:
+        return None
+    try:
+        with urllib.request.urlopen(f"{tap['admin']}/ledger", timeout=5) as answer:  # noqa: S310  our own tap's URL
+            said: dict[str, int] = json.load(answer)
+    except (OSError, ValueError, KeyError):
+        return None
+    return said if isinstance(said.get("streams_opened"), int) else None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
