@@ -1,0 +1,430 @@
+"""Chat and text completion chunks: what every field means, and that the quick way says what the long way says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analytics.dialects.openai_chat import DIALECT as CHAT
+from analytics.dialects.openai_choices import ChoicesReader
+from analytics.dialects.openai_completions import DIALECT as COMPLETIONS
+from analytics.dialects.shape import Delta, Exchange, Reading, ToolFragment
+from analytics.sse import Event
+from analytics.stencil import Stencil
+from tests.analytics.corpus import recordings
+from tests.analytics.dialects.transcript import events, full, read, read_body, readings, split, tools
+
+
+def chunk(delta: Any = None, finish: Any = None, index: Any = 0, **top: Any) -> dict[str, Any]:
+    choice = {"index": index, "delta": delta, "finish_reason": finish, **top.pop("choice", {})}
+    return {"id": "c-1", "object": "chat.completion.chunk", "model": "m-1", "choices": [choice], **top}
+
+
+def test_content_as_a_list_of_typed_parts() -> None:
+    found = read(
+        CHAT,
+        events(
+            chunk(
+                {
+                    "content": [
+                        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}], "closed": True}
+                    ]
+                }
+            ),
+            chunk({"content": [{"type": "text", "text": "A"}, {"type": "reference", "reference_ids": [1]}]}),
+            chunk({"content": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "."}]}]}),
+            chunk({"content": "B"}, "stop"),
+        ),
+    )
+    assert (str(found.first_choice.text), str(found.first_choice.reasoning)) == ("AB", "Hm.")
+    assert found.events.kind == ["reasoning", "text", "reasoning", "text"]
+
+
+def test_tool_calls_without_an_index_are_told_apart_by_id() -> None:
+    calls = [{"id": n, "function": {"name": f"f{n}", "arguments": "{}"}} for n in ("a", "b")]
+    assert tools(read(CHAT, events(chunk({"tool_calls": calls}, "tool_calls")))) == [
+        ("a", "fa", "{}"),
+        ("b", "fb", "{}"),
+    ]
+
+
+def test_tool_call_pieces_without_index_and_id_belong_to_the_last_call() -> None:
+    found = read(
+        CHAT,
+        events(
+            chunk({"tool_calls": [{"id": "a", "function": {"name": "f", "arguments": ""}}]}),
+            chunk({"tool_calls": [{"function": {"arguments": '{"x"'}}]}),
+            chunk({"tool_calls": [{"id": None, "function": {"name": None, "arguments": ":1}"}}]}),
+        ),
+    )
+    assert tools(found) == [("a", "f", '{"x":1}')]
+
+
+def test_an_index_used_again_by_another_id_and_name_is_another_call() -> None:
+    found = read(
+        CHAT,
+        events(
+            chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]}),
+            chunk({"tool_calls": [{"index": 0, "id": "b", "function": {"name": "f", "arguments": "{"}}]}),
+            chunk({"tool_calls": [{"index": 0, "id": "", "function": {"arguments": "}"}}]}),
+        ),
+    )
+    assert tools(found) == [("a", "f", "{}"), ("b", "f", "{}")]
+
+
+def test_an_id_repeated_on_every_piece_is_one_call() -> None:
+    piece = {"index": 0, "id": "a", "type": "function"}
+    found = read(
+        CHAT,
+        events(
+            chunk({"tool_calls": [{**piece, "function": {"name": "f", "arguments": ""}}]}),
+            chunk({"tool_calls": [{**piece, "function": {"name": "f", "arguments": "{"}}]}),
+            chunk({"tool_calls": [{**piece, "function": {"name": "", "arguments": "}"}}]}),
+        ),
+    )
+    assert tools(found) == [("a", "f", "{}")]
+    assert (found.output_event_count, found.content_event_count) == (3, 2)
+
+
+def test_arguments_as_an_object_are_its_json() -> None:
+    answer = readings(
+        CHAT, events(chunk({"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}))
+    )[0]
+    assert answer.fragments is not None
+    assert answer.fragments[0].tools == [ToolFragment("name:f:0", "", "f", '{"x":1}', True)]
+
+
+def test_custom_tool_and_legacy_function_call() -> None:
+    custom = chunk(
+        {"tool_calls": [{"index": 0, "id": "a", "type": "custom", "custom": {"name": "sh", "input": "ls"}}]}
+    )
+    assert tools(read(CHAT, events(custom))) == [("a", "sh", "ls")]
+    found = read(
+        CHAT,
+        events(
+            chunk({"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": ""}}),
+            chunk({"function_call": {"arguments": "{}"}}),
+            chunk({}, "function_call"),
+        ),
+    )
+    assert tools(found) == [("", "f", "{}")]
+
+
+def test_audio_is_output() -> None:
+    found = read(
+        CHAT,
+        events(
+            chunk({"audio": {"id": "audio_1", "transcript": "Hello"}}),
+            chunk({"audio": {"data": "UklGRg=="}}),
+            chunk({"audio": {"expires_at": 1}}, "stop"),
+        ),
+    )
+    assert found.events.kind == ["audio", "audio", "finish"]
+    assert found.events.chars == [5, 8, 0]
+
+
+def test_tokens_of_an_event_are_counted_by_logprobs_and_token_ids() -> None:
+    def entries(count: int) -> list[dict[str, Any]]:
+        return [{"token": "x", "logprob": -1, "bytes": None, "top_logprobs": []}] * count
+
+    found = read(
+        CHAT,
+        events(
+            chunk({"content": "a"}, choice={"logprobs": {"content": entries(3), "refusal": None}}),
+            chunk({"refusal": "b"}, choice={"logprobs": {"content": None, "refusal": entries(2)}}),
+            chunk({"content": "c"}, choice={"token_ids": [1, 2, 3, 4], "logprobs": None}),
+            chunk({"content": "d"}, choice={"logprobs": {"content": [], "refusal": []}}),
+        ),
+    )
+    assert found.events.tokens == [3, 2, 4, None]
+
+
+def test_text_beside_delta_is_the_same_again() -> None:
+    found = read(
+        CHAT,
+        events(chunk({"content": "a"}, choice={"text": "a"}), chunk({"content": "b"}, choice={"text": "b"})),
+    )
+    assert str(found.first_choice.text) == "ab"
+
+
+def test_message_beside_delta_is_the_same_again() -> None:
+    found = read(
+        CHAT,
+        events(
+            chunk({"content": "a"}, choice={"message": {"content": "a"}}),
+            chunk({"content": "b"}, choice={"message": {"content": "ab"}}),
+            chunk(None, "stop", choice={"message": {"content": "ab"}}),
+        ),
+    )
+    assert (str(found.first_choice.text), found.content_event_count) == ("ab", 2)
+
+
+def test_message_alone_is_the_answer() -> None:
+    found = read(
+        CHAT,
+        events(
+            {
+                "object": "chat.completion",
+                "choices": [{"message": {"content": "ab"}, "finish_reason": "stop"}],
+            }
+        ),
+    )
+    assert (str(found.first_choice.text), found.finish_reason) == ("ab", "stop")
+
+
+def test_usage_inside_a_choice() -> None:
+    found = read(
+        CHAT, events(chunk({}, "stop", choice={"usage": {"prompt_tokens": 3, "completion_tokens": 4}}))
+    )
+    assert found.usage is not None
+    assert (found.usage.input_tokens, found.usage.output_tokens) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ({"prompt_tokens": 1, "completion_tokens": 2}, (1, 2, None, None)),
+        ({"prompt_tokens": 1, "completion_tokens": 2, "completion_tokens_details": {"reasoning_tokens": 1}}, (1, 2, 1, None)),
+        ({"prompt_tokens": 5, "completion_tokens": 2, "prompt_cache_hit_tokens": 4}, (5, 2, None, 4)),
+        ({"prompt_tokens": 5, "completion_tokens": 2, "cached_tokens": 3}, (5, 2, None, 3)),
+        ({"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}}, (5, 2, None, 0)),
+        ({"prompt_tokens": "5", "completion_tokens": 2.0, "prompt_tokens_details": None}, (5, 2, None, None)),
+        ({"prompt_tokens": 5, "completion_tokens": None, "total_tokens": 5}, (5, None, None, None)),
+        ({"input_tokens": 5, "output_tokens": 6, "output_tokens_details": {"reasoning_tokens": 4}}, (5, 6, 4, None)),
+        # xAI's completion tokens leave out reasoning; the total tells
+        (
+            {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 31, "completion_tokens_details": {"reasoning_tokens": 20}},
+            (5, 26, 20, None),
+        ),
+    ],
+)  # fmt: skip
+def test_usage_is_normalised(raw: dict[str, Any], expected: tuple[int | None, ...]) -> None:
+    found = read(CHAT, events(chunk({}, "stop", usage=raw))).usage
+    assert found is not None
+    assert (
+        found.input_tokens,
+        found.output_tokens,
+        found.reasoning_tokens,
+        found.cached_input_tokens,
+    ) == expected
+    assert found.raw == raw
+
+
+def test_llama_cpp_timings_are_server_stats() -> None:
+    timings = {
+        "prompt_n": 7,
+        "prompt_ms": 20.5,
+        "predicted_per_second": 125.9,
+        "predicted_n": 8,
+        "cache_n": 27,
+    }
+    found = read(CHAT, events(chunk({}, "stop", timings=timings)))
+    assert [(s.name, s.value, s.unit) for _, s in found.server_stats] == [
+        ("prompt_n", 7, "tokens"),
+        ("prompt_ms", 20.5e6, "ns"),
+        ("predicted_per_second", 125.9, "tok/s"),
+        ("predicted_n", 8, "tokens"),
+        ("cache_n", 27, "tokens"),
+    ]
+    assert found.provider == "llama.cpp"
+
+
+def test_vllm_metrics_and_cerebras_time_info_are_server_stats() -> None:
+    found = read(
+        CHAT,
+        events(
+            chunk(
+                {},
+                "stop",
+                metrics={"time_to_first_token_ms": 12.5, "queue_time_ms": 1},
+                time_info={"queue_time": 0.5},
+            )
+        ),
+    )
+    assert {(s.source, s.name, s.value, s.unit) for _, s in found.server_stats} == {
+        ("metrics", "time_to_first_token_ms", 12.5e6, "ns"),
+        ("metrics", "queue_time_ms", 1e6, "ns"),
+        ("time_info", "queue_time", 0.5e9, "ns"),
+    }
+
+
+def test_ids_that_change_keep_the_first() -> None:
+    found = read(
+        CHAT,
+        events(chunk({"content": "a"}, id="", model=None), chunk({}, id="x"), chunk({}, id="y", model="z")),
+    )
+    assert (found.response_id, found.response_model) == ("x", "m-1")
+
+
+def test_text_completion_chunks() -> None:
+    def piece(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
+        return {
+            "id": "cmpl",
+            "object": "text_completion",
+            "model": "m",
+            "choices": [{"text": text, "index": 0, "finish_reason": finish, **more}],
+        }
+
+    body = events(
+        piece("One"),
+        piece(" two", logprobs={"tokens": ["t", "wo"], "token_logprobs": [-1, -2]}),
+        piece("", "stop"),
+        "[DONE]",
+    )
+    found = read(COMPLETIONS, body)
+    assert (str(found.first_choice.text), found.finish_reason, found.events.tokens) == (
+        "One two",
+        "stop",
+        [None, 2, None, None],
+    )
+    assert [COMPLETIONS.recognises("", event.data) for event in split(body)][:2] == [8, 8]
+    assert CHAT.recognises("", split(body)[0].data) < 5
+
+
+def test_a_whole_response_is_read_like_a_stream() -> None:
+    found = read_body(
+        CHAT,
+        {
+            "id": "c-9", "object": "chat.completion", "model": "m",
+            "choices": [
+                {"index": 0, "finish_reason": "tool_calls", "message": {
+                    "role": "assistant", "content": "Hi", "reasoning_content": "Hm", "refusal": None,
+                    "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+                }},
+            ],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3},
+        },
+    )  # fmt: skip
+    assert (found.response_id, found.response_model, found.finish_reason) == ("c-9", "m", "tool_calls")
+    assert (str(found.first_choice.text), str(found.first_choice.reasoning)) == ("Hi", "Hm")
+    assert tools(found) == [("a", "f", "{}")]
+    assert found.usage is not None
+    assert found.usage.output_tokens == 2
+    assert len(found.events) == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"[1]",
+        b"nonsense",
+        b'{"choices": 1}',
+        b'{"choices": [null, 1, []]}',
+        b'"x"',
+        b"null",
+    ],
+)
+def test_nonsense_is_never_an_exception(body: bytes) -> None:
+    read_body(CHAT, body)
+    read(CHAT, b"data: " + body + b"\n\n")
+
+
+@pytest.mark.parametrize("data", [b'{"choices": [', b"{'a': 1}", b"oops", b'{"a": 1} {"b": 2}'])
+def test_what_is_no_json_is_malformed(data: bytes) -> None:
+    assert readings(CHAT, b"data: " + data + b"\n\n")[0].kind == "malformed"
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b'{"choices":[{"index":0,"delta":{"content":"a\xffb"}}]}', "a\ufffdb"),
+        (b'{"choices":[{"index":0,"delta":{"content":"a\\ud83db"}}]}', "a?b"),
+        (b'{"choices":[{"index":0,"delta":{"content":"a\\ud83d\\ude00"}}]}', "a\U0001f600"),
+        (b'{"choices":[{"index":0,"delta":{"content":"ab"},"logprobs":NaN}]}', "ab"),
+        (b'{"choices":[{"index":"0","delta":{"content":"ab"}}]}', "ab"),
+        (b'{"choices":[{"index":0,"delta":{"content":"ab","role":7,"tool_calls":"x","refusal":[]}}]}', "ab"),
+        (b'{"choices":[{"delta":{"content":"ab"}}],"usage":"none"}', "ab"),
+        (b'{"choices":[{"delta":"ab"}]}', "ab"),
+        (b'\xef\xbb\xbf{"choices":[{"delta":{"content":"ab"}}]}', "ab"),
+    ],
+)
+def test_broken_text_and_odd_types_are_read_as_far_as_they_go(data: bytes, text: str) -> None:
+    answer = readings(CHAT, b"data: " + data + b"\n\n")[0]
+    assert answer.fragments is not None
+    assert answer.fragments[0].text == text
+
+
+# -- the quick way and the long way ----------------------------------------------------------------------------------------
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 5) | st.sampled_from(["", "a", "stop", '"quoted"', "é", "\\", "\n"]),
+    lambda inner: st.lists(inner, max_size=2)
+    | st.dictionaries(st.sampled_from(["type", "text", "content", "index", "id", "function", "arguments"]), inner, max_size=3),
+    max_leaves=4,
+)  # fmt: skip
+texts = st.sampled_from([None, "", "a", "bc", 'say "x"', "\u00e9\u2028", "tab\t", "{}"])
+deltas = st.one_of(
+    st.fixed_dictionaries({"content": texts}),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "role": st.just("assistant"), "content": texts | json_values, "reasoning_content": texts, "reasoning": texts,
+            "refusal": texts, "tool_calls": json_values, "audio": json_values, "function_call": json_values,
+            "reasoning_details": json_values, "reasoning_text": texts | json_values,
+        },
+    ),
+)  # fmt: skip
+plain = st.builds(lambda text: chunk({"content": text}), texts)
+odd = st.builds(
+    lambda delta, finish, index, more, top: chunk(delta, finish, index, choice=more, **top),
+    deltas | json_values,
+    st.sampled_from([None, "", "stop"]) | json_values,
+    st.sampled_from([0, 0, 0, 1, None, "1", -1, True, 10**9]),
+    st.dictionaries(st.sampled_from(["logprobs", "message", "text", "token_ids", "error", "usage"]), json_values, max_size=2),
+    st.dictionaries(
+        st.sampled_from(["usage", "error", "id", "model", "timings", "x_groq", "perf_metrics", "metrics", "choices", "object"]),
+        json_values,
+        max_size=2,
+    ),
+)  # fmt: skip
+
+
+def _plainly(answer: Reading | Delta) -> Any:
+    """The answer in its long form; what names an event with output is its output."""
+    reading = full(answer)
+    if any(f.text or f.reasoning or f.refusal or f.tools or f.audio_chars for f in reading.fragments or ()):
+        reading.kind = "text"
+    return msgspec.to_builtins(reading)
+
+
+@settings(max_examples=300)
+@given(sent=st.lists(plain | plain | odd, max_size=12), cut=st.integers(0, 12))
+def test_the_quick_way_says_what_the_long_way_says(sent: list[dict[str, Any]], cut: int) -> None:
+    batch = [Event("", json.dumps(item).encode(), n, n) for n, item in enumerate(sent)]
+    long, quick, stencil = ChoicesReader(), ChoicesReader(), Stencil(ChoicesReader())
+    expected = [_plainly(long.read(event.name, event.data)) for event in batch]
+    assert [_plainly(a) for part in (batch[:cut], batch[cut:]) for a in quick.read_many(part)] == expected
+    assert [_plainly(a) for part in (batch[:cut], batch[cut:]) for a in stencil.read_many(part)] == expected
+
+
+@pytest.mark.parametrize(
+    "recording", [r for r in recordings() if r.folder.endswith(("_chat", "_completions"))], ids=str
+)
+def test_recorded_streams_are_read_alike_both_ways(recording: Any) -> None:
+    batch = split(recording.body.read_bytes())
+    long, stencil = ChoicesReader(), Stencil(ChoicesReader())
+    assert [_plainly(a) for a in stencil.read_many(batch)] == [
+        _plainly(long.read(e.name, e.data)) for e in batch
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "chat", "completions"),
+    [
+        ("/v1/chat/completions", 5, 0),
+        ("/openai/deployments/x/chat/completions?api-version=1", 5, 0),
+        ("/v1/completions", 0, 5),
+        ("/inference/v1/completions/", 0, 5),
+        ("/v1/messages", 0, 0),
+    ],
+)
+def test_claims_by_path(path: str, chat: int, completions: int) -> None:
+    assert (CHAT.claims(Exchange(path=path)), COMPLETIONS.claims(Exchange(path=path))) == (chat, completions)
