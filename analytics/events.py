@@ -52,21 +52,18 @@ def event_frame(finished: Sequence[FinishedStream]) -> EventFrame:
                     extra_choices.append(choice)
         counts.append(count)
         total += count
-    owners = pl.DataFrame(
-        {"stream_id": [s.stream_id for s in finished], "index": range(len(finished)), "count": counts},
-        schema={"stream_id": pl.String, "index": pl.UInt32, "count": pl.UInt32},
-    ).filter(pl.col("count") > 0)
-    seqs = owners.select(
-        pl.col("stream_id").repeat_by("count"),
-        pl.col("index").repeat_by("count"),
-        pl.int_ranges(0, pl.col("count"), dtype=pl.Int32).alias("seq"),
-    ).explode("stream_id", "index", "seq")
-    columns_of = [seqs["stream_id"], seqs["seq"]]
+    ids: list[str] = []
+    index: list[int] = []
+    seqs: list[int] = []
+    for i, count in enumerate(counts):
+        ids += [finished[i].stream_id] * count
+        index += [i] * count
+        seqs += range(count)
+    columns_of = [pl.Series("stream_id", ids, pl.String), pl.Series("seq", seqs, pl.Int32)]
     columns_of += [_series(name, lists[name]) for name in _LISTS]
-    rows = pl.DataFrame(columns_of)
     return EventFrame(
-        rows=rows.select(EVENTS.keys()),
-        stream=seqs["index"],
+        rows=pl.DataFrame(columns_of),
+        stream=pl.Series("stream", index, pl.UInt32),
         extra=pl.DataFrame(
             {"row": extra_rows, "choice": extra_choices},
             schema={"row": pl.UInt32, "choice": pl.Int64},

@@ -27,8 +27,9 @@ import polars as pl
 from analytics.events import event_frame
 from analytics.request import operation_of, request_id_of, worker_of
 from analytics.stream import FinishedStream
-from analytics.tables import SERVER_STATS, STREAMS, USAGE_REPORTS, frame
-from analytics.timing import Timings, timings_of
+from analytics.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
+from analytics.timing import timings
+from analytics.timing_plain import Timing
 
 MAX_WORD_CHARS = 256
 _MAX_COUNT = 2**62
@@ -38,9 +39,11 @@ def measure(
     finished: Sequence[FinishedStream], *, stall_floor_ns: int = 500_000_000, stall_factor: float = 5.0
 ) -> dict[str, pl.DataFrame]:
     """The rows of finished streams, by table; columns and types are those of schema.sql."""
+    if not finished:
+        return {table: rows.clear() for table, rows in _EMPTY.items()}
     events = event_frame(finished)
-    timings = timings_of(events, len(finished), stall_floor_ns=stall_floor_ns, stall_factor=stall_factor)
-    rows = [_row(stream, timings, i) for i, stream in enumerate(finished)]
+    found = timings(events, finished, stall_floor_ns=stall_floor_ns, stall_factor=stall_factor)
+    rows = [_row(stream, timing) for stream, timing in zip(finished, found, strict=True)]
     return {
         "streams": frame(STREAMS, {name: [row.get(name) for row in rows] for name in STREAMS}),
         "events": events.rows,
@@ -49,7 +52,7 @@ def measure(
     }
 
 
-def _row(stream: FinishedStream, timings: Timings, i: int) -> dict[str, Any]:
+def _row(stream: FinishedStream, timing: Timing) -> dict[str, Any]:
     row = {
         "stream_id": stream.stream_id,
         "started_at": stream.started_wall_ns // 1000,
@@ -67,7 +70,7 @@ def _row(stream: FinishedStream, timings: Timings, i: int) -> dict[str, Any]:
         row["response_id"] = _word(decoder.response_id)
         row["response_model"] = _word(decoder.response_model)
         if not stream.lost:
-            _add_body(row, stream, timings, i)
+            _add_body(row, stream, timing)
     return row
 
 
@@ -107,7 +110,7 @@ def _add_verdict(row: dict[str, Any], stream: FinishedStream) -> None:
     row["aborted_after_terminal"] = None if stream.lost else verdict.aborted_after_terminal
 
 
-def _add_body(row: dict[str, Any], stream: FinishedStream, timings: Timings, i: int) -> None:
+def _add_body(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> None:
     """What the body said. Only for streams without a hole."""
     decoder = stream.decoder
     assert decoder is not None
@@ -116,7 +119,7 @@ def _add_body(row: dict[str, Any], stream: FinishedStream, timings: Timings, i: 
     row["ttfc_ns"] = decoder.first_event_ns
     row["ttft_ns"] = decoder.first_output_ns
     row["ttfo_ns"] = decoder.first_nonreasoning_output_ns
-    row["ttst_ns"] = timings.ttst_ns[i]
+    row["ttst_ns"] = timing.ttst_ns
     if stream.uncaptured_bytes:
         return
     kinds = decoder.events.kind
@@ -131,14 +134,14 @@ def _add_body(row: dict[str, Any], stream: FinishedStream, timings: Timings, i: 
     for name in (
         "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness",
     ):  # fmt: skip
-        row[name] = getattr(timings, name)[i]
-    _add_tokens(row, stream, timings, i)
+        row[name] = getattr(timing, name)
+    _add_tokens(row, stream, timing)
     if stream.capture_content:
         row["output_text"] = _text(decoder.text)
         row["reasoning_text"] = _text(decoder.reasoning)
 
 
-def _add_tokens(row: dict[str, Any], stream: FinishedStream, timings: Timings, i: int) -> None:
+def _add_tokens(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> None:
     """Tokens, and the rates made of them."""
     decoder = stream.decoder
     assert decoder is not None
@@ -150,25 +153,26 @@ def _add_tokens(row: dict[str, Any], stream: FinishedStream, timings: Timings, i
         row["cached_input_tokens"] = _count(usage.cached_input_tokens)
         row["output_tokens"], row["reasoning_tokens"] = output, reasoning
         row["token_source"] = decoder.usage_source
-        if output is not None and (stream.verdict.outcome == "ok" or _usage_is_whole(stream, timings, i)):
+        if output is not None and (stream.verdict.outcome == "ok" or _usage_is_whole(stream, timing)):
             n = output if not reasoning or decoder.reasoning_seen else output - reasoning
-    if row.get("output_tokens") is None and timings.listed_tokens[i] is not None:
-        row["output_tokens"] = n = timings.listed_tokens[i]
+    listed = _count(timing.listed_tokens)
+    if row.get("output_tokens") is None and listed is not None:
+        row["output_tokens"] = n = listed
         row["token_source"] = row.get("token_source") or "chunks"
     if n is None or n < 0 or decoder.last_output_ns is None:
         return
     if decoder.last_output_ns > 0:
         row["tps_e2e"] = n * 1e9 / decoder.last_output_ns
-    span_ns = timings.span_ns[i]
+    span_ns = timing.span_ns
     if n >= 2 and span_ns is not None:
         row["itl_ns"] = span_ns / (n - 1)
         row["tps_user"] = 1e9 * (n - 1) / span_ns if span_ns else None
 
 
-def _usage_is_whole(stream: FinishedStream, timings: Timings, i: int) -> bool:
+def _usage_is_whole(stream: FinishedStream, timing: Timing) -> bool:
     """Whether the last count of output tokens came with or after the last output."""
     assert stream.decoder is not None
-    last = timings.last_output_seq[i]
+    last = timing.last_output_seq
     reports = stream.decoder.usage_reports
     return last is None or any(
         seq >= last for seq, _, usage in reversed(reports) if usage.output_tokens is not None
@@ -202,6 +206,14 @@ def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
             "raw": [_text(stat.raw) for _, _, stat in found],
         },
     )
+
+
+_EMPTY = {
+    "streams": frame(STREAMS, dict.fromkeys(STREAMS, ())),
+    "events": frame(EVENTS, dict.fromkeys(EVENTS, ())),
+    "usage_reports": frame(USAGE_REPORTS, dict.fromkeys(USAGE_REPORTS, ())),
+    "server_stats": frame(SERVER_STATS, dict.fromkeys(SERVER_STATS, ())),
+}
 
 
 def _count(value: int | None) -> int | None:

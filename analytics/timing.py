@@ -7,43 +7,43 @@ Definitions (docs/metrics.md), each over the output events a1…aM of a stream:
 - A stall is a gap above max(`stall_floor_ns`, `stall_factor` × the stream's median gap).
 - Burstiness is the share of output bytes that came in the largest read, or in reads at most 1 ms after or before another one
   with output. Output bytes are the data bytes of output events, by the read that completed them.
+
+A small batch goes to `analytics.timing_plain`, which computes the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import polars as pl
 
 from analytics.dialects.shape import OUTPUT_KINDS
 from analytics.events import EventFrame
+from analytics.stream import FinishedStream
+from analytics.timing_plain import BURST_NS, NOTHING, Timing, timing_of
 
-BURST_NS = 1_000_000
-"""Reads no further apart than this came as one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """One value for each stream of the batch, None = unknown or undefined."""
-
-    ttst_ns: list[int | None]
-    span_ns: list[int | None]
-    """aM - a1; None with several choices or M < 2."""
-    last_output_seq: list[int | None]
-    icl_p50_ns: list[float | None]
-    icl_p95_ns: list[float | None]
-    icl_p99_ns: list[float | None]
-    icl_max_ns: list[int | None]
-    stall_count: list[int | None]
-    """0 when there was output but no gap; None without output."""
-    stalled_ns: list[int | None]
-    burstiness: list[float | None]
-    listed_tokens: list[int | None]
-    """Sum of the tokens that the events list; None unless every output event does."""
+FEW_EVENTS = 5_000
+"""Up to so many events plain Python is quicker than the set-up of polars' queries (about 10 ms)."""
 
 
-def timings_of(events: EventFrame, streams: int, *, stall_floor_ns: int, stall_factor: float) -> Timings:
-    """The timings of a batch of `streams` streams."""
+def timings(
+    events: EventFrame, finished: Sequence[FinishedStream], *, stall_floor_ns: int, stall_factor: float
+) -> list[Timing]:
+    """The timing of each stream of a batch."""
+    if len(events.rows) <= FEW_EVENTS:
+        return [
+            timing_of(s.decoder.events, stall_floor_ns=stall_floor_ns, stall_factor=stall_factor)
+            if s.decoder is not None
+            else NOTHING
+            for s in finished
+        ]
+    return timings_of_many(events, len(finished), stall_floor_ns=stall_floor_ns, stall_factor=stall_factor)
+
+
+def timings_of_many(
+    events: EventFrame, streams: int, *, stall_floor_ns: int, stall_factor: float
+) -> list[Timing]:
+    """The timings of a batch of `streams` streams, by polars."""
     every = events.rows.select(
         events.stream.alias("stream"),
         pl.int_range(pl.len(), dtype=pl.UInt32).alias("row"),
@@ -52,38 +52,23 @@ def timings_of(events: EventFrame, streams: int, *, stall_floor_ns: int, stall_f
         pl.col("kind").is_in(OUTPUT_KINDS).alias("output"),
     )  # fmt: skip
     outputs = every.filter("output")
+    if outputs.is_empty():
+        return [NOTHING] * streams
+    gaps, by_choice = _gaps(outputs, events.extra)
     found = pl.DataFrame({"stream": range(streams)}, schema={"stream": pl.UInt32})
-    if not outputs.is_empty():
-        gaps, by_choice = _gaps(outputs, events.extra)
-        for part in (
-            _totals(every, outputs),
-            by_choice,
-            _quantiles(gaps, stall_floor_ns, stall_factor),
-            _burstiness(outputs),
-        ):
-            found = found.join(part, on="stream", how="left", maintain_order="left")
-
-    def column(name: str) -> list:  # type: ignore[type-arg]
-        return found[name].to_list() if name in found.columns else [None] * streams
-
-    stalls = [
-        0 if c is None and last is not None else c
-        for c, last in zip(column("stall_count"), column("last_output_seq"), strict=True)
-    ]
-    stalled = [0 if c == 0 else ns for c, ns in zip(stalls, column("stalled_ns"), strict=True)]
-    return Timings(
-        ttst_ns=column("ttst_ns"),
-        span_ns=column("span_ns"),
-        last_output_seq=column("last_output_seq"),
-        icl_p50_ns=column("icl_p50_ns"),
-        icl_p95_ns=column("icl_p95_ns"),
-        icl_p99_ns=column("icl_p99_ns"),
-        icl_max_ns=column("icl_max_ns"),
-        stall_count=stalls,
-        stalled_ns=stalled,
-        burstiness=column("burstiness"),
-        listed_tokens=column("listed_tokens"),
-    )
+    for part in (
+        _totals(every, outputs),
+        by_choice,
+        _quantiles(gaps, stall_floor_ns, stall_factor),
+        _burstiness(outputs),
+    ):
+        found = found.join(part, on="stream", how="left", maintain_order="left")
+    no_gap = pl.col("stall_count").is_null() & pl.col("last_output_seq").is_not_null()
+    rows = found.with_columns(
+        pl.when(no_gap).then(0).otherwise("stall_count").alias("stall_count"),
+        pl.when(no_gap).then(0).otherwise("stalled_ns").alias("stalled_ns"),
+    ).select(Timing._fields)
+    return [Timing(*row) for row in rows.iter_rows()]
 
 
 def _totals(every: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:

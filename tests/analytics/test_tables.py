@@ -1,0 +1,33 @@
+"""The frames' columns are those of schema.sql."""
+
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+
+from analytics import tables
+
+SCHEMA = Path(__file__).parents[2] / "analytics" / "schema.sql"
+DUCKDB_TYPES = {
+    pl.String(): {"VARCHAR", "UUID"},
+    pl.Int64(): {"BIGINT"},
+    pl.Int32(): {"INTEGER"},
+    pl.Int16(): {"SMALLINT"},
+    pl.Float64(): {"DOUBLE"},
+    pl.Boolean(): {"BOOLEAN"},
+    pl.Datetime("us", "UTC"): {"TIMESTAMP WITH TIME ZONE"},
+}
+
+
+@pytest.mark.parametrize(
+    "table", ["streams", "events", "open_streams", "usage_reports", "server_stats", "losses"]
+)
+def test_columns_and_types_are_those_of_the_schema(table: str) -> None:
+    con = duckdb.connect()
+    con.execute(SCHEMA.read_text())
+    described = con.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall()
+    columns: tables.Columns = getattr(tables, table.upper())
+    assert list(columns) == [name for name, _ in described]
+    for name, kind in described:
+        assert kind in DUCKDB_TYPES[columns[name]], name
