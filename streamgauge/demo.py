@@ -29,7 +29,7 @@ import click
 import uvloop
 
 from analytics.ask import Asker, AskError
-from streamgauge.settings import split_address
+from ingest.tap_options import split_address
 from streamgauge.simulator.audit import STREAM_COLUMNS, Discrepancy, audit, tally
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.remote import RemoteLedger

@@ -4,12 +4,62 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 if TYPE_CHECKING:
     from analytics.consume import AnalyzeOptions
     from dashboard.launch import DashboardOptions
     from ingest.ship import ShipOptions
-    from ingest.tap import TapOptions
+    from ingest.tap_options import TapOptions
     from streamgauge.settings import Settings
+
+
+def tap_options(settings: Settings) -> TapOptions:
+    """For `tap`."""
+    from ingest.headers import Forwarding
+    from ingest.tap_options import TapOptions
+
+    return TapOptions(
+        upstreams=settings.upstream,
+        data=settings.data,
+        listen=settings.listen,
+        admin=settings.admin,
+        tap_name=settings.tap_name,
+        workers=settings.workers,
+        client_key=settings.client_key.get_secret_value().encode() if settings.client_key else None,
+        log_cap_bytes=settings.log_cap,
+        queue_bytes=settings.tap_queue,
+        connect_timeout_s=settings.connect_timeout,
+        headers_timeout_s=settings.headers_timeout,
+        idle_timeout_s=settings.idle_timeout,
+        idle_output_timeout_s=settings.idle_output_timeout,
+        max_request_bytes=settings.max_request_bytes,
+        drain_timeout_s=settings.drain_timeout,
+        forwarding=Forwarding(
+            x_forwarded=not settings.no_x_forwarded, via=settings.via, preserve_host=settings.preserve_host
+        ),
+        upstream_ca=settings.upstream_ca,
+        upstream_cert=settings.upstream_cert,
+        upstream_key=settings.upstream_key,
+        tls_cert=settings.tls_cert,
+        tls_key=settings.tls_key,
+    )
+
+
+def ship_options(settings: Settings) -> ShipOptions:
+    """For `ship`. Raises click.UsageError when there is nowhere to ship to."""
+    from ingest.ship import ShipOptions
+
+    if settings.kafka is None:
+        raise click.UsageError(
+            "ship needs a broker: --kafka HOST:PORT", click.get_current_context(silent=True)
+        )
+    return ShipOptions(
+        data=settings.data,
+        brokers=settings.kafka,
+        topic=settings.kafka_topic,
+        kafka_options=settings.kafka_options,
+    )
 
 
 def analyze_options(settings: Settings) -> AnalyzeOptions:

@@ -20,22 +20,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from ingest.tap_options import split_address
 from ingest.upstreams import Upstream, parse_upstreams
 
 CONFIG_FILE = "streamgauge.toml"
-
-
-def _address(value: str) -> str:
-    host, _, port = value.rpartition(":")
-    if not host or not port.isdigit() or not 0 <= int(port) <= 65535:
-        raise ValueError(f"{value!r} is not HOST:PORT, such as 127.0.0.1:4100 or [::1]:4100")
-    return value
-
-
-def split_address(value: str) -> tuple[str, int]:
-    """("127.0.0.1", 4100) from "127.0.0.1:4100"; an IPv6 host loses its brackets."""
-    host, _, port = value.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 class Settings(BaseSettings):
@@ -110,13 +98,37 @@ class Settings(BaseSettings):
     idle_timeout: float = Field(
         default=0.0, ge=0, description="Seconds of silence in mid-stream; 0 = no limit."
     )
+    idle_output_timeout: float = Field(
+        default=0.0,
+        ge=0,
+        description="As --idle-timeout, but comments (heartbeats) do not count as life; 0 = no limit.",
+    )
+    max_request_bytes: int = Field(
+        default=0, ge=0, description="A larger request body is answered 413; 0 = no limit."
+    )
     drain_timeout: float = Field(
         default=20.0,
         ge=0,
         description="Seconds that open streams may go on after SIGTERM; then they are ended.",
     )
     upstream_ca: Path | None = Field(
-        default=None, description="PEM file of CAs to trust for https upstreams."
+        default=None, description="PEM file of the CAs to trust for https upstreams, instead of the system's."
+    )
+    upstream_cert: Path | None = Field(
+        default=None, description="PEM file of the client certificate (and key) shown to https upstreams."
+    )
+    upstream_key: Path | None = Field(
+        default=None, description="PEM file of that certificate's key, when apart."
+    )
+    tls_cert: Path | None = Field(
+        default=None, description="PEM file of the certificate shown to clients: the tap then speaks https."
+    )
+    tls_key: Path | None = Field(default=None, description="PEM file of that certificate's key.")
+    no_x_forwarded: bool = Field(default=False, description="Send no X-Forwarded-* headers upstream.")
+    via: bool = Field(default=False, description="Send a Via header upstream.")
+    preserve_host: bool = Field(
+        default=False,
+        description="Send the client's Host header upstream instead of the upstream's own name.",
     )
     stall_floor: float = Field(default=0.5, gt=0, description="Seconds: no gap below this is a stall.")
     stall_factor: float = Field(
@@ -146,13 +158,14 @@ class Settings(BaseSettings):
     @field_validator("listen", "admin")
     @classmethod
     def _addresses(cls, value: str) -> str:
-        return _address(value)
+        split_address(value)
+        return value
 
     @field_validator("kafka")
     @classmethod
     def _brokers(cls, value: str | None) -> str | None:
         for broker in (value or "").split(",") if value else ():
-            _address(broker)
+            split_address(broker)
         return value
 
     @classmethod
