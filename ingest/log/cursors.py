@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ingest.log.segments import LogInUse, hold, list_segments, make_folder, remove_files
@@ -33,6 +34,7 @@ class Cursors:
     def __init__(self, log_dir: Path, name: str, *, sole: bool = False) -> None:
         if not _READER.fullmatch(name):
             raise ValueError(f"{name!r} is not a name for a reader: letters, digits, '.', '_' and '-' only")
+        self._log_dir = log_dir
         self._path = log_dir / "readers" / f"{name}.json"
         make_folder(self._path.parent)
         self._lock = hold(
@@ -47,13 +49,19 @@ class Cursors:
         """Entries before this offset are released."""
         return self._offsets.get(partition, 0)
 
-    def advance(self, partition: str, offset: int) -> bool:
-        """Move a cursor forward; whether it moved."""
+    def advance(self, partition: str, offset: int) -> int:
+        """Move a cursor forward and unlink what may go then; how many segments went."""
         if offset <= self.get(partition):
-            return False
+            return 0
         self._offsets[partition] = offset
-        self._save()
-        return True
+        try:
+            self._save()
+        except OSError:
+            # The disk is full, and what this releases makes room. A cursor that is lost meanwhile only means duplicates.
+            gone = trim(self._log_dir, partition, {self._path.stem: offset})
+            self._save()
+            return gone
+        return trim(self._log_dir, partition)
 
     def close(self) -> None:
         os.close(self._lock)
@@ -77,9 +85,13 @@ class Cursors:
     def _save(self) -> None:
         making = self._path.with_suffix(".new")
         descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(self._offsets, file)
-        making.replace(self._path)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(self._offsets, file)
+            making.replace(self._path)
+        except BaseException:
+            making.unlink(missing_ok=True)
+            raise
 
 
 def _load(path: Path) -> dict[str, int]:
@@ -98,9 +110,13 @@ def read_cursors(log_dir: Path) -> dict[str, dict[str, int]]:
     return {path.stem: _load(path) for path in sorted((log_dir / "readers").glob("*.json"))}
 
 
-def lowest_cursor(log_dir: Path, partition: str) -> int | None:
-    """Entries before this offset are released by every reader; None when no reader is known."""
-    return min((offsets.get(partition, 0) for offsets in read_cursors(log_dir).values()), default=None)
+def lowest_cursor(log_dir: Path, partition: str, known: Mapping[str, int] | None = None) -> int | None:
+    """Entries before this offset are released by every reader; None when no reader is known.
+
+    `known`: offsets by reader that are further than their files say.
+    """
+    offsets = {name: offsets.get(partition, 0) for name, offsets in read_cursors(log_dir).items()}
+    return min({**offsets, **(known or {})}.values(), default=None)
 
 
 def highest_cursor(log_dir: Path, partition: str) -> int:
@@ -113,12 +129,12 @@ def forget_reader(log_dir: Path, name: str) -> None:
     (log_dir / "readers" / f"{name}.json").unlink(missing_ok=True)
 
 
-def trim(log_dir: Path, partition: str) -> int:
+def trim(log_dir: Path, partition: str, known: Mapping[str, int] | None = None) -> int:
     """Unlink the segments that may go (rule 2); how many went. Safe from any process at any time."""
     segments = list_segments(log_dir / partition)
     if len(segments) < 2:
         return 0
-    lowest = lowest_cursor(log_dir, partition)
+    lowest = lowest_cursor(log_dir, partition, known)
     if lowest is None:
         return 0
     gone = 0

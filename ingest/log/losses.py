@@ -72,7 +72,7 @@ def ranges_in(path: Path, start: int) -> tuple[Ranges, Counts, sqlite3.Error | N
     ranges: dict[str, list[LostRange]] = {}
     counts = Counts()
     try:
-        with opened(path) as connection:
+        with opened(path, complete=True) as connection:
             while True:
                 rows, error = read_rows(connection, start, _READ_BYTES)
                 for _, payload, _ in rows:

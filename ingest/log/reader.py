@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ingest.log import Damage, Entry, LogBroken
-from ingest.log.cursors import Cursors, trim
+from ingest.log.cursors import Cursors
 from ingest.log.segments import (
     SEGMENT_OFFSETS,
     LogInUse,
@@ -41,10 +41,12 @@ from ingest.log.segments import (
 
 log = logging.getLogger(__name__)
 
-_PAUSE_S = 0.02
-"""Pause between two looks at a quiet log. A look costs some 10 µs a partition."""
+_PAUSE_S, _QUIET_PAUSE_S, _QUIET_S = 0.02, 0.05, 1.0
+"""Pause between two looks at a log where nothing is new, and between two at one that was quiet for a second. A look costs
+some 50 µs a partition."""
 _NEW_PARTITIONS_S = 0.25
-_RETRY_DAMAGE_S = 1.0
+_NEW_SEGMENT_S = 0.1
+_RETRY_S = 1.0
 _MAX_DAMAGE = 1000
 
 
@@ -58,11 +60,14 @@ class _Tail:
     connection: sqlite3.Connection | None = None
     blocked_until_s: float = 0.0
     warned_of: int = -1
+    newest_at_s: float = 0.0
+    """When our segment was last seen, in this poll, to be the newest."""
 
     def leave(self) -> None:
         if self.connection is not None:
             self.connection.close()
         self.connection = self.segment = None
+        self.newest_at_s = 0.0
 
 
 class EmbeddedReader:
@@ -78,7 +83,7 @@ class EmbeddedReader:
         self._log_id = log_identity(log_dir)
         self._cursors = Cursors(log_dir, name, sole=sole)
         self._tails: dict[str, _Tail] = {}
-        self._looked_s = float("-inf")
+        self._looked_s = self._heard_s = float("-inf")
         self._turn = 0
         self._damage: list[Damage] = []
         self._stats = dict.fromkeys(
@@ -108,21 +113,26 @@ class EmbeddedReader:
 
     def poll(self, timeout_s: float, max_bytes: int = 8 * 2**20) -> list[Entry]:
         deadline_s = time.monotonic() + timeout_s
+        for tail in self._tails.values():
+            tail.newest_at_s = 0.0
         while True:
             entries = self._read(max_bytes)
-            left_s = deadline_s - time.monotonic()
-            if entries or left_s <= 0:
+            now_s = time.monotonic()
+            if entries:
+                self._heard_s = now_s
+            if entries or now_s >= deadline_s:
                 return entries
-            time.sleep(min(_PAUSE_S, left_s))
+            pause_s = _PAUSE_S if now_s - self._heard_s < _QUIET_S else _QUIET_PAUSE_S
+            time.sleep(min(pause_s, deadline_s - now_s))
 
     def range(self, partition: str, start: int, end: int) -> list[Entry]:
         segments = list_segments(self._log_dir / partition)
         entries: list[Entry] = []
-        for segment, newer in zip(segments, [*segments[1:], None], strict=True):
+        for segment, newer in zip(segments, [*segments[1:], None], strict=False):
             if segment.first >= end or (newer is not None and newer.first <= start):
                 continue
             try:
-                with opened(segment.path) as connection:
+                with opened(segment.path, complete=newer is not None) as connection:
                     rows, error = read_rows(connection, start, 2**63 - 1, end)
             except FileNotFoundError:
                 continue
@@ -132,7 +142,8 @@ class EmbeddedReader:
                 rows, error = [], raised
             entries += self._entries(partition, rows, segment.path)
             if error is not None:
-                self._must_be_damage(error, segment)
+                if not is_damage(error):
+                    raise LogBroken(f"cannot read {segment.path}: {error}") from error
                 at = rows[-1][0] + 1 if rows else max(start, segment.first)
                 self._set_aside(partition, segment, newer, at, error)
         return entries
@@ -149,8 +160,7 @@ class EmbeddedReader:
         return self._tail(partition).position
 
     def release(self, partition: str, offset: int) -> None:
-        if self._cursors.advance(partition, offset):
-            self._stats["trimmed_segments"] += trim(self._log_dir, partition)
+        self._stats["trimmed_segments"] += self._cursors.advance(partition, offset)
 
     def take_damage(self) -> list[Damage]:
         """What could not be read since the last call (at most 1000 are remembered)."""
@@ -219,13 +229,15 @@ class EmbeddedReader:
             if rows:
                 # An error after these rows comes again, with none before it, on the next read.
                 return self._take(tail, rows, segment)
+            if error is None and time.monotonic() - tail.newest_at_s < _NEW_SEGMENT_S:
+                return []
             newer = next((s for s in list_segments(segment.path.parent) if s.first > segment.first), None)
             if error is not None:
-                self._must_be_damage(error, segment)
-                if not self._pass_damage(tail, segment, newer, error):
+                if not self._pass(tail, segment, newer, error):
                     return []
                 continue
             if newer is None:
+                tail.newest_at_s = time.monotonic()
                 return []
             # It was complete before the newer one was there, but perhaps not yet when we read it.
             rows, error = self._rows(tail, max_bytes)
@@ -248,7 +260,9 @@ class EmbeddedReader:
         assert tail.segment is not None
         try:
             if tail.connection is None:
-                tail.connection = open_segment(tail.segment.path)
+                segments = list_segments(tail.segment.path.parent)
+                complete = any(one.first > tail.segment.first for one in segments)
+                tail.connection = open_segment(tail.segment.path, complete=complete)
             return read_rows(tail.connection, tail.position, max_bytes)
         except FileNotFoundError:
             return [], None
@@ -274,22 +288,20 @@ class EmbeddedReader:
 
     # Damage
 
-    def _must_be_damage(self, error: sqlite3.DatabaseError, segment: Segment) -> None:
-        if not is_damage(error):
-            raise LogBroken(f"cannot read {segment.path}: {error}") from error
-
-    def _pass_damage(
-        self, tail: _Tail, segment: Segment, newer: Segment | None, error: sqlite3.Error
-    ) -> bool:
-        """Go past a damaged segment; False when its writer still has it."""
+    def _pass(self, tail: _Tail, segment: Segment, newer: Segment | None, error: sqlite3.Error) -> bool:
+        """Go past a damaged segment; False when that must wait (its writer still has it, the disk is in trouble)."""
         tail.leave()
-        if self._set_aside(tail.partition, segment, newer, tail.position, error):
+        damage = is_damage(error)
+        if damage and self._set_aside(tail.partition, segment, newer, tail.position, error):
             tail.position = newer.first if newer is not None else segment.first + SEGMENT_OFFSETS
             return True
-        tail.blocked_until_s = time.monotonic() + _RETRY_DAMAGE_S
+        tail.blocked_until_s = time.monotonic() + _RETRY_S
         if tail.warned_of != segment.first:
             tail.warned_of = segment.first
-            log.error("segment %s is damaged (%s): waiting for its writer to go on", segment.path, error)
+            if damage:
+                log.error("segment %s is damaged (%s): waiting for its writer to go on", segment.path, error)
+            else:
+                log.error("segment %s cannot be read (%s): trying again", segment.path, error)
         return False
 
     def _set_aside(

@@ -218,17 +218,38 @@ def sealed_at(connection: sqlite3.Connection) -> int | None:
     return None if row[0] is None else int(row[0])
 
 
-def open_segment(path: Path) -> sqlite3.Connection:
-    """Open a segment for reading. Raises FileNotFoundError when it has gone, sqlite3.Error else."""
+def open_segment(path: Path, *, complete: bool = False) -> sqlite3.Connection:
+    """Open a segment for reading. Raises FileNotFoundError when it has gone, sqlite3.Error else.
+
+    A full disk must not keep us from reading what we could then release, and a reader in WAL mode needs a `-shm`. So one
+    that is complete (a newer one is there) is opened as immutable if its -wal is empty; and where no `-shm` can be had,
+    alone, with the index of the -wal in memory.
+    """
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, "segment has gone", str(path))
-    return _connect(path, "ro")
+    if complete and _file_bytes(_beside(path, "-wal")) == 0:
+        return _connect(path, "ro&immutable=1")
+    connection = _connect(path, "ro")
+    try:
+        connection.execute("SELECT 1 FROM entry LIMIT 1")
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (
+            sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_CANTOPEN,
+        ):
+            return connection  # damage is for whoever reads on
+        connection.close()
+        connection = _connect(path, "rw")
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+    except sqlite3.DatabaseError:
+        pass
+    return connection
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
+def _connect(path: Path, how: str) -> sqlite3.Connection:
     # One owner at a time, but it may be another thread than the one that opened it.
     connection = sqlite3.connect(
-        f"file:{_quoted(path)}?mode={mode}",
+        f"file:{_quoted(path)}?mode={how}",
         uri=True,
         isolation_level=None,
         check_same_thread=False,
@@ -243,9 +264,9 @@ def _quoted(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[sqlite3.Connection]:
+def opened(path: Path, *, complete: bool = False) -> Iterator[sqlite3.Connection]:
     """`open_segment` that closes."""
-    connection = open_segment(path)
+    connection = open_segment(path, complete=complete)
     try:
         yield connection
     finally:

@@ -223,13 +223,13 @@ class EmbeddedWriter:
             or not segment.path.exists()
         ):
             self._roll()
-            self._stats["trimmed_segments"] += trim(self._log_dir, self._partition)
         if self._connection is None:
             make_folder(self._folder)
             self._segment, self._connection = create_segment(self._folder, self._next)
             self._began_s = self._synced_s = time.monotonic()
             self._written_bytes = 0
             self._stats["segments"] += 1
+            self._stats["trimmed_segments"] += trim(self._log_dir, self._partition)
         return self._connection
 
     def _sync(self) -> None:
