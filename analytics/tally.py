@@ -79,6 +79,8 @@ class ToolCall:
             self.id = piece.id
         if piece.name and not self.name:
             self.name = piece.name
+        if piece.joint:
+            self._arguments.append(piece.joint)
         if piece.arguments:
             self._arguments.append(piece.arguments)
         self.arguments_were_object |= piece.arguments_were_object
@@ -330,7 +332,7 @@ class Tally:
     def _add_tool(self, choice: Choice, piece: ToolFragment) -> None:
         tool = choice.tools.get(piece.key)
         if tool is None:
-            if not (piece.id or piece.name or piece.arguments):
+            if not (piece.id or piece.name or piece.arguments or piece.joint):
                 return
             self.tool_call_count += not piece.server
             if len(choice.tools) >= MAX_TOOL_CALLS:

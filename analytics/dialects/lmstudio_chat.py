@@ -159,7 +159,7 @@ class LMStudioReader:
             self._open_call = None
             arguments = {} if event.arguments is None else event.arguments
             piece.arguments_were_object = not isinstance(arguments, str)
-            piece.arguments = compact(arguments) if piece.arguments_were_object else arguments
+            piece.arguments = compact(arguments) if piece.arguments_were_object else str(arguments)
             return self._piece(piece)
         self._open_call = None
         return Reading(kind="annotation", tool_failure=step == "failure")

@@ -1,8 +1,8 @@
 """OpenAI's Assistants (threads and runs, streamed): `thread.run.*`, `thread.run.step.*`, `thread.message.*`, `error`, `done`.
 
 Output: text of thread.message.delta; names, arguments and generated code of thread.run.step.delta (code interpreter and file
-search are the provider's own). The finish reason is the run's final status: `requires_action` and `incomplete` are finishes, `failed`,
-`cancelled` and `expired` are errors. The usage is the run's; that of a single step is part of it.
+search are the provider's own). The finish reason is the run's final status: `requires_action` and `incomplete` are finishes,
+`failed`, `cancelled` and `expired` are errors. The usage is the run's; that of a single step is part of it.
 """
 
 from __future__ import annotations

@@ -54,6 +54,9 @@ class ToolFragment(msgspec.Struct, gc=False):
     arguments: str = ""
     arguments_were_object: bool = False
     """The dialect sent a JSON object; `arguments` is its JSON text."""
+    joint: str = ""
+    """JSON text that belongs before `arguments` and that nobody generated: a dialect makes it up where the vendor sends
+    arguments as paths and values, or no arguments at all. Part of the call, but no output."""
     server: bool = False
     """The provider runs this call itself (web search, code execution …): output like any other, but not one of the calls
     that the client is asked to run, so it does not stand among `tool_calls`."""

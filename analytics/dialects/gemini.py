@@ -1,0 +1,252 @@
+"""Gemini's generateContent, of the Gemini API and of Vertex AI: as SSE (`alt=sse`), as a growing JSON array, or as one object.
+
+A part with `thought: true` is reasoning. A function call has its arguments as an object, or as `partialArgs` (path and value
+pieces), which are joined as they come; no arguments are `{}`. Code that the model has run is a call of the server's.
+Signatures, grounding, safety ratings and results of executed code are not output.
+
+Each chunk has usage, cumulative. The model's thoughts are counted apart from its candidates: output = candidates + thoughts.
+The finish reason ends a candidate; a prompt that was blocked has no candidates, and `promptFeedback.blockReason` ends it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event
+from analytics.dialects.numbers import count
+from analytics.dialects.partial_arguments import ArgumentJoiner
+from analytics.dialects.payload import compact, decode_or_none, json_or_none
+from analytics.dialects.shape import Exchange, Fragment, Kind, Reading, ToolFragment, Usage
+
+_PATH = re.compile(r":(streamGenerateContent|generateContent)$")
+
+
+class _PartialArgument(msgspec.Struct):
+    path: str = msgspec.field(default="", name="jsonPath")
+    string: str | None = msgspec.field(default=None, name="stringValue")
+    number: int | float | None = msgspec.field(default=None, name="numberValue")
+    boolean: bool | None = msgspec.field(default=None, name="boolValue")
+    goes_on: bool | None = msgspec.field(default=None, name="willContinue")
+
+
+class _FunctionCall(msgspec.Struct):
+    id: str | None = None
+    name: str | None = None
+    args: Any = None
+    partial: list[_PartialArgument] | None = msgspec.field(default=None, name="partialArgs")
+    goes_on: bool | None = msgspec.field(default=None, name="willContinue")
+
+
+class _Code(msgspec.Struct):
+    id: str | None = None
+    code: str | None = None
+
+
+class _Inline(msgspec.Struct):
+    mime_type: str | None = msgspec.field(default=None, name="mimeType")
+    data: str | None = None
+
+
+class _Part(msgspec.Struct):
+    text: str | None = None
+    thought: bool | None = None
+    call: _FunctionCall | None = msgspec.field(default=None, name="functionCall")
+    code: _Code | None = msgspec.field(default=None, name="executableCode")
+    inline: _Inline | None = msgspec.field(default=None, name="inlineData")
+
+
+class _Content(msgspec.Struct):
+    parts: list[_Part] | None = None
+
+
+class _Candidate(msgspec.Struct):
+    index: int | None = None
+    content: _Content | None = None
+    finish_reason: str | None = msgspec.field(default=None, name="finishReason")
+
+
+class _Feedback(msgspec.Struct):
+    block_reason: str | None = msgspec.field(default=None, name="blockReason")
+
+
+class _Chunk(msgspec.Struct):
+    candidates: list[_Candidate] | None = None
+    usage: Any = msgspec.field(default=None, name="usageMetadata")
+    model: str | None = msgspec.field(default=None, name="modelVersion")
+    response_id: str | None = msgspec.field(default=None, name="responseId")
+    feedback: _Feedback | None = msgspec.field(default=None, name="promptFeedback")
+    error: Any = None
+
+
+class _Wrapped(_Chunk):
+    """Code Assist puts the chunk into `response`."""
+
+    response: _Chunk | None = None
+
+
+_chunk = msgspec.json.Decoder(_Wrapped)
+
+
+class Gemini:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "gemini"
+    provider = "gcp.gemini"
+    operation = "generate_content"
+
+    def claims(self, exchange: Exchange) -> int:
+        return 5 if _PATH.search(exchange.path.partition("?")[0]) else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        if b'"candidates"' in data and (b'"content"' in data or b'"finishReason"' in data):
+            return 8
+        return 6 if b'"usageMetadata"' in data or b'"promptFeedback"' in data else 0
+
+    def reader(self, exchange: Exchange) -> GeminiReader:
+        return GeminiReader()
+
+
+class _Call:
+    """A function call whose arguments come in pieces."""
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.joiner = ArgumentJoiner()
+
+
+class GeminiReader:
+    """Reads one stream; numbers the calls, and keeps the open one of each candidate."""
+
+    def __init__(self) -> None:
+        self._call_count = 0
+        self._open: dict[int, _Call] = {}
+
+    def read(self, name: str, data: bytes) -> Reading:
+        whole = decode_or_none(_chunk, data)
+        if whole is None:
+            return (
+                Reading(kind="error", error=error_event(data))
+                if name == "error"
+                else Reading(kind="malformed")
+            )
+        if whole.error:
+            return Reading(kind="error", error=error_event(data))
+        return self._chunk(whole.response or whole)
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        if body.lstrip()[:1] != b"[":
+            return [self.read("", body)]
+        chunks = json_or_none(body)
+        if not isinstance(chunks, list):
+            return [Reading(kind="malformed")]
+        return [self.read("", msgspec.json.encode(chunk)) for chunk in chunks]
+
+    def _chunk(self, chunk: _Chunk) -> Reading:
+        fragments: list[Fragment] = []
+        kind: Kind = "start" if chunk.candidates else "usage"
+        for place, candidate in enumerate(chunk.candidates or ()):
+            index = candidate.index if candidate.index is not None else place
+            fragment = Fragment(choice=index)
+            for part in (candidate.content.parts if candidate.content else None) or ():
+                self._part(part, fragment)
+            if candidate.finish_reason:
+                fragment.finish_reason = candidate.finish_reason
+                self._close(fragment)
+            fragments.append(fragment)
+            kind = _kind(fragment) or kind
+        blocked = not chunk.candidates and chunk.feedback is not None and bool(chunk.feedback.block_reason)
+        return Reading(
+            kind="finish" if blocked else kind,
+            fragments=fragments or None,
+            usage=normalised(chunk.usage) if isinstance(chunk.usage, dict) else None,
+            terminal=blocked,
+            response_id=chunk.response_id or None,
+            model=chunk.model or None,
+        )
+
+    def _part(self, part: _Part, fragment: Fragment) -> None:
+        if part.text:
+            if part.thought:
+                fragment.reasoning += part.text
+            else:
+                fragment.text += part.text
+        if part.call is not None:
+            self._function_call(part.call, fragment)
+        if part.code is not None:
+            self._call_count += 1
+            code = part.code.code or ""
+            _add(fragment, ToolFragment(self._call_count, part.code.id or "", "", code, server=True))
+        inline = part.inline
+        if inline is not None and inline.data and (inline.mime_type or "").startswith("audio/"):
+            fragment.audio_chars += len(inline.data)
+
+    def _function_call(self, call: _FunctionCall, fragment: Fragment) -> None:
+        known = self._open.get(fragment.choice)
+        if call.name or call.id or call.args is not None or known is None:
+            self._close(fragment)
+            if not (call.name or call.id or call.args is not None or call.partial):
+                return
+            self._call_count += 1
+            known = _Call(self._call_count)
+            piece = ToolFragment(known.key, call.id or "", call.name or "")
+            if call.args:
+                piece.arguments, piece.arguments_were_object = compact(call.args), True
+            elif not call.goes_on and not call.partial:
+                piece.joint, piece.arguments_were_object = "{}", True
+            else:
+                self._open[fragment.choice] = known
+            _add(fragment, piece)
+        for argument in call.partial or ():
+            joint, value = known.joiner.add(argument.path, _value(argument), goes_on=bool(argument.goes_on))
+            _add(fragment, ToolFragment(known.key, arguments=value, joint=joint, arguments_were_object=True))
+        if not call.goes_on:
+            self._close(fragment)
+
+    def _close(self, fragment: Fragment) -> None:
+        """The arguments of the open call are whole."""
+        call = self._open.pop(fragment.choice, None)
+        if call is not None:
+            _add(fragment, ToolFragment(call.key, joint=call.joiner.finish(), arguments_were_object=True))
+
+
+def normalised(raw: dict[str, Any]) -> Usage:
+    """usageMetadata in the common terms. What a tool put into the prompt is not part of the prompt's own count."""
+    candidates, thoughts = count(raw.get("candidatesTokenCount")), count(raw.get("thoughtsTokenCount"))
+    output = None if candidates is None and thoughts is None else (candidates or 0) + (thoughts or 0)
+    return Usage(
+        input_tokens=count(raw.get("promptTokenCount")),
+        output_tokens=output,
+        reasoning_tokens=thoughts,
+        cached_input_tokens=count(raw.get("cachedContentTokenCount")),
+        raw=raw,
+    )
+
+
+def _add(fragment: Fragment, piece: ToolFragment) -> None:
+    if fragment.tools is None:
+        fragment.tools = []
+    fragment.tools.append(piece)
+
+
+def _value(argument: _PartialArgument) -> Any:
+    if argument.string is not None:
+        return argument.string
+    return argument.number if argument.number is not None else argument.boolean
+
+
+def _kind(fragment: Fragment) -> Kind | None:
+    if fragment.text:
+        return "text"
+    if fragment.reasoning:
+        return "reasoning"
+    if any(piece.name or piece.arguments for piece in fragment.tools or ()):
+        return "tool_call"
+    if fragment.audio_chars:
+        return "audio"
+    return "finish" if fragment.finish_reason else None
+
+
+DIALECT = Gemini()

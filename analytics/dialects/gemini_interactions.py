@@ -1,0 +1,210 @@
+"""Gemini's Interactions API: interaction.created · (step.start · step.delta… · step.stop)… · interaction.completed.
+
+Output: text, thought summaries, a function's name and arguments, audio. Not output: signatures, annotations, calls that the
+server runs (Google search) and their results. The finish reason is the interaction's final status: `requires_action` and
+`incomplete` are finishes, `failed` and `cancelled` errors. Thoughts are counted apart from the output: output = output + thoughts.
+
+The first preview called the same things interaction.start, content.start, content.delta and interaction.complete.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
+
+_FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
+_FAILED = frozenset({"failed", "cancelled"})
+_NAMES = ("interaction.", "step.", "content.")
+
+
+class _Text(msgspec.Struct):
+    text: str | None = None
+
+
+class _DeltaPart(msgspec.Struct):
+    type: str | None = None
+    text: str | None = None
+    content: _Text | None = None
+    id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    data: str | None = None
+
+
+class _Step(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    name: str | None = None
+    text: str | None = None
+    arguments: Any = None
+
+
+class _Interaction(msgspec.Struct):
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    usage: Any = None
+    error: Any = None
+
+
+class _Whole(_Interaction):
+    outputs: list[_Step] | None = None
+
+
+class _Event(msgspec.Struct):
+    event_type: str | None = None
+    index: int | None = None
+    step: _Step | None = None
+    content: _Step | None = None
+    delta: _DeltaPart | None = None
+    interaction: _Interaction | None = None
+    error: Any = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_whole = msgspec.json.Decoder(_Whole)
+
+
+class GeminiInteractions:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "gemini_interactions"
+    provider = "gcp.gemini"
+    operation = "chat"
+
+    def claims(self, exchange: Exchange) -> int:
+        path = exchange.path.partition("?")[0].rstrip("/")
+        return 5 if path.endswith("/interactions") or "/interactions/" in path else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        if name.startswith("interaction.") or name in ("step.start", "step.delta", "step.stop"):
+            return 8
+        return 7 if b'"event_type"' in data and b'"interaction.' in data else 0
+
+    def reader(self, exchange: Exchange) -> InteractionsReader:
+        return InteractionsReader()
+
+
+class InteractionsReader:
+    """Reads one stream; keeps which steps are calls that still have no arguments."""
+
+    def __init__(self) -> None:
+        self._bare_calls: set[int] = set()
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_event, data)
+        if event is None:
+            return (
+                Reading(kind="error", error=error_event(data))
+                if name == "error"
+                else Reading(kind="malformed")
+            )
+        kind = event.event_type or name
+        if kind in ("step.delta", "content.delta"):
+            return self._delta(event.delta or _DeltaPart(), event.index or 0)
+        if kind in ("step.start", "content.start"):
+            return self._start(event.step or event.content or _Step(), event.index or 0)
+        if kind in ("step.stop", "content.stop"):
+            return self._stop(event.index or 0)
+        if kind == "error" or event.error:
+            return Reading(kind="error", error=error_event(data))
+        if event.interaction is not None:
+            return _interaction(
+                event.interaction, created=kind in ("interaction.created", "interaction.start")
+            )
+        return Reading(kind="progress" if kind.startswith(_NAMES) else "other")
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        whole = decode_or_none(_whole, body)
+        if whole is None:
+            return [Reading(kind="malformed")]
+        if whole.error and not whole.status:
+            return [Reading(kind="error", error=error_event(body))]
+        fragment = Fragment(tools=[])
+        for key, step in enumerate(whole.outputs or []):
+            if step.type == "text":
+                fragment.text += step.text or ""
+            elif step.type == "function_call" and fragment.tools is not None:
+                arguments = compact(step.arguments or {})
+                fragment.tools.append(ToolFragment(key, step.id or "", step.name or "", arguments, True))
+        return [Reading(kind="text", fragments=[fragment]), _interaction(whole)]
+
+    def _delta(self, delta: _DeltaPart, index: int) -> Reading | Delta:
+        if delta.type == "text" and delta.text:
+            return Delta("text", delta.text)
+        if delta.type in ("thought_summary", "thought"):
+            thought = (delta.content.text if delta.content else None) or delta.text
+            return Delta("reasoning", thought) if thought else Reading(kind="annotation")
+        if delta.type in ("arguments_delta", "function_call"):
+            arguments, was_object = _text(delta.arguments)
+            piece = ToolFragment(index, delta.id or "", delta.name or "", arguments, was_object)
+            if arguments:
+                self._bare_calls.discard(index)
+            return _tool(piece)
+        if delta.type == "audio" and delta.data:
+            return Reading(kind="audio", fragments=[Fragment(audio_chars=len(delta.data))])
+        return Reading(kind="annotation")
+
+    def _start(self, step: _Step, index: int) -> Reading:
+        if step.type != "function_call":
+            return Reading(kind="start")
+        arguments, was_object = _text(step.arguments)
+        if not arguments:
+            self._bare_calls.add(index)
+        return _tool(ToolFragment(index, step.id or "", step.name or "", arguments, was_object))
+
+    def _stop(self, index: int) -> Reading:
+        if index not in self._bare_calls:
+            return Reading(kind="annotation")
+        self._bare_calls.discard(index)
+        piece = ToolFragment(index, joint="{}", arguments_were_object=True)
+        return Reading(kind="annotation", fragments=[Fragment(tools=[piece])])
+
+
+def normalised(raw: dict[str, Any]) -> Usage:
+    """The usage object in the common terms."""
+    output, thoughts = count(raw.get("total_output_tokens")), count(raw.get("total_thought_tokens"))
+    return Usage(
+        input_tokens=count(raw.get("total_input_tokens")),
+        output_tokens=None if output is None and thoughts is None else (output or 0) + (thoughts or 0),
+        reasoning_tokens=thoughts,
+        cached_input_tokens=count(raw.get("total_cached_tokens")),
+        raw=raw,
+    )
+
+
+def _text(arguments: Any) -> tuple[str, bool]:
+    if isinstance(arguments, str):
+        return arguments, False
+    return (compact(arguments), True) if arguments else ("", False)
+
+
+def _tool(piece: ToolFragment) -> Reading:
+    spoken = bool(piece.name or piece.arguments)
+    return Reading(kind="tool_call" if spoken else "annotation", fragments=[Fragment(tools=[piece])])
+
+
+def _interaction(said: _Interaction, *, created: bool = False) -> Reading:
+    reading = Reading(
+        kind="start" if created else "progress",
+        usage=normalised(said.usage) if isinstance(said.usage, dict) else None,
+        response_id=said.id or None,
+        model=said.model or None,
+    )
+    if said.status in _FINAL and not created:
+        reading.kind, reading.terminal = "finish", True
+        reading.fragments = [Fragment(finish_reason=said.status)]
+        if said.status in _FAILED:
+            error = error_from(said.error) if said.error else ErrorSeen(None)
+            error.type = error.type or said.status
+            reading.kind, reading.error = "error", error
+    return reading
+
+
+DIALECT = GeminiInteractions()
