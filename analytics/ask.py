@@ -8,6 +8,7 @@ put once more.
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import duckdb
@@ -18,7 +19,7 @@ from analytics import endpoint as endpoints
 from analytics.endpoint import Endpoint
 from analytics.extensions import load
 from analytics.guard import Guard, NotAdmitted, one_line
-from analytics.serve import directive, lock_down
+from analytics.serve import directive, end_at, lock_down
 
 
 class AskError(Exception):
@@ -118,9 +119,10 @@ class FileAsker:
         except NotAdmitted as e:
             raise Refused(str(e)) from None
         cursor = self._connection.cursor()
-        timer = threading.Timer(timeout_s, cursor.interrupt)
-        timer.daemon = True
-        timer.start()
+        done = threading.Event()
+        threading.Thread(
+            target=end_at, args=(time.monotonic() + timeout_s, done, cursor), daemon=True
+        ).start()
         try:
             found = frame(cursor.execute(f"FROM (\n{admitted.sql}\n) LIMIT {max_rows + 1}"))
         except duckdb.InterruptException:
@@ -128,7 +130,7 @@ class FileAsker:
         except duckdb.Error as e:
             raise Refused(one_line(e)) from None
         finally:
-            timer.cancel()
+            done.set()
             cursor.close()
         if found.height > max_rows:
             raise Refused(f"too many rows: more than {max_rows}; aggregate, or add a LIMIT")

@@ -15,6 +15,7 @@ client may do anything and a query may run for ever; what stands in the way:
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 import secrets
@@ -64,6 +65,14 @@ def lock_down(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET python_enable_replacements = false")
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
+
+
+def end_at(deadline_s: float, done: threading.Event, cursor: duckdb.DuckDBPyConnection) -> None:
+    """Interrupt what `cursor` runs from `deadline_s` (monotonic) on, until it is done: one that had not begun is missed."""
+    left_s = deadline_s - time.monotonic()
+    while not done.wait(max(left_s, 0.05)):
+        cursor.interrupt()
+        left_s = 0.05
 
 
 class _Door:
@@ -149,9 +158,8 @@ class _Door:
             number = self._made
             self._running[number] = cursor
         name = f"answers.main.a{number}"
-        timer = threading.Timer(max(deadline - time.monotonic(), 0.001), cursor.interrupt)
-        timer.daemon = True
-        timer.start()
+        done = threading.Event()
+        threading.Thread(target=end_at, args=(deadline, done, cursor), daemon=True).start()
         try:
             row = cursor.execute(f"CREATE TABLE {name} AS FROM (\n{sql}\n) LIMIT {max_rows + 1}").fetchone()
         except duckdb.InterruptException:
@@ -163,7 +171,7 @@ class _Door:
             self._count("failed")
             return _error(one_line(e))
         finally:
-            timer.cancel()
+            done.set()
             with self._lock:
                 del self._running[number]
             cursor.close()
@@ -241,25 +249,23 @@ class Server:
         self.quack = self._listen(host, port)
 
     def _listen(self, host: str, port: int) -> str:
-        local = host == "localhost"
-        tries = 1 if port else 20
-        for attempt in range(tries):
-            chosen = port or _free_port()
-            uri = f"quack:{host}:{chosen}"
-            try:
+        chosen = port or _free_port()
+        uri = f"quack:{host}:{chosen}"
+        # Quack's listener shares its port with whoever asks (SO_REUSEPORT): a second server would take half the queries.
+        taken = _in_use(host, chosen)
+        try:
+            if not taken:
                 self._connection.execute(
-                    f"CALL quack_serve('{uri}', token = ?, allow_other_hostname = {not local})", [self.token]
+                    f"CALL quack_serve('{uri}', token = ?, allow_other_hostname = {host != 'localhost'})",
+                    [self.token],
                 )
-            except duckdb.Error as e:
-                if attempt + 1 < tries:
-                    continue
-                if "Failed to bind" in str(e):
-                    raise OSError(
-                        f"SQL port {host}:{chosen} cannot be opened (in use?): choose another with --quack-port"
-                    ) from None
+                return uri
+        except duckdb.Error as e:
+            if "Failed to bind" not in str(e):
                 raise OSError(f"SQL port {host}:{chosen}: {one_line(e)}") from None
-            return uri
-        raise AssertionError("unreachable")
+        raise OSError(
+            f"SQL port {host}:{chosen} cannot be opened (in use?): choose another with --quack-port"
+        )
 
     @property
     def counters(self) -> dict[str, int]:
@@ -284,6 +290,23 @@ class Server:
 
 def _error(message: str) -> str:
     return f"SELECT error('{message.replace(chr(39), chr(39) * 2)}')"
+
+
+def _in_use(host: str, port: int) -> bool:
+    """Whether somebody listens on that address already, sharing or not."""
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return False  # the listener will say what is wrong with the name
+    for family, kind, protocol, _, address in addresses:
+        with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+            except OSError as e:
+                if e.errno == errno.EADDRINUSE:
+                    return True
+    return False
 
 
 def _free_port() -> int:
