@@ -156,7 +156,7 @@ class Demo:
         ]
         if self.options.seed is not None:
             flags += ["--seed", self.options.seed]
-        self._spawn("simulator", ["-m", "streamgauge.simulator", "--ledger-rows", "50000", *flags])
+        self._spawn("simulator", ["-m", "streamgauge", "simulate", "--ledger-rows", "50000", *flags])
         simulator = await self._ready("simulator", announced, "simulator", stop)
         url = str(simulator.get("url"))
         options = self.options

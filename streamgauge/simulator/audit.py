@@ -10,7 +10,8 @@ traffic. It returns one readable `Discrepancy` for each disagreement; an empty l
 - no measured time is earlier than physics allows: `ttft`, `ttfo` and `last_output` from t0 are at least the simulator's
   spans from the end of the request, because t0 comes before the request's arrival and an arrival after its write
   (the tap and the simulator must run on one machine: CLOCK_MONOTONIC);
-- each time is at most `Bounds` above that, and the medians are much closer.
+- no client saw its first token sooner, from the start of its request, than the tap measured it from t0;
+- each time is at most `Bounds` above what physics asks for, and the medians are much closer.
 
 What is unknown to the simulator (no usage was sent, say) is not compared.
 """
@@ -46,6 +47,9 @@ class SeenByClient(Protocol):
     @property
     def body_sha256(self) -> str | None:
         """Of the body as it came over the wire (transfer coding removed); None = not kept."""
+
+    def ttft_ns(self, truth: LedgerRow) -> int | None:
+        """Time to first token as this client saw it; None = not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +230,6 @@ class _One:
     def _counts(self) -> None:
         row = self.row
         for column, value in (
-            ("event_count", row.events),
             ("output_event_count", row.output_events),
             ("comment_count", row.comments),
             ("malformed_events", row.malformed_events),
@@ -234,12 +237,17 @@ class _One:
             ("response_bytes", row.body_bytes),
         ):
             self._count(column, value)
+        events = self.stream["event_count"] or 0
+        if self.exact and events not in (row.events, row.events + row.unframed):
+            self._differs("event_count", row.events, events)
+        elif events > row.events + row.unframed:
+            self._differs("event_count", row.events, events, "more than was sent")
         if not row.refusal_chars and row.choices == 1:
             self._count("text_chars", row.text_chars)
         if self.exact and row.expected_outcome == "ok":
             self._count("tool_call_count", row.tool_calls)
             self._equal("finish_reason", row.finish_reason, when=row.finish_reason is not None)
-        self._equal("response_id", row.response_id, when=self.exact and bool(row.output_events))
+        self._equal("response_id", row.response_id, when=self.exact and row.expected_outcome == "ok")
 
     def _count(self, column: str, value: int) -> None:
         measured = self.stream[column]
@@ -283,6 +291,11 @@ class _One:
                 self._differs(column, at_ns - row.complete_ns, measured, note)
             if column == "ttft_ns":
                 self.ttft_late_ns = late_ns
+                seen_ns = self.client.ttft_ns(row) if self.client is not None else None
+                if seen_ns is not None and measured > seen_ns + CLOCK_GRANULARITY_NS:
+                    self._differs(
+                        "client ttft", seen_ns, measured, "later than the client had it: impossible"
+                    )
         if self.exact:
             self._gaps()
 
@@ -315,6 +328,8 @@ class _One:
         """What the client got is, byte for byte, what was sent."""
         row, client = self.row, self.client
         if client is None or not self.exact or row.speaker is None or row.body_sha256 is None:
+            return
+        if row.status is None:  # the answer then is the tap's own
             return
         if client.body_bytes != row.body_bytes:
             self._differs("client bytes", row.body_bytes, client.body_bytes)

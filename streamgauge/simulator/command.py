@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from streamgauge.simulator.server import SimulatorOptions, run
+from streamgauge.simulator.server import Simulator, SimulatorOptions, run
 
 
 @click.command("simulate")
@@ -73,4 +73,10 @@ def simulate_command(
         keep_text=keep_text,
         announce=announce,
     )
-    return run(options)
+    return run(options, _welcome)
+
+
+def _welcome(simulator: Simulator) -> None:
+    click.echo(f"The simulator listens at {simulator.url}. Ctrl-C stops.")
+    click.echo(f"  models   {simulator.url}/v1/models")
+    click.echo(f"  truth    {simulator.url}/simulator/ledger")

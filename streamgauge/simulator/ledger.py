@@ -82,6 +82,8 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     events: int = 0
     """SSE events with data, `[DONE]` and malformed ones included."""
     output_events: int = 0
+    unframed: int = 0
+    """Messages outside SSE framing (Gemini's bare error object): a reader may count each as an event."""
     comments: int = 0
     malformed_events: int = 0
     writes: int = 0
@@ -144,6 +146,7 @@ class Account:
             row.first_byte_ns = at_ns
         for wire in wires:
             row.comments += wire.comments
+            row.unframed += wire.unframed
             if wire.events:
                 row.events += wire.events
                 if row.first_event_ns is None:

@@ -21,7 +21,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -295,7 +295,7 @@ def _profile(model: Any, path: str, family: str) -> Profile:
 # life
 
 
-async def _serve(options: SimulatorOptions) -> int:
+async def _serve(options: SimulatorOptions, ready: Callable[[Simulator], None] | None) -> int:
     simulator = Simulator(options)
     await simulator.start()
     stop = asyncio.Event()
@@ -304,6 +304,8 @@ async def _serve(options: SimulatorOptions) -> int:
         loop.add_signal_handler(number, stop.set)
     if options.announce is not None:
         _announce(options.announce, simulator.url)
+    if ready is not None:
+        ready(simulator)
     log.info("simulator at %s, %d models, seed %r", simulator.url, len(PROFILES), options.seed)
     try:
         await stop.wait()
@@ -321,9 +323,9 @@ def _announce(path: Path, url: str) -> None:
     draft.replace(path)
 
 
-def run(options: SimulatorOptions) -> int:
-    """Serve until SIGTERM or SIGINT. Raises OSError, in one line, when it cannot listen."""
-    return uvloop.run(_serve(options))
+def run(options: SimulatorOptions, ready: Callable[[Simulator], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; `ready` is called once it listens. Raises OSError, in one line, when it cannot."""
+    return uvloop.run(_serve(options, ready))
 
 
 @contextlib.contextmanager

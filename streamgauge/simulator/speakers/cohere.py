@@ -11,7 +11,7 @@ _FINISH = {"stop": "COMPLETE", "length": "MAX_TOKENS", "tool_calls": "TOOL_CALL"
 
 
 class Cohere(Speaker):
-    """An error inside the stream is a `message-end` with the finish reason ERROR."""
+    """An error inside the stream is a `message-end` with the finish reason ERROR, which has no type."""
 
     name = "cohere"
 
@@ -79,7 +79,7 @@ class Cohere(Speaker):
 
     def fail(self) -> tuple[list[Wire], str]:
         delta = {"finish_reason": "ERROR", "error": "internal server error"}
-        return [self._event("message-end", delta=delta)], "ERROR"
+        return [self._event("message-end", delta=delta)], "inband_error"
 
     def answer(self) -> tuple[dict[str, Any], Usage]:
         raw, usage = self.usage()

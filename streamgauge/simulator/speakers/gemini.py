@@ -78,7 +78,7 @@ class Gemini(Speaker):
     def fail(self) -> tuple[list[Wire], str]:
         error = {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}
         text = msgspec.json.format(msgspec.json.encode({"error": error}), indent=2)
-        return [Wire(data=text.replace(b"\n", b"\r\n") + b"\r\n", events=0)], "UNAVAILABLE"
+        return [Wire(data=text.replace(b"\n", b"\r\n") + b"\r\n", events=0, unframed=1)], "UNAVAILABLE"
 
     def answer(self) -> tuple[dict[str, Any], Usage]:
         parts: list[dict[str, Any]] = []

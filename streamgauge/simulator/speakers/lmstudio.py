@@ -20,6 +20,7 @@ class LMStudio(Speaker):
 
     def __init__(self, plan: Plan, created_s: int) -> None:
         super().__init__(plan, created_s)
+        self.id = f"resp_{plan.token}"
         self.open: str | None = None
         self.last_tool: int | None = None
         self.loads = int(plan.token[0], 16) < 5
@@ -104,7 +105,7 @@ class LMStudio(Speaker):
                 "reasoning_output_tokens": self.reasoning_tokens, "tokens_per_second": speed,
                 "time_to_first_token_seconds": round(self.plan.ttft_s, 3),
             },
-            "response_id": f"resp_{self.plan.token}",
+            "response_id": self.id,
         }  # fmt: skip
 
     def _usage(self) -> Usage:

@@ -36,6 +36,8 @@ class Wire:
     events: int = 1
     """SSE events with data, `[DONE]` included."""
     comments: int = 0
+    unframed: int = 0
+    """Messages that are no SSE events by the rules, but that a reader may count as one."""
     piece: Piece | None = None
     """The output in it: an event with a piece is an output event."""
     usage: Usage | None = None
