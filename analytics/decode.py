@@ -10,32 +10,29 @@ what it says is taken and `unterminated_tail` is set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from analytics.coding import BodyDecoder
 from analytics.dialects import all_dialects, choose_by_event, choose_by_exchange
 from analytics.dialects.errors import read_error
 from analytics.dialects.payload import json_or_none
 from analytics.dialects.shape import (
-    OUTPUT_KINDS,
     Delta,
     Dialect,
-    ErrorSeen,
     Exchange,
     Fragment,
     Reader,
     Reading,
     ServerStat,
-    Usage,
 )
 from analytics.dialects.unknown import NAME as UNKNOWN
 from analytics.dialects.unknown import UnknownReader
 from analytics.dialects.vendors import header_stats, vendor_of
+from analytics.findings import Findings
 from analytics.framing import Framer
 from analytics.sse import Event
 from analytics.stencil import Stencil
-from analytics.tally import EventColumns, Tally, ToolCall
+from analytics.tally import Tally
 
 SURE = 5
 """A score at which an event settles the dialect."""
@@ -47,7 +44,7 @@ _DONE = Reading(kind="terminal", done=True)
 _STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl")
 
 
-class StreamDecoder:
+class StreamDecoder(Findings):
     """Decodes one response. Every result is valid at any time, and final after `finish`."""
 
     def __init__(self, exchange: Exchange, *, keep_text: bool = False) -> None:
@@ -94,6 +91,8 @@ class StreamDecoder:
             events += feed(data, at_ns)
         if events:
             self._read(events)
+        if self._framer.stray:
+            self._read_stray()
 
     def finish(self) -> None:
         """The body is over, cleanly or not."""
@@ -101,10 +100,8 @@ class StreamDecoder:
             return
         self._body_read = True
         ending = self._framer.finish()
-        if ending.events:
-            for event in ending.events:
-                event.at_ns = self._last_read_ns
-            self._read(ending.events)
+        if self._framer.stray:
+            self._read_stray()
         if ending.tail is not None:
             self._read_tail(ending.tail)
         if ending.body is not None:
@@ -121,6 +118,18 @@ class StreamDecoder:
             self._judge(events)
         self._tally.add_events(events, self._answers(events))
 
+    def _read_stray(self) -> None:
+        """What was said between the events, or instead of them, counts for what it says."""
+        stray, self._framer.stray = self._framer.stray, []
+        if self._head is not None:
+            self._judge(stray, rows=False)
+        for event in stray:
+            self._tally.add(
+                _reading(self._reader.read(event.name, event.data)),
+                event.at_ns or self._last_read_ns,
+                row=False,
+            )
+
     def _read_tail(self, tail: Event) -> None:
         done = _is_done(tail.data)
         if not done and not isinstance(json_or_none(tail.data), (dict, list)):
@@ -128,7 +137,7 @@ class StreamDecoder:
         self.unterminated_tail = True
         self.tail_event_count = 1
         if self._head is not None:
-            self._judge([tail])
+            self._judge([tail], rows=False)
         answer = _DONE if done else self._reader.read(tail.name, tail.data)
         self._tally.add(_reading(answer), self._last_read_ns, row=False)
 
@@ -148,8 +157,11 @@ class StreamDecoder:
 
     # -- choosing the dialect ------------------------------------------------------------------------------------
 
-    def _judge(self, events: list[Event]) -> None:
-        """Let the first events speak for a dialect. If they speak for another one, what was read is read again by it."""
+    def _judge(self, events: list[Event], *, rows: bool = True) -> None:
+        """Let the first events speak for a dialect. If they speak for another one, what was read is read again by it.
+
+        `rows`: they are events, to be read again with the others.
+        """
         head = self._head or []
         before = self._dialect
         sure = any(self._speaks(event) >= SURE for event in events)
@@ -159,7 +171,7 @@ class StreamDecoder:
         self._head_bytes += sum(len(event.data) for event in events)
         if sure or len(head) + len(events) > MAX_HEAD_EVENTS or self._head_bytes > MAX_HEAD_BYTES:
             self._settle(head)
-        else:
+        elif rows:
             self._head = [*head, *events]
 
     def _settle(self, head: list[Event]) -> None:
@@ -247,94 +259,6 @@ class StreamDecoder:
         )
 
     @property
-    def events(self) -> EventColumns:
-        return self._tally.events
-
-    @property
-    def event_count(self) -> int:
-        return len(self._tally.events)
-
-    @property
-    def output_event_count(self) -> int:
-        return self._tally.output_event_count
-
-    @property
-    def content_event_count(self) -> int:
-        return self._tally.content_event_count
-
-    @property
-    def first_event_ns(self) -> int | None:
-        return self._tally.first_event_ns
-
-    @property
-    def first_output_ns(self) -> int | None:
-        return self._tally.first_output_ns
-
-    @property
-    def first_nonreasoning_output_ns(self) -> int | None:
-        return self._tally.first_nonreasoning_output_ns
-
-    @property
-    def last_output_ns(self) -> int | None:
-        return self._tally.last_output_ns
-
-    @property
-    def last_event_ns(self) -> int | None:
-        at_ns = self._tally.events.at_ns
-        return at_ns[-1] if at_ns else None
-
-    @property
-    def response_id(self) -> str | None:
-        return self._tally.response_id
-
-    @property
-    def response_model(self) -> str | None:
-        return self._tally.response_model
-
-    @property
-    def finish_reason(self) -> str | None:
-        return self._tally.finish_reason
-
-    @property
-    def finish_ns(self) -> int | None:
-        """When the first choice finished."""
-        return self._tally.finish_ns
-
-    @property
-    def terminal_ns(self) -> int | None:
-        """The semantic terminal: every choice seen has finished, or a terminal event came."""
-        return self._tally.terminal_ns
-
-    @property
-    def terminal_seq(self) -> int | None:
-        return self._tally.terminal_seq
-
-    @property
-    def done_seen(self) -> bool:
-        return self._tally.done_seen
-
-    @property
-    def done_ns(self) -> int | None:
-        """When `[DONE]` came."""
-        return self._tally.done_ns
-
-    @property
-    def error(self) -> ErrorSeen | None:
-        return self._tally.error
-
-    @property
-    def error_ns(self) -> int | None:
-        return self._tally.error_ns
-
-    @property
-    def error_seq(self) -> int | None:
-        return self._tally.error_seq
-
-    @property
-    def usage(self) -> Usage | None:
-        return self._tally.usage
-
-    @property
     def usage_source(self) -> str | None:
         """`usage`, or `usage_delta` where the last report is of a stream that never finished."""
         if self._tally.usage is None:
@@ -343,69 +267,9 @@ class StreamDecoder:
         return "usage" if whole else "usage_delta"
 
     @property
-    def usage_reports(self) -> list[tuple[int, int | None, Usage]]:
-        """(seq of the event, its time, the report)."""
-        return self._tally.usage_reports
-
-    @property
     def server_stats(self) -> list[tuple[int | None, ServerStat]]:
         """(seq of the event, or None for response headers; the number)."""
         return [*((None, stat) for stat in self._header_stats), *self._tally.server_stats]
-
-    @property
-    def text(self) -> str:
-        return str(self._tally.first_choice.text)
-
-    @property
-    def reasoning(self) -> str:
-        return str(self._tally.first_choice.reasoning)
-
-    @property
-    def refusal(self) -> str:
-        return str(self._tally.first_choice.refusal)
-
-    @property
-    def tool_calls(self) -> list[dict[str, str]]:
-        return _tool_calls(self._tally.first_choice.tools.values())
-
-    @property
-    def choices(self) -> list[dict[str, Any]]:
-        """Every choice: index, text, reasoning, refusal, tool_calls, finish_reason."""
-        return [
-            {
-                "index": index,
-                "text": str(choice.text),
-                "reasoning": str(choice.reasoning),
-                "refusal": str(choice.refusal),
-                "tool_calls": _tool_calls(choice.tools.values()),
-                "finish_reason": choice.finish_reason,
-            }
-            for index, choice in sorted(self._tally.choices.items())
-        ]
-
-    @property
-    def choice_count(self) -> int:
-        return len(self._tally.choices)
-
-    @property
-    def text_chars(self) -> int:
-        return self._tally.text_chars
-
-    @property
-    def reasoning_chars(self) -> int:
-        return self._tally.reasoning_chars
-
-    @property
-    def reasoning_seen(self) -> bool:
-        return self._tally.reasoning_chars > 0
-
-    @property
-    def tool_call_count(self) -> int:
-        return self._tally.tool_call_count
-
-    @property
-    def tool_failure_count(self) -> int:
-        return self._tally.tool_failure_count
 
     @property
     def comment_count(self) -> int:
@@ -419,24 +283,6 @@ class StreamDecoder:
             + self._framer.oversized_events
             + (self._coding.broken or self._coding.bomb)
         )
-
-    @property
-    def reads(self) -> list[tuple[int, int]]:
-        """(arrival, bytes of output events) of each read that completed output."""
-        found: list[tuple[int, int]] = []
-        last = -1
-        columns = self._tally.events
-        for read_seq, at_ns, kind, size in zip(
-            columns.read_seq, columns.at_ns, columns.kind, columns.bytes, strict=True
-        ):
-            if kind not in OUTPUT_KINDS:
-                continue
-            if read_seq == last:
-                found[-1] = (at_ns, found[-1][1] + size)
-            else:
-                found.append((at_ns, size))
-                last = read_seq
-        return found
 
 
 def _is_done(data: bytes) -> bool:
@@ -452,7 +298,3 @@ def _reading(answer: Reading | Delta) -> Reading:
         kind=answer.kind,
         fragments=[Fragment(choice=answer.choice, text=text, reasoning=reasoning, tokens=answer.tokens)],
     )
-
-
-def _tool_calls(calls: Iterable[ToolCall]) -> list[dict[str, str]]:
-    return [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in calls if not call.server]

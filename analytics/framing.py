@@ -8,8 +8,8 @@ The first bytes decide, the content type only breaks ties, because servers misla
 - `body`: one JSON value, HTML, anything else, or nothing: a response that was not streamed, or an error. Kept whole up
   to `MAX_BODY_BYTES`; what is beyond is counted, not kept.
 
-Inside an SSE body, lines that are no SSE but spell a JSON value (Gemini's bare error, an `error: {…}` line) are given as an
-event too, once the value is whole.
+Inside an SSE body, lines that are no SSE but spell a JSON value (Gemini's bare error, an `error: {…}` line) are given in
+`stray`, once the value is whole: they say something, but are no events.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ Framing = Literal["undecided", "sse", "lines", "array", "body"]
 
 MAX_BODY_BYTES = 16 * 2**20
 MAX_STRAY_TRIES = 64
+MAX_LEADING_SPACE = 4096
 _SPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _RS = b"\x1e"  # what JSON text sequences begin their records with
@@ -36,8 +37,6 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 class Ending(msgspec.Struct):
     """What the end of a body leaves over."""
 
-    events: list[Event]
-    """Events that only the end made whole (stray JSON). Not dispatched by the rules of SSE."""
     tail: Event | None = None
     """An event that has data but never got its end: not dispatched."""
     body: bytes | None = None
@@ -52,6 +51,8 @@ class Framer:
         self.framing: Framing = "undecided"
         self.dropped_bytes = 0
         """Bytes beyond the bound of a body."""
+        self.stray: list[Event] = []
+        """What was said outside of events; the caller takes it out."""
         self._sse = SSEDecoder()
         self._lines = _LineSplitter()
         self._array = ArraySplitter(MAX_EVENT_BYTES)
@@ -60,6 +61,9 @@ class Framer:
         self._kept: list[tuple[int, bytes]] = []
         self._kept_bytes = 0
         self.begins_with_json = False
+        """The first character is a JSON object's or array's."""
+        self._head = b""
+        self._may_be_array = True
         self._line_ended = False  # of an undecided body that begins with JSON: its first line is whole
         self._stray_tries = 0
 
@@ -76,7 +80,7 @@ class Framer:
         if self.framing == "sse":
             events = self._sse.feed(data, at_ns)
             if self._sse.stray:
-                events += self._stray_events(at_ns)
+                self._look_at_stray(at_ns)
             return events
         if self.framing == "lines":
             return self._lines.feed(data, at_ns)
@@ -98,30 +102,35 @@ class Framer:
         """The body is over."""
         if self.framing == "sse":
             tail = self._sse.finish()
-            late = self._stray_events(0, final=True) if self._sse.stray else []
-            return Ending(late, Event(tail[0], tail[1], 0, self._sse.read_count) if tail else None)
+            if self._sse.stray:
+                self._look_at_stray(0, final=True)
+            return Ending(Event(tail[0], tail[1], 0, self._sse.read_count) if tail else None)
         if self.framing == "lines":
-            return Ending([], self._lines.finish())
+            return Ending(self._lines.finish())
         if self.framing == "array":
-            return Ending([])
-        return Ending([], None, b"".join(data for _, data in self._kept))
+            return Ending()
+        return Ending(None, b"".join(data for _, data in self._kept))
 
     def _decide(self, newest: bytes) -> Framing:
-        if self._line_ended or self.begins_with_json:
+        """What the body is, as soon as its bytes leave no doubt: never by how they were cut."""
+        if self.begins_with_json:
             return self._decide_json(newest)
-        head = b"".join(data for _, data in self._kept[-64:])[:4096]
+        self._head += newest
+        head = self._head
         if len(head) < len(_BOM) and _BOM.startswith(head):
             return "undecided"
         head = head.removeprefix(_BOM).lstrip(_SPACE + _RS)
-        first = head[:1]
         if not head:
-            return "undecided"
-        if first == b"{" or first == b"[":
+            if len(self._head) <= MAX_LEADING_SPACE:
+                return "undecided"
+            return "sse" if self._type == "text/event-stream" else "body"
+        first = head[:1]
+        if first in (b"{", b"["):
             self.begins_with_json = True
             return self._decide_json(head)
-        if self._type == "text/event-stream" and first != b"<":
-            return "sse"
-        if any(head.startswith(field) for field in _FIELDS):
+        if self._type == "text/event-stream":
+            return "body" if first == b"<" else "sse"
+        if head.startswith(_FIELDS):
             return "sse"
         return "undecided" if any(field.startswith(head) for field in _FIELDS) else "body"
 
@@ -131,47 +140,44 @@ class Framer:
             return "body"
         if any(self._type.endswith(t) for t in _LINE_TYPES):
             return "lines"
-        if not self._line_ended and b"\n" not in newest:
-            if len(self._kept) > 1 or len(newest) > 1:
-                head = b"".join(data for _, data in self._kept[:4])[:64].removeprefix(_BOM).lstrip(_SPACE)
-                if head[:1] == b"[" and head[1:].lstrip(_SPACE)[:1] == b"{":
-                    return "array"
+        self._line_ended |= b"\n" in newest
+        if not self._line_ended and not self._may_be_array:
             return "undecided"
-        self._line_ended = True
-        data = b"".join(data for _, data in self._kept).removeprefix(_BOM).lstrip(_SPACE + _RS)
+        data = b"".join(part for _, part in self._kept).removeprefix(_BOM).lstrip(_SPACE + _RS)
         if data[:1] == b"[":
             second = data[1:].lstrip(_SPACE)[:1]
             return "undecided" if not second else "array" if second == b"{" else "body"
+        self._may_be_array = False
         line, _, rest = data.partition(b"\n")
         rest = rest.lstrip(_SPACE + _RS)
         if not rest:
             return "undecided"
         if rest[:1] == b"{" and isinstance(json_or_none(line), dict):
             return "lines"
-        if any(rest.startswith(field) or b"\n" + field in rest for field in _FIELDS[:2]):
-            return "sse"  # bare JSON before the events: its lines are stray
-        return "body"
+        if self._type == "text/event-stream" or rest.startswith(_FIELDS[:2]):
+            return "sse"  # bare JSON where events should be: its lines are stray
+        return "undecided" if any(field.startswith(rest) for field in _FIELDS[:2]) else "body"
 
-    def _stray_events(self, at_ns: int, *, final: bool = False) -> list[Event]:
-        stray = self._sse.stray
-        last = stray[-1].rstrip(_SPACE)
+    def _look_at_stray(self, at_ns: int, *, final: bool = False) -> None:
+        lines = self._sse.stray
+        last = lines[-1].rstrip(_SPACE)
         if not final and (last[-1:] not in (b"}", b"]", b'"') or self._stray_tries >= MAX_STRAY_TRIES):
-            return []
+            return
         self._stray_tries += 1
         read_seq = self._sse.read_count - 1
-        for start, line in enumerate(stray):
+        for start, line in enumerate(lines):
             name, _, value = line.partition(b":")
             value = value.strip(_SPACE)
             if name.lower() == b"error" and value:
-                stray.clear()
-                return [Event("error", value, at_ns, read_seq)]
+                self.stray.append(Event("error", value, at_ns, read_seq))
+                lines.clear()
+                return
             if line[:1] in (b"{", b"["):
-                data = b"\n".join(stray[start:])
+                data = b"\n".join(lines[start:])
                 if json_or_none(data) is not None:
-                    stray.clear()
-                    return [Event("", data, at_ns, read_seq)]
-                break
-        return []
+                    self.stray.append(Event("", data, at_ns, read_seq))
+                    lines.clear()
+                return
 
 
 class _LineSplitter:

@@ -70,7 +70,12 @@ class SSEDecoder:
         read_seq = self._read_seq
         self._read_seq = read_seq + 1
         size = len(data)
-        if self._plain and 8 < size <= self._max and data[size - 1] == 10 == data[size - 2] and 13 not in data:
+        if (
+            self._plain
+            and 8 < size <= self._max
+            and data[size - 1] == 10 == data[size - 2]
+            and 13 not in data
+        ):
             if data.find(10) == size - 2 and data[:6] == b"data: ":
                 return [Event("", data[6:-2], at_ns, read_seq)]
             found = self._whole_events(data, at_ns, read_seq)

@@ -53,7 +53,12 @@ class Stencil:
         for event in events:
             data = event.data
             prefix = self._prefix
-            if prefix and data.startswith(prefix) and data.endswith(self._suffix) and event.name == self._name:
+            if (
+                prefix
+                and data.startswith(prefix)
+                and data.endswith(self._suffix)
+                and event.name == self._name
+            ):
                 piece = ""
                 if len(data) > len(prefix) + len(self._suffix):
                     try:
