@@ -262,6 +262,9 @@ class Tally:
                 self.terminal_ns, self.terminal_seq = at_ns, seq
         if reading.done and not self.done_seen:
             self.done_seen, self.done_ns = True, at_ns
+            if self.terminal_ns is None and self.finish_ns is not None:
+                # Some gateways drop the finish reasons of all choices but one: with one of them, [DONE] is not alone.
+                self.terminal_ns, self.terminal_seq = at_ns, seq
         if kind == "malformed":
             self.malformed_events += 1
         self.tool_failure_count += reading.tool_failure

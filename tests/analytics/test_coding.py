@@ -123,7 +123,8 @@ def test_coding_that_nobody_reads_is_broken() -> None:
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
 def test_bomb_is_stopped_near_its_bound(coding: str) -> None:
-    bomb = CODERS[coding](b"\0" * 60_000_000)
+    zeros = b"\0" * 40_000_000
+    bomb = brotli.compress(zeros, quality=1) if coding == "br" else CODERS[coding](zeros)
     made = 0
     decoder = BodyDecoder(coding, free_bytes=10**6, max_ratio=2)
     for piece in cut(bomb, 4096):

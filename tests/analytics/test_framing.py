@@ -87,7 +87,7 @@ def test_json_between_events_is_no_event_but_is_found(
     assert [event.data for event in framer.stray] == stray
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(case=st.sampled_from(CASES), cuts=st.lists(st.integers(0, 80), max_size=10))
 def test_the_cut_changes_nothing(case: tuple[str, bytes, Framing, list[bytes]], cuts: list[int]) -> None:
     content_type, body, framing, events = case
@@ -100,7 +100,7 @@ def test_the_cut_changes_nothing(case: tuple[str, bytes, Framing, list[bytes]], 
     content_type=st.sampled_from(["", "text/event-stream", "application/json", "application/x-ndjson"]),
     cuts=st.lists(st.integers(0, 60), max_size=8),
 )
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_any_bytes_are_survived_and_the_cut_never_matters(
     body: bytes, content_type: str, cuts: list[int]
 ) -> None:
@@ -116,7 +116,7 @@ values = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     items=st.lists(st.dictionaries(st.text("ab", max_size=2), values, max_size=3), min_size=1, max_size=5),
     cuts=st.lists(st.integers(0, 300), max_size=12),

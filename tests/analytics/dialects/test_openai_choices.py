@@ -395,7 +395,7 @@ def _plainly(answer: Reading | Delta) -> Any:
     return msgspec.to_builtins(reading)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(sent=st.lists(plain | plain | odd, max_size=12), cut=st.integers(0, 12))
 def test_the_quick_way_says_what_the_long_way_says(sent: list[dict[str, Any]], cut: int) -> None:
     batch = [Event("", json.dumps(item).encode(), n, n) for n, item in enumerate(sent)]

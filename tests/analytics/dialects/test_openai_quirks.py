@@ -272,6 +272,13 @@ def test_quirk_10_a_choice_that_begins_after_another_finished_moves_the_terminal
     assert found.terminal_ns == 2 * MS
 
 
+def test_quirk_10_a_choice_whose_finish_a_gateway_dropped_is_over_with_done() -> None:
+    sent = [chunk({"content": "a"}, index=0), chunk({"content": "b"}, index=1), chunk({}, "stop", index=0)]
+    assert decode(*sent).terminal_ns == 3 * MS
+    assert decode(*sent, done=False).terminal_ns is None
+    assert decode(*sent[:2]).terminal_ns is None, "[DONE] alone proves nothing"
+
+
 def test_quirk_10_several_choices_in_one_event() -> None:
     both = {**chunk(), "choices": [{"index": n, "delta": {"content": "ab"[: n + 1]}} for n in range(2)]}
     found = decode(both, chunk({}, "stop", index=0), chunk({}, "stop", index=1))
