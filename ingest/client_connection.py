@@ -50,6 +50,8 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         self.transport_paused_by_us = False
         self._gone = False
+        self._written_before = 0
+        """Bytes written for exchanges that have ended."""
         self.address = ""
         self.scheme = "http"
 
@@ -110,7 +112,7 @@ class ClientConnection(asyncio.Protocol):
         if self._ending is not None:
             left_ns = _monotonic_ns()
             ending, self._ending = self._ending, None
-            ending.close(left_ns=left_ns, undelivered=self._unwritten_bytes())
+            ending.close(left_ns=left_ns, undelivered=self._undelivered_bytes())
         if self._exchange is not None:
             self._exchange.client_left(exc)
 
@@ -177,6 +179,7 @@ class ClientConnection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             self._worker.exchanges.discard(exchange)
+            self._written_before += exchange.written_bytes
         self._drained_or_not()
         self._ending = ending
         if self._gone or ending.cause == "client_left":
@@ -196,7 +199,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _close_left(self, ending: Ending) -> None:
         self._ending = None
-        ending.close(left_ns=ending.at_ns, undelivered=self._unwritten_bytes())
+        ending.close(left_ns=ending.at_ns, undelivered=self._undelivered_bytes())
         if not self._gone:
             self.transport.abort()
 
@@ -213,6 +216,15 @@ class ClientConnection(asyncio.Protocol):
             return self.transport.get_write_buffer_size()
         except (RuntimeError, AttributeError):
             return 0
+
+    def _undelivered_bytes(self) -> int:
+        """What was written and the client's kernel has not acknowledged, as far as can be known."""
+        if self._worker.options.tls_cert is not None:
+            return self._unwritten_bytes()  # the kernel counts records of TLS, not our bytes
+        acknowledged = _acknowledged_bytes(self.transport.get_extra_info("socket"))
+        if acknowledged is None:
+            return self._unwritten_bytes()
+        return max(0, self._written_before - acknowledged)
 
     def _watch_drain(self) -> None:
         if self._ending is not None and not self._check_drained():
@@ -335,6 +347,15 @@ class ClientConnection(asyncio.Protocol):
                 exchange.request_timed_out()
                 return
         self._arm_timer()
+
+
+def _acknowledged_bytes(sock: socket.socket) -> int | None:
+    """Bytes that the peer's kernel has acknowledged on this connection (tcpi_bytes_acked), where Linux tells."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+        return int(struct.unpack_from("Q", info, 120)[0])
+    except (OSError, struct.error, TypeError):
+        return None
 
 
 def _unsent_in_kernel(fd: int) -> int:

@@ -80,6 +80,8 @@ class Exchange:
         self._close_delimited = False
         self._keep_client = False
         self.response_bytes = 0
+        self.written_bytes = 0
+        """All that was written to the client's transport: heads and chunk framing too."""
         self.tunnel = False
         self._upstream_ended = False
         self._client_ended = False
@@ -272,7 +274,10 @@ class Exchange:
         if reader.excess:
             self._worker.counters.bad_upstream_excess_bytes += reader.excess
             data = data[: -reader.excess]
-        self._write_client(payload if self._payload_only else data)
+        if self._payload_only:
+            data = payload
+        self._write_client(data)
+        self.written_bytes += len(data)
         size = len(payload)
         self.response_bytes += size
         if size and self._response_capture is not None:
@@ -285,6 +290,7 @@ class Exchange:
             self._last_ns = now_ns
             self._write_client(data)
             self.response_bytes += len(data)
+            self.written_bytes += len(data)
             return
         if self._held:
             data = self._held + data
@@ -309,6 +315,7 @@ class Exchange:
                 return
             if self._head.minor == 1:
                 self._write_client(data[: end + 4])
+                self.written_bytes += end + 4
             data = rest
         self._held = b""
         self._respond(head, body, length, rest, now_ns)
@@ -336,6 +343,7 @@ class Exchange:
                 rest = rest[: -reader.excess]
             out += payload if self._payload_only else rest
         self._write_client(out)
+        self.written_bytes += len(out)
         self._last_ns = self._last_output_ns = now_ns
         at_ns = now_ns - self._t0_ns
         self.response_bytes = len(payload)
@@ -358,7 +366,9 @@ class Exchange:
             raise BadUpstream("a switch of protocols that nobody asked for")
         self.tunnel = True
         self._held = b""
-        self._write_client(headers.switching_for_client(head) + rest)
+        out = headers.switching_for_client(head) + rest
+        self._write_client(out)
+        self.written_bytes += len(out)
         self.response_bytes = len(rest)
         self._response_head = head
         if self._mirror is not None:
@@ -423,8 +433,10 @@ class Exchange:
 
     def client_half_closed(self) -> None:
         """A tunnel's client has sent its last byte."""
-        if self._upstream is not None and not self._client_ended:
-            self._client_ended = True
+        self._client_ended = True
+        if self._upstream_ended:
+            self._end("complete", None, time.monotonic_ns())
+        elif self._upstream is not None:
             self._upstream.end_writing()
 
     def upstream_half_closed(self) -> bool:

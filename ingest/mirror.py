@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ingest.counters import Counters
-from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead
+from ingest.records import Alive, AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead
 
 FLUSH_BYTES = 65_536
 _FLUSH_AGE_NS = 75_000_000
@@ -162,7 +162,7 @@ class Mirror:
     def _tell_dropped(self, batch: Iterable[AnyRecord]) -> None:
         """Records that the log's thread gave up."""
         for record in batch:
-            if hasattr(record, "stream"):
+            if not isinstance(record, Alive):
                 size = sum(len(f) for _, f in record.frames) if isinstance(record, Frames) else 0
                 self.counters.lost_records += 1
                 self.counters.lost_bytes += size

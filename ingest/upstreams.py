@@ -45,7 +45,7 @@ def parse_upstream(text: str) -> Upstream:
         raise ValueError(f"{text!r} is not a URL such as http://localhost:4000 or litellm=http://localhost:4000")
     if parts.query or parts.fragment or parts.username:
         raise ValueError(f"{text!r}: an upstream has no query, fragment or user name")
-    name = name if named else parts.hostname.replace(":", "-")
+    name = name if named else parts.hostname.replace(":", "-").strip("-")  # "::1" is named "1"
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a name for an upstream (letters, digits, '.', '_', '-')")
     return Upstream(

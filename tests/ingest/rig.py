@@ -1,0 +1,276 @@
+"""A tap on real sockets between a scripted upstream and a raw client, with its log in memory.
+
+The upstream's script is a coroutine for each connection; the client reads and writes bytes. Everything ends with the
+`async with`: nothing outlives a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import re
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvloop
+
+from ingest.log import LogWriter
+from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
+from ingest.tap_options import TapOptions
+from ingest.tap_worker import TapWorker, bind
+from ingest.upstreams import parse_upstreams
+
+T = TypeVar("T")
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+LIMIT_S = 10.0
+
+
+class MemoryLog:
+    """A `LogWriter` that keeps records; `broken` makes it fail as a full disk does."""
+
+    def __init__(self) -> None:
+        self.records: list[AnyRecord] = []
+        self.entries = 0
+        self.broken: Exception | None = None
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failed = 0
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        self.gate.wait()
+        if self.broken is not None:
+            self.failed += 1
+            raise self.broken
+        for payload in payloads:
+            records, poison = unpack(payload)
+            assert not poison
+            self.records += records
+            self.entries += 1
+
+    def close(self) -> None:
+        pass
+
+    def of(self, stream: str) -> list[AnyRecord]:
+        return [r for r in self.records if getattr(r, "stream", None) == stream]
+
+    @property
+    def streams(self) -> list[str]:
+        return [r.stream for r in self.records if isinstance(r, Opened)]
+
+
+def complete(records: Sequence[AnyRecord]) -> None:
+    """The numbers of one stream's records are 0…n without a gap, `Opened` first and `Closed` last."""
+    expected = 0
+    for record in records:
+        assert getattr(record, "seq", None) == expected, records
+        expected = (record.last_seq if isinstance(record, Lost) else expected) + 1
+    assert isinstance(records[0], Opened)
+    assert isinstance(records[-1], Closed)
+    assert [r for r in records if isinstance(r, Closed)] == [records[-1]]
+    heads = [r for r in records if isinstance(r, Frames) and r.response is not None]
+    frames = [r for r in records if isinstance(r, Frames)]
+    assert not frames or [id(r) for r in heads] == [id(frames[0])]
+
+
+def body_of(records: Sequence[AnyRecord]) -> bytes:
+    return b"".join(data for r in records if isinstance(r, Frames) for _, data in r.frames)
+
+
+def request_of(records: Sequence[AnyRecord]) -> Request | None:
+    found = [r for r in records if isinstance(r, Request)]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+class Client:
+    """A raw client's connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def read(self, size: int) -> bytes:
+        async with asyncio.timeout(LIMIT_S):
+            return await self.reader.readexactly(size)
+
+    async def until(self, mark: bytes) -> bytes:
+        async with asyncio.timeout(LIMIT_S):
+            return await self.reader.readuntil(mark)
+
+    async def rest(self) -> bytes:
+        """Until the connection ends; a reset raises."""
+        async with asyncio.timeout(LIMIT_S):
+            return await self.reader.read()
+
+    async def response(self, *, head_only: bool = False) -> tuple[bytes, bytes]:
+        """One response: its head, and its raw body (chunk framing included)."""
+        head = await self.until(b"\r\n\r\n")
+        status = int(head.split(b" ", 2)[1])
+        if head_only or status < 200 or status in (204, 304):
+            return head, b""
+        length = re.search(rb"(?im)^content-length: *(\d+)", head)
+        if re.search(rb"(?im)^transfer-encoding: *chunked", head):
+            body = b""
+            while True:
+                line = await self.until(b"\r\n")
+                body += line
+                size = int(line.split(b";")[0], 16)
+                if size == 0:
+                    while (line := await self.until(b"\r\n")) != b"\r\n":
+                        body += line
+                    return head, body + line
+                body += await self.read(size + 2)
+        if length:
+            return head, await self.read(int(length[1]))
+        return head, await self.rest()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        self.writer.transport.abort()
+
+
+@dataclasses.dataclass
+class Rig:
+    """What a test holds."""
+
+    worker: TapWorker
+    log: MemoryLog
+    upstream_port: int
+    clients: list[Client]
+    upstream_connections: list[asyncio.StreamWriter]
+    serving: asyncio.Task[None]
+
+    async def client(self, *, limit: int = 2**16) -> Client:
+        client = Client(*await asyncio.open_connection(*self.worker.address, limit=limit))
+        self.clients.append(client)
+        return client
+
+    async def ask(self, raw: bytes, **how: bool) -> tuple[bytes, bytes]:
+        """One request on a connection of its own."""
+        client = await self.client()
+        await client.send(raw)
+        answer = await client.response(**how)
+        client.close()
+        return answer
+
+    async def stop(self) -> None:
+        self.worker.stop()
+        async with asyncio.timeout(LIMIT_S):
+            await self.serving
+
+    async def records(self, count: int = 1) -> list[list[AnyRecord]]:
+        """The records of each stream, once `count` streams have been closed in the log."""
+        await self.until(lambda: sum(isinstance(r, Closed) for r in self.log.records) >= count)
+        return [self.log.of(stream) for stream in self.log.streams]
+
+    async def until(self, met: Callable[[], bool]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not met():  # noqa: ASYNC110 - what is waited for is not ours to instrument
+                await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def rig(
+    script: Script | None,
+    *,
+    host: str = "127.0.0.1",
+    upstreams: Sequence[str] = (),
+    tls: Any = None,
+    **options: Any,
+) -> AsyncIterator[Rig]:
+    """A tap in front of `script` (None: nobody listens there). `upstreams` may name `{port}`."""
+    log = MemoryLog()
+    scripts: set[asyncio.Task[None]] = set()
+    connections: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        scripts.add(task)
+        connections.append(writer)
+        try:
+            assert script is not None
+            await script(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        except asyncio.CancelledError:
+            pass
+        finally:
+            scripts.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(serve, host, 0, ssl=tls, limit=2**20)
+    port = server.sockets[0].getsockname()[1]
+    if script is None:
+        server.close()
+        await server.wait_closed()
+    scheme = "https" if tls is not None else "http"
+    shown = f"[{host}]" if ":" in host else host
+    urls = [u.format(port=port) for u in upstreams] or [f"{scheme}://{shown}:{port}"]
+    with tempfile.TemporaryDirectory() as data:
+        given: dict[str, Any] = {"tap_name": "rig", "drain_timeout_s": 0.0, **options}
+        open_log: Callable[[], LogWriter] = given.pop("open_log", lambda: log)
+        tap_options = TapOptions(upstreams=parse_upstreams(urls), data=Path(data), **given)
+        worker = TapWorker(tap_options, client_key=b"k" * 32, open_log=open_log)
+        await worker.start(bind(f"{shown}:0", shared=False))
+        it = Rig(worker, log, port, [], connections, asyncio.create_task(worker.serve()))
+        try:
+            yield it
+        finally:
+            log.gate.set()
+            log.broken = None
+            for client in it.clients:
+                client.reset()
+            await it.stop()
+            for task in list(scripts):
+                task.cancel()
+            server.close()
+            for writer in connections:
+                writer.transport.abort()
+
+
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    """Run a scenario on the tap's own loop."""
+    return uvloop.run(scenario)
+
+
+def answering(*answers: bytes) -> Script:
+    """An upstream that reads a request (head, and a body by Content-Length) and sends the next of `answers`."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await read_request(reader)
+            writer.write(answer)
+            await writer.drain()
+        await reader.read()
+
+    return script
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """A request's head and raw body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = re.search(rb"(?im)^content-length: *(\d+)", head)
+    if length:
+        return head, await reader.readexactly(int(length[1]))
+    body = b""
+    if re.search(rb"(?im)^transfer-encoding: *chunked", head):
+        while not body.endswith(b"0\r\n\r\n"):
+            body += await reader.readuntil(b"\r\n")
+    return head, body
+
+
+def chunk(payload: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(payload), payload)

@@ -1,0 +1,155 @@
+"""What is mirrored of heads, and what never is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from ingest.headers import client_id, mirrored_path, mirrored_request_fields, mirrored_response_fields
+from ingest.http_head import HeadLimits, read_request_head
+from ingest.records import Opened
+from tests.ingest.rig import read_request, rig, run
+
+SECRET = "sk-plan7ed-s3cret"
+KEY = b"k" * 32
+
+
+def fields(*pairs: tuple[str, str]):
+    return [(n.lower().encode(), n.encode(), v.encode()) for n, v in pairs]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Authorization", "Proxy-Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", "Set-Cookie",
+        "X-Auth-Token", "X-Amz-Security-Token", "Ocp-Apim-Subscription-Key", "X-Anything-New", "OpenAI-Organization-Key",
+    ],
+)  # fmt: skip
+def test_credentials_are_never_mirrored(name: str):
+    assert mirrored_request_fields(fields((name, SECRET))) == []
+    assert mirrored_response_fields(fields((name, SECRET))) == []
+
+
+def test_what_is_useful_is_mirrored_in_lower_case():
+    assert mirrored_request_fields(
+        fields(("Content-Type", "a/b"), ("X-Request-ID", "1"), ("Anthropic-Version", "v"))
+    ) == [
+        ("content-type", "a/b"),
+        ("x-request-id", "1"),
+        ("anthropic-version", "v"),
+    ]
+    names = [
+        "Content-Type", "Retry-After", "x-ratelimit-remaining-tokens", "anthropic-ratelimit-requests-limit",
+        "OpenAI-Processing-MS", "fireworks-prompt-tokens", "X-Xerotier-Worker-Id", "CF-RAY", "Via", "Server", "request-id", "x-vendor-request-id",
+    ]  # fmt: skip
+    assert [n for n, _ in mirrored_response_fields(fields(*((n, "1") for n in names)))] == [
+        n.lower() for n in names
+    ]
+
+
+def test_a_query_is_cut_off_but_for_the_dialect():
+    assert mirrored_path(f"/v1beta/models/x?key={SECRET}") == "/v1beta/models/x"
+    assert mirrored_path(f"/v1beta/models/x?key={SECRET}&alt=sse") == "/v1beta/models/x?alt=sse"
+
+
+def test_a_client_is_known_by_a_keyed_hash_of_its_key():
+    bearer = client_id(fields(("Authorization", f"Bearer {SECRET}")), KEY)
+    assert bearer == client_id(fields(("authorization", f"bearer  {SECRET}")), KEY)
+    assert bearer == client_id(fields(("x-api-key", SECRET)), KEY)
+    assert (
+        bearer
+        == client_id(fields(("api-key", SECRET)), KEY)
+        == client_id(fields(("X-Goog-Api-Key", SECRET)), KEY)
+    )
+    assert bearer != client_id(fields(("x-api-key", SECRET + "x")), KEY)
+    assert bearer != client_id(fields(("x-api-key", SECRET)), b"z" * 32)
+    assert client_id(fields(("x-other", SECRET)), KEY) is None
+    assert bearer is not None
+    assert len(bearer) == 32
+    assert SECRET not in bearer
+
+
+def test_planted_secrets_are_in_no_record():
+    """Over the wire, everywhere a credential can stand, and the answer echoes headers too."""
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(
+            f"HTTP/1.1 200 OK\r\nSet-Cookie: s={SECRET}\r\nX-Token: {SECRET}\r\nAuthorization: {SECRET}\r\n"
+            "Content-Length: 0\r\n\r\n".encode()
+        )
+        await reader.read()
+
+    async def scenario() -> None:
+        async with rig(upstream) as it:
+            names = [
+                "Authorization",
+                "X-Api-Key",
+                "api-key",
+                "X-Goog-Api-Key",
+                "Cookie",
+                "Proxy-Authorization",
+                "X-Weird",
+            ]
+            lines = "".join(f"{n}: Bearer {SECRET}\r\n" for n in names)
+            await it.ask(f"GET /m?key={SECRET}&alt=sse HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
+            [records] = await it.records()
+            assert SECRET.encode() not in msgspec.msgpack.encode(records)
+            assert isinstance(records[0], Opened)
+            assert records[0].path == "/m?alt=sse"
+            assert records[0].client_id is not None
+
+    run(scenario())
+
+
+def request_seen(extra: bytes, **options: object) -> bytes:
+    seen: list[bytes] = []
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append((await read_request(reader))[0])
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    async def scenario() -> None:
+        async with rig(upstream, **options) as it:
+            await it.ask(b"GET / HTTP/1.1\r\nHost: tap.example\r\n" + extra + b"\r\n")
+
+    run(scenario())
+    return seen[0]
+
+
+def test_forwarding_fields_are_added_to_what_came():
+    head = request_seen(b"X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n")
+    assert b"\r\nX-Forwarded-For: 10.0.0.1, 127.0.0.1\r\n" in head
+    assert head.count(b"X-Forwarded-Proto") == 1
+    assert b"X-Forwarded-Proto: https" in head
+    assert b"X-Forwarded-Host: tap.example" in head
+    assert b"Via" not in head
+
+
+def test_forwarding_fields_can_be_left_alone():
+    from ingest.headers import Forwarding
+
+    head = request_seen(
+        b"X-Forwarded-For: 10.0.0.1\r\nVia: 1.0 a\r\n",
+        forwarding=Forwarding(x_forwarded=False, via=True, preserve_host=True),
+    )
+    assert b"\r\nX-Forwarded-For: 10.0.0.1\r\n" in head
+    assert b"X-Forwarded-Host" not in head
+    assert b"\r\nVia: 1.0 a, 1.1 streamgauge\r\n" in head
+    assert b"\r\nHost: tap.example\r\n" in head
+
+
+def test_fields_of_the_tap_itself_do_not_go_upstream():
+    assert b"streamgauge" not in request_seen(b"x-streamgauge-capture: none\r\nX-Streamgauge-Whatever: 1\r\n")
+
+
+def test_a_connection_header_cannot_take_away_what_frames_the_message():
+    raw = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: content-length, host, x-a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
+    assert read_request_head(raw, HeadLimits()).length == 0
+    head = request_seen(b"Connection: content-length, host, x-a\r\nX-A: 1\r\nContent-Length: 0\r\n")
+    assert b"Content-Length: 0\r\n" in head
+    assert b"Host: " in head
+    assert b"X-A" not in head
