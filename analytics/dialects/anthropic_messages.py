@@ -59,13 +59,13 @@ class _Block(msgspec.Struct):
 class _Message(msgspec.Struct):
     id: str | None = None
     model: str | None = None
-    content: list[_Block] | None = None
-    stop_reason: str | None = None
     usage: Any = None
 
 
 class _Body(_Message):
     type: str | None = None
+    content: list[_Block] | None = None
+    stop_reason: str | None = None
     error: Any = None
 
 
@@ -248,7 +248,7 @@ def _block(block: _Block, key: int) -> tuple[Fragment | None, Kind]:
         )  # fmt: skip
         if block.input:
             tool.arguments, tool.arguments_were_object = _arguments(block.input)
-        return Fragment(tools=[tool]), "tool_call"
+        return Fragment(tools=[tool]), "tool_call" if tool.name or tool.arguments else "start"
     if block.type == "thinking" and block.thinking:
         return Fragment(reasoning=block.thinking), "reasoning"
     if block.type == "text" and block.text:

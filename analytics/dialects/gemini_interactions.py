@@ -2,7 +2,7 @@
 
 Output: text, thought summaries, a function's name and arguments, audio. Not output: signatures, annotations, calls that the
 server runs (Google search) and their results. The finish reason is the interaction's final status: `requires_action` and
-`incomplete` are finishes, `failed` and `cancelled` errors. Thoughts are counted apart from the output: output = output + thoughts.
+`incomplete` are finishes, `failed` and `cancelled` errors. Output tokens = output + thoughts.
 
 The first preview called the same things interaction.start, content.start, content.delta and interaction.complete.
 """
@@ -23,14 +23,10 @@ _FAILED = frozenset({"failed", "cancelled"})
 _NAMES = ("interaction.", "step.", "content.")
 
 
-class _Text(msgspec.Struct):
-    text: str | None = None
-
-
 class _DeltaPart(msgspec.Struct):
     type: str | None = None
     text: str | None = None
-    content: _Text | None = None
+    content: Any = None
     id: str | None = None
     name: str | None = None
     arguments: Any = None
@@ -139,8 +135,10 @@ class InteractionsReader:
         if delta.type == "text" and delta.text:
             return Delta("text", delta.text)
         if delta.type in ("thought_summary", "thought"):
-            thought = (delta.content.text if delta.content else None) or delta.text
-            return Delta("reasoning", thought) if thought else Reading(kind="annotation")
+            thought = delta.content.get("text") if isinstance(delta.content, dict) else delta.text
+            if isinstance(thought, str) and thought:
+                return Delta("reasoning", thought)
+            return Reading(kind="annotation")
         if delta.type in ("arguments_delta", "function_call"):
             arguments, was_object = _text(delta.arguments)
             piece = ToolFragment(index, delta.id or "", delta.name or "", arguments, was_object)

@@ -76,8 +76,11 @@ class _Item(msgspec.Struct):
     name: str | None = None
     arguments: Any = None
     input: Any = None
-    content: list[_Part] | None = None
-    summary: list[_Part] | None = None
+
+
+class _WholeItem(_Item):
+    content: list[_Part] | str | None = None
+    summary: list[_Part] | str | None = None
 
 
 class _Final(msgspec.Struct):
@@ -87,7 +90,7 @@ class _Final(msgspec.Struct):
     status: str | None = None
     usage: Any = None
     error: Any = None
-    output: list[_Item] | None = None
+    output: list[_WholeItem] | None = None
 
 
 class _Snapshot(msgspec.Struct):
@@ -322,10 +325,10 @@ class ResponsesReader:
                 reading.kind = kind
         return reading
 
-    def _whole(self, items: list[_Item]) -> Fragment:
+    def _whole(self, items: list[_WholeItem]) -> Fragment:
         whole = Fragment(tools=[])
         for item in items:
-            for part in (item.content or []) + (item.summary or []):
+            for part in [*_parts(item.content, "output_text"), *_parts(item.summary, "summary_text")]:
                 if part.type in ("reasoning_text", "summary_text"):
                     whole.reasoning += part.text or ""
                 else:
@@ -372,6 +375,10 @@ def _snapshot(kind: str, response: _Snapshot | _Final) -> Reading:
         error.type = error.type or status
         reading.kind, reading.error = "error", error
     return reading
+
+
+def _parts(content: list[_Part] | str | None, kind: str) -> list[_Part]:
+    return [_Part(kind, content)] if isinstance(content, str) else content or []
 
 
 def _is_call(item: _Item) -> bool:

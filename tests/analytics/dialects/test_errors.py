@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.dialects.errors import error_from, error_in, read_error
@@ -150,6 +150,7 @@ def test_nonsense_is_a_value_never_an_exception(body: bytes) -> None:
     assert read_error(body) is not None
 
 
+@settings(max_examples=50)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(
     st.sampled_from(["error", "errors", "detail", "message", "type", "code", "status", "loc"]) | st.text(), c)))  # fmt: skip
 def test_any_json_is_read(value: Any) -> None:

@@ -1,0 +1,85 @@
+"""Cohere's v1 chat and generate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analytics.dialects.cohere_v1 import DIALECT
+from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
+
+
+def line(kind: str, **more: Any) -> dict[str, Any]:
+    return {"is_finished": kind == "stream-end", "event_type": kind, **more}
+
+
+def end(reason: str = "COMPLETE", **more: Any) -> dict[str, Any]:
+    meta = {
+        "billed_units": {"input_tokens": 5, "output_tokens": 6},
+        "tokens": {"input_tokens": 70, "output_tokens": 8},
+    }
+    return line("stream-end", finish_reason=reason, response={"text": "Hi there", "meta": meta}, **more)
+
+
+def test_text_stream() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            line("stream-start", generation_id="g1"),
+            line("text-generation", text="Hi"),
+            line("text-generation", text=" there"),
+            line("citation-generation", citations=[]),
+            end(),
+        ),
+    )
+    assert str(tally.first_choice.text) == "Hi there"
+    assert tally.events.kind == ["start", "text", "text", "annotation", "finish"]
+    assert (tally.finish_reason, tally.response_id, tally.terminal_seen) == ("COMPLETE", "g1", True)
+    assert usage(tally) == (70, 8, None, None)
+    assert tally.usage is not None
+    assert tally.usage.raw == {"input_tokens": 5, "output_tokens": 6}
+
+
+def test_streamed_tool_calls_are_not_repeated_by_their_whole() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            line("tool-calls-chunk", text="I will"),
+            line("tool-calls-chunk", tool_call_delta={"index": 0, "name": "n"}),
+            line("tool-calls-chunk", tool_call_delta={"index": 0, "parameters": '{"a":1}'}),
+            line("tool-calls-generation", tool_calls=[{"name": "n", "parameters": {"a": 1}}]),
+        ),
+    )
+    assert tools(tally) == [("", "n", '{"a":1}')]
+    assert tally.events.kind == ["reasoning", "tool_call", "tool_call", "annotation"]
+
+
+def test_tool_calls_that_only_come_whole() -> None:
+    tally = read(
+        DIALECT, events(line("tool-calls-generation", tool_calls=[{"name": "n", "parameters": {"a": 1}}]))
+    )
+    assert tools(tally) == [("", "n", '{"a":1}')]
+
+
+def test_failed_finish() -> None:
+    tally = read(DIALECT, events(end("ERROR", error="m")))
+    assert tally.error is not None
+    assert tally.error.message == "m"
+
+
+def test_non_streamed_bodies() -> None:
+    chat = read_body(
+        DIALECT,
+        {
+            "text": "Hi",
+            "generation_id": "g",
+            "finish_reason": "COMPLETE",
+            "meta": {"tokens": {"input_tokens": 1}},
+        },
+    )
+    assert (str(chat.first_choice.text), chat.response_id, chat.finish_reason) == ("Hi", "g", "COMPLETE")
+    generate = read_body(DIALECT, {"id": "i", "generations": [{"text": "a"}, {"text": "b"}]})
+    assert {index: str(choice.text) for index, choice in generate.choices.items()} == {0: "a", 1: "b"}
+
+
+def test_nonsense_is_malformed() -> None:
+    assert read(DIALECT, b'data: {\n\ndata: {"text":[]}\n\n').malformed_events == 2

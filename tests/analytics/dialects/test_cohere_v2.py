@@ -1,0 +1,134 @@
+"""Cohere's chat v2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from analytics.dialects.cohere_v2 import DIALECT
+from analytics.dialects.shape import Exchange
+from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
+
+USAGE = {
+    "billed_units": {"input_tokens": 84, "output_tokens": 314},
+    "tokens": {"input_tokens": 1501, "output_tokens": 346, "reasoning_tokens": 304},
+    "cached_tokens": 1008,
+}
+
+
+def said(kind: str, index: int = 0, **message: Any) -> dict[str, Any]:
+    return {"type": kind, "index": index, "delta": {"message": message}}
+
+
+def end(reason: str = "COMPLETE", **more: Any) -> dict[str, Any]:
+    return {"type": "message-end", "delta": {"finish_reason": reason, "usage": USAGE, **more}}
+
+
+def test_thinking_text_citations_and_the_end() -> None:
+    tally = read(
+        DIALECT,
+        events(
+            {"type": "message-start", "id": "x1", "delta": {"message": {"role": "assistant", "content": []}}},
+            said("content-start", content={"type": "thinking", "thinking": ""}),
+            said("content-delta", content={"thinking": "hm"}),
+            {"type": "content-end", "index": 0},
+            said("content-start", 1, content={"type": "text", "text": ""}),
+            said("content-delta", 1, content={"text": "Hi"}),
+            said("citation-start", citations={"start": 0, "end": 2, "text": "Hi"}),
+            {"type": "citation-end", "index": 0},
+            end(),
+        ),
+    )
+    assert tally.events.kind == [
+        "start", "start", "reasoning", "annotation", "start", "text", "annotation", "annotation", "finish",
+    ]  # fmt: skip
+    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("Hi", "hm")
+    assert (tally.finish_reason, tally.response_id, tally.terminal_seen) == ("COMPLETE", "x1", True)
+    assert usage(tally) == (1501, 346, 304, 1008)
+
+
+def test_tool_plan_is_output_but_neither_text_nor_reasoning() -> None:
+    tally = read(DIALECT, events(said("tool-plan-delta", tool_plan="I will use the tool")))
+    assert (tally.output_event_count, tally.content_event_count) == (1, 1)
+    assert (tally.text_chars, tally.reasoning_chars, tally.events.chars) == (0, 0, [19])
+
+
+def test_tool_calls_by_index() -> None:
+    def call(kind: str, index: int, **function: Any) -> dict[str, Any]:
+        told = {
+            "function": function,
+            **({"id": f"c{index}", "type": "function"} if "name" in function else {}),
+        }
+        return said(kind, index, tool_calls=told)
+
+    tally = read(
+        DIALECT,
+        events(
+            call("tool-call-start", 0, name="a", arguments=""),
+            call("tool-call-delta", 0, arguments='{"x":'),
+            call("tool-call-delta", 0, arguments="1}"),
+            {"type": "tool-call-end", "index": 0},
+            call("tool-call-start", 1, name="b", arguments=""),
+            {"type": "tool-call-end", "index": 1},
+            end("TOOL_CALL"),
+        ),
+    )
+    assert tools(tally) == [("c0", "a", '{"x":1}'), ("c1", "b", "")]
+    assert (tally.output_event_count, tally.content_event_count) == (4, 2)
+
+
+def test_finish_error_is_an_error_with_its_text() -> None:
+    tally = read(DIALECT, events(end("ERROR", error="invalid tool generation", usage={})))
+    assert tally.error is not None
+    assert (tally.error.type, tally.error.message, tally.error.raw) == (
+        None,
+        "invalid tool generation",
+        "invalid tool generation",
+    )
+    assert (tally.finish_reason, tally.events.kind) == ("ERROR", ["error"])
+    assert usage(tally) == (None, None, None, None)
+
+
+def test_finish_without_a_text_is_still_an_error_and_its_word_the_type() -> None:
+    tally = read(DIALECT, events(end("TIMEOUT")))
+    assert tally.error is not None
+    assert tally.error.type == "TIMEOUT"
+
+
+@pytest.mark.parametrize("reason", ["MAX_TOKENS", "STOP_SEQUENCE", "TOOL_CALL", "ERROR_TOXIC", "ERROR_LIMIT"])
+def test_other_finishes_are_no_errors(reason: str) -> None:
+    assert read(DIALECT, events(end(reason))).error is None
+
+
+def test_billed_units_alone() -> None:
+    tally = read(DIALECT, events(end(usage={"billed_units": {"input_tokens": 1, "output_tokens": 2}})))
+    assert usage(tally) == (1, 2, None, None)
+
+
+def test_non_streamed_body() -> None:
+    tally = read_body(
+        DIALECT,
+        {
+            "id": "x1",
+            "finish_reason": "TOOL_CALL",
+            "message": {
+                "role": "assistant",
+                "tool_plan": "I will",
+                "content": [{"type": "text", "text": "Hi"}, {"type": "thinking", "thinking": "hm"}],
+                "tool_calls": [{"id": "c", "function": {"name": "n", "arguments": "{}"}}],
+            },
+            "usage": USAGE,
+        },
+    )
+    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("Hi", "hm")
+    assert (tools(tally), tally.finish_reason, tally.response_id) == ([("c", "n", "{}")], "TOOL_CALL", "x1")
+
+
+def test_nonsense_is_malformed() -> None:
+    assert read(DIALECT, b'data: {\n\ndata: {"delta":[]}\n\n').malformed_events == 2
+
+
+def test_claims_by_path() -> None:
+    assert DIALECT.claims(Exchange(path="/v2/chat")) == 5
+    assert DIALECT.claims(Exchange(path="/v1/chat")) == 0

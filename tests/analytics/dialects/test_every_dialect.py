@@ -1,0 +1,106 @@
+"""What holds for every dialect there is, found as the product finds them: bad data is a value, never an exception."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analytics.dialects import all_dialects
+from analytics.dialects.shape import OUTPUT_KINDS, Delta, Dialect, Exchange, Kind, Reading
+from analytics.tally import Tally
+from tests.analytics.dialects.transcript import full
+
+DIALECTS = all_dialects()
+SOME_KEYS = """
+    type event_type object delta message content text thinking reasoning reasoning_content refusal tool_calls tool_call
+    function name arguments input output item response choices index finish_reason stop_reason usage error code id model
+    candidates parts functionCall partialArgs jsonPath willContinue usageMetadata done details token generated_text value
+    audio data status step interaction result stats content_block partial_json logprobs metadata arguments_delta
+"""
+SOME_NAMES = """
+    message_start content_block_start content_block_delta message_delta message_stop error ping response.created
+    response.output_item.added response.output_text.delta response.function_call_arguments.delta response.completed
+    chat.start message.delta tool_call.arguments chat.end content-delta tool-call-delta message-end step.delta output
+    thread.message.delta text_delta input_json_delta transcript.text.delta interaction.completed
+"""
+WORDS = st.sampled_from(SOME_KEYS.split())
+NAMES = st.sampled_from(SOME_NAMES.split())
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | NAMES
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+def by_name(dialect: Dialect) -> str:
+    return dialect.name
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
+@settings(max_examples=60)
+@given(sent=st.lists(st.tuples(st.just("") | NAMES, JSON), max_size=4))
+def test_any_json_is_read_without_an_exception(dialect: Dialect, sent: list[tuple[str, Any]]) -> None:
+    reader, tally = dialect.reader(Exchange()), Tally(keep_text=True)
+    for name, value in sent:
+        data = json.dumps(value).encode()
+        assert 0 <= dialect.recognises(name, data) <= 9
+        answer = reader.read(name, data)
+        tally.add(full(answer), 1)
+        if isinstance(answer, Delta):
+            assert answer.piece
+        else:
+            assert answer.kind in get_args(Kind)
+    for _, value in sent:
+        for reading in dialect.reader(Exchange()).read_body(json.dumps(value).encode()):
+            assert isinstance(reading, Reading)
+            tally.add(reading, None, row=False)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
+@settings(max_examples=40)
+@given(name=st.just("") | NAMES, data=st.binary(max_size=60) | st.text().map(str.encode))
+def test_any_bytes_are_read_without_an_exception(dialect: Dialect, name: str, data: bytes) -> None:
+    dialect.recognises(name, data)
+    dialect.reader(Exchange()).read(name, data)
+    dialect.reader(Exchange()).read_body(data)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
+@pytest.mark.parametrize(
+    "data", [b"[" * 200_000, b'{"a":' * 50_000, b'{"delta":"' + b"x" * 1_000_000 + b'"}', b""]
+)
+def test_hostile_data_is_read_without_an_exception(dialect: Dialect, data: bytes) -> None:
+    dialect.recognises("", data)
+    dialect.reader(Exchange()).read("", data)
+    dialect.reader(Exchange()).read_body(data)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
+def test_nothing_is_made_of_an_empty_object(dialect: Dialect) -> None:
+    reader = dialect.reader(Exchange())
+    assert full(reader.read("", b"{}")).kind not in OUTPUT_KINDS
+
+
+def test_names_are_unique_and_every_dialect_says_what_it_is() -> None:
+    names = [dialect.name for dialect in DIALECTS]
+    assert len(set(names)) == len(names)
+    assert all(dialect.provider and dialect.operation for dialect in DIALECTS)
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/v1/models", "/mcp", "/v1/embeddings"])
+def test_no_dialect_of_these_claims_what_is_no_generation(path: str) -> None:
+    claimed = {d.name for d in DIALECTS if d.claims(Exchange(path=path)) >= 5}
+    assert not claimed - {"openai_embeddings"}
+
+
+def test_control_traffic_over_sse_stays_unknown() -> None:
+    """MCP speaks JSON-RPC over SSE: no LLM."""
+    data = (
+        b'{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"2024-01-01"}],"isError":false}}'
+    )
+    assert all(dialect.recognises("message", data) == 0 for dialect in DIALECTS)

@@ -1,0 +1,117 @@
+"""Dialects of a few event types: OpenAI's audio, Replicate, TGI's generate_stream, Writer's completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analytics.dialects import openai_audio, replicate, tgi_generate, writer_completion
+from analytics.dialects.shape import Exchange
+from tests.analytics.dialects.transcript import events, read, read_body, usage
+
+
+def test_transcript_deltas_are_text_and_done_finishes() -> None:
+    used = {"type": "tokens", "input_tokens": 37, "output_tokens": 12, "total_tokens": 49}
+    tally = read(
+        openai_audio.DIALECT,
+        events(
+            {"type": "transcript.text.delta", "delta": "Ruby", "logprobs": [{"token": "Ruby", "logprob": 0}]},
+            {"type": "transcript.text.delta", "delta": " is"},
+            {"type": "transcript.text.segment", "text": "Ruby is", "speaker": "A"},
+            {"type": "transcript.text.done", "text": "Ruby is", "usage": used},
+        ),
+    )
+    assert str(tally.first_choice.text) == "Ruby is"
+    assert (tally.events.kind, tally.events.tokens[0]) == (["text", "text", "annotation", "finish"], 1)
+    assert (tally.finish_reason, usage(tally)) == ("done", (37, 12, None, None))
+
+
+def test_transcript_that_comes_with_done_alone() -> None:
+    tally = read(openai_audio.DIALECT, events({"type": "transcript.text.done", "text": "Hi"}))
+    assert (str(tally.first_choice.text), tally.content_event_count) == ("Hi", 0)
+
+
+def test_speech_is_audio() -> None:
+    tally = read(
+        openai_audio.DIALECT,
+        events({"type": "speech.audio.delta", "audio": "AAAA"}, {"type": "speech.audio.done"}),
+    )
+    assert (tally.events.kind, tally.terminal_seen) == (["audio", "finish"], True)
+
+
+def test_transcription_body() -> None:
+    assert str(read_body(openai_audio.DIALECT, {"text": "Hi"}).first_choice.text) == "Hi"
+    assert read_body(openai_audio.DIALECT, b"WEBVTT\n\n00:00").malformed_events == 0
+
+
+def test_replicate_output_is_the_data_itself() -> None:
+    tally = read(
+        replicate.DIALECT,
+        b"event: output\ndata: \n\nevent: output\ndata: Sure\n\nevent: output\ndata: :\ndata: \ndata: Why\n\n"
+        b"event: logs\ndata: step 1\n\nevent: done\ndata: {}\n\n",
+    )
+    assert str(tally.first_choice.text) == "Sure:\n\nWhy"
+    assert tally.events.kind == ["start", "text", "text", "progress", "terminal"]
+    assert tally.finish_reason == "done"
+
+
+def test_replicate_says_why_it_is_done() -> None:
+    canceled = read(replicate.DIALECT, b'event: done\ndata: {"reason": "canceled"}\n\n')
+    assert (canceled.finish_reason, canceled.error) == ("canceled", None)
+    failed = read(
+        replicate.DIALECT,
+        b'event: error\ndata: {"detail": "GPU lost"}\n\nevent: done\ndata: {"reason": "error"}\n\n',
+    )
+    assert failed.error is not None
+    assert failed.error.message == "GPU lost"
+    assert read(replicate.DIALECT, b'event: done\ndata: {"reason": "error"}\n\n').error is not None
+
+
+def test_replicate_prediction_body() -> None:
+    tally = read_body(
+        replicate.DIALECT, {"id": "p", "status": "succeeded", "output": ["Hi", "!"], "error": None}
+    )
+    assert (str(tally.first_choice.text), tally.finish_reason, tally.response_id) == ("Hi!", "succeeded", "p")
+
+
+def token(text: str, *, special: bool = False, **more: Any) -> dict[str, Any]:
+    told = {"id": 1, "text": text, "logprob": -0.1, "special": special}
+    return {"index": 1, "token": told, "generated_text": None, "details": None, **more}
+
+
+def test_tgi_tokens() -> None:
+    details = {"finish_reason": "eos_token", "generated_tokens": 3, "input_length": 5, "seed": None}
+    tally = read(
+        tgi_generate.DIALECT,
+        events(token("Hi"), token("!"), token("</s>", special=True, generated_text="Hi!", details=details)),
+    )
+    assert (str(tally.first_choice.text), tally.events.tokens) == ("Hi!", [1, 1, None])
+    assert (tally.finish_reason, usage(tally), tally.terminal_seen) == ("eos_token", (5, 3, None, None), True)
+
+
+def test_tgi_last_event_may_carry_the_last_token_and_no_details() -> None:
+    tally = read(tgi_generate.DIALECT, events(token(".", generated_text=".")))
+    assert (str(tally.first_choice.text), tally.finish_reason, tally.terminal_seen) == (".", None, True)
+
+
+def test_tgi_error_and_bodies() -> None:
+    tally = read(tgi_generate.DIALECT, events({"error": "Request failed", "error_type": "generation"}))
+    assert tally.error is not None
+    assert tally.error.type == "generation"
+    assert str(read_body(tgi_generate.DIALECT, b'[{"generated_text":"Hi"}]').first_choice.text) == "Hi"
+
+
+def test_writer_values_are_text() -> None:
+    tally = read(writer_completion.DIALECT, events({"value": "Sure"}, {"value": ","}, {"value": ""}))
+    assert (str(tally.first_choice.text), tally.output_event_count) == ("Sure,", 2)
+    body = read_body(writer_completion.DIALECT, {"choices": [{"text": "Hi"}], "model": "palmyra"})
+    assert (str(body.first_choice.text), body.response_model) == ("Hi", "palmyra")
+
+
+def test_each_knows_its_own_first_event() -> None:
+    assert openai_audio.DIALECT.recognises("", b'{"type":"transcript.text.delta","delta":"a"}') >= 5
+    assert replicate.DIALECT.recognises("output", b"Sure") >= 5
+    assert tgi_generate.DIALECT.recognises("", b'{"token":{"text":"a"},"generated_text":null}') >= 5
+    assert writer_completion.DIALECT.recognises("", b'{"value":"Sure"}') >= 5
+    assert replicate.DIALECT.claims(Exchange(path="/v1/streams/abc")) == 5
+    assert tgi_generate.DIALECT.claims(Exchange(path="/generate_stream")) == 5
+    assert openai_audio.DIALECT.claims(Exchange(path="/v1/audio/transcriptions")) == 5
