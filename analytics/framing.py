@@ -128,7 +128,7 @@ class Framer:
         if first in (b"{", b"["):
             self.begins_with_json = True
             return self._decide_json(head)
-        if self._type == "text/event-stream":
+        if self._type == "text/event-stream" and self._streams:
             return "body" if first == b"<" else "sse"
         if head.startswith(_FIELDS):
             return "sse"
