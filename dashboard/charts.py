@@ -4,7 +4,7 @@
   their own here, the same on every page, and never speak by colour alone: a legend or a tooltip names them.
 - Times are drawn as wall clock of the reader's zone, which the axis names; Vega is told they are UTC so that it adds nothing.
 - Durations arrive in ns and are drawn in the unit that suits the largest of them.
-- Heights are fixed: a refresh moves nothing.
+- Heights are fixed (axes and legend included, which is how Streamlit counts): a refresh moves nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ KIND_COLORS: dict[str, str] = {
     "usage": "#8d99a3",
     "start": "#8d99a3",
 }
+OTHER_COLOR = "#8d99a3"
 QUANTILE_DASH = {"p50": [1, 0], "p95": [6, 3], "p99": [2, 2]}
 
 
@@ -116,6 +117,7 @@ def time_lines(
     height: int = HEIGHT,
     zero: bool = True,
     legend: bool = True,
+    percent: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
     """Lines of `value` over `at`, one per `series`; durations (columns that end in _ns) find their unit.
 
@@ -136,9 +138,10 @@ def time_lines(
     if bucket_s:
         frame = _broken(frame, keys, bucket_s)
     drawn = wall(frame.select("at", "y", "said", *keys), zone, "at")
+    axis = alt.Axis(tickCount=5, format="%") if percent else alt.Axis(tickCount=5)
     encoded: dict[str, Any] = {
         "x": time_axis("at", zone, span),
-        "y": alt.Y("y:Q", title=unit, scale=alt.Scale(zero=zero, nice=True), axis=alt.Axis(tickCount=5)),
+        "y": alt.Y("y:Q", title=unit, scale=alt.Scale(zero=zero, nice=True), axis=axis),
         "tooltip": [
             alt.Tooltip("at:T", title="time", timeUnit="utcyearmonthdatehoursminutesseconds"),
             *([alt.Tooltip(f"{k}:N", title=k) for k in keys]),
@@ -182,34 +185,43 @@ def time_bars(
     span: tuple[datetime, datetime],
     bucket_s: int,
     series: str,
-    colors: dict[str, str] | None = None,
-    order: Sequence[str] | None = None,
-    unit: str | None = None,
+    colors: dict[str, str],
+    unit: str,
     height: int = HEIGHT,
 ) -> alt.Chart:
-    """Stacked bars of a count over time."""
+    """Bars of a count over time, stacked in the order of `colors`."""
     drawn = wall(
         frame.with_columns((pl.col("at") + pl.duration(seconds=bucket_s)).alias("until")), zone, "at", "until"
     )
     present = set(drawn[series])
-    scale: Any = alt.Undefined
-    if colors:
-        names = [n for n in colors if n in present] + sorted(n for n in present if n not in colors)
-        scale = alt.Scale(domain=names, range=[colors.get(n, "#8d99a3") for n in names])
-    elif order:
-        scale = alt.Scale(domain=list(order))
+    names = [n for n in colors if n in present] + sorted(n for n in present if n not in colors)
+    place = {name: i for i, name in enumerate(names)}
+    drawn = (
+        drawn.with_columns(
+            pl.col(series).replace_strict(place, return_dtype=pl.Int32).alias("place"),
+            pl.col(value).fill_null(0),
+        )
+        .sort("at", "place")
+        .with_columns(pl.col(value).cum_sum().over("at").alias("top"))
+        .with_columns((pl.col("top") - pl.col(value)).alias("foot"))
+    )
     chart: alt.Chart = (
         alt.Chart(drawn)
-        .mark_bar(binSpacing=0.5)
+        .mark_rect(stroke=None)
         .encode(
             x=time_axis("at", zone, span),
             x2="until:T",
-            y=alt.Y(f"{value}:Q", stack=True, title=unit, axis=alt.Axis(tickCount=5)),
-            color=alt.Color(f"{series}:N", scale=scale, sort=None),
+            y=alt.Y("foot:Q", title=unit, axis=alt.Axis(tickCount=5)),
+            y2="top:Q",
+            color=alt.Color(
+                f"{series}:N",
+                scale=alt.Scale(domain=names, range=[colors.get(n, OTHER_COLOR) for n in names]),
+                sort=None,
+            ),
             tooltip=[
                 alt.Tooltip("at:T", title="from", timeUnit="utcyearmonthdatehoursminutesseconds"),
                 alt.Tooltip(f"{series}:N"),
-                alt.Tooltip(f"{value}:Q", format=",.4~g"),
+                alt.Tooltip(f"{value}:Q", format=",.4~g", title=unit),
             ],
         )
         .properties(height=height)
@@ -243,3 +255,182 @@ def _wall_moment(at: datetime, zone: ZoneInfo) -> alt.DateTime:
         seconds=local.second,
         utc=True,
     )
+
+
+def heatmap(
+    frame: pl.DataFrame,
+    *,
+    zone: ZoneInfo,
+    span: tuple[datetime, datetime],
+    bucket_s: int,
+    height: int = 280,
+) -> alt.Chart:
+    """Streams per point of time and log bin of a duration (`at, low_ns, high_ns, n`): darker is more."""
+    divisor, unit = unit_of(frame, "high_ns")
+    drawn = wall(
+        frame.with_columns(
+            (pl.col("at") + pl.duration(seconds=bucket_s)).alias("until"),
+            (pl.col("low_ns") / divisor).alias("low"),
+            (pl.col("high_ns") / divisor).alias("high"),
+            pl.struct("low_ns", "high_ns")
+            .map_elements(
+                lambda b: f"{units.duration(b['low_ns'])} – {units.duration(b['high_ns'])}",
+                return_dtype=pl.String,
+            )
+            .alias("range"),
+        ),
+        zone,
+        "at",
+        "until",
+    )
+    chart: alt.Chart = (
+        alt.Chart(drawn)
+        .mark_rect()
+        .encode(
+            x=time_axis("at", zone, span),
+            x2="until:T",
+            y=alt.Y(
+                "low:Q",
+                scale=alt.Scale(type="log", nice=False),
+                title=unit,
+                axis=alt.Axis(tickCount=6, grid=False),
+            ),
+            y2="high:Q",
+            color=alt.Color(
+                "n:Q", legend=alt.Legend(title="streams", gradientLength=120), scale=alt.Scale(type="sqrt")
+            ),
+            tooltip=[
+                alt.Tooltip("at:T", title="from", timeUnit="utcyearmonthdatehoursminutesseconds"),
+                alt.Tooltip("range:N"),
+                alt.Tooltip("n:Q", title="streams"),
+            ],
+        )
+        .properties(height=height)
+    )
+    return chart
+
+
+def _log_x(field: str, unit: str) -> alt.X:
+    return alt.X(
+        f"{field}:Q",
+        scale=alt.Scale(type="log", nice=False),
+        title=unit,
+        axis=alt.Axis(tickCount=8, labelOverlap=True),
+    )
+
+
+def _binned(frame: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    divisor, unit = unit_of(frame, "high_ns")
+    said = pl.struct("low_ns", "high_ns").map_elements(
+        lambda b: f"{units.duration(b['low_ns'])} – {units.duration(b['high_ns'])}", return_dtype=pl.String
+    )
+    return frame.with_columns(
+        (pl.col("low_ns") / divisor).alias("low"),
+        (pl.col("high_ns") / divisor).alias("high"),
+        said.alias("range"),
+    ), unit
+
+
+def histogram(frame: pl.DataFrame, order: Sequence[str], *, height: int = HEIGHT) -> alt.Chart:
+    """Shares per log bin (`name, low_ns, high_ns, n, share`), one stepped line per name."""
+    drawn, unit = _binned(frame)
+    chart: alt.Chart = (
+        alt.Chart(drawn)
+        .mark_line(interpolate="step-after")
+        .encode(
+            x=_log_x("low", unit),
+            y=alt.Y("share:Q", title="share of streams", axis=alt.Axis(format="%", tickCount=5)),
+            color=alt.Color("name:N", scale=alt.Scale(domain=list(order)), sort=None),
+            tooltip=[
+                "name:N",
+                "range:N",
+                alt.Tooltip("share:Q", format=".1%"),
+                alt.Tooltip("n:Q", title="streams"),
+            ],
+        )
+        .properties(height=height)
+    )
+    return chart
+
+
+def ecdf(frame: pl.DataFrame, order: Sequence[str], *, height: int = HEIGHT) -> alt.Chart:
+    """Share of streams at or below (`name, high_ns, cumulated`)."""
+    drawn, unit = _binned(frame)
+    chart: alt.Chart = (
+        alt.Chart(drawn)
+        .mark_line(interpolate="linear")
+        .encode(
+            x=_log_x("high", unit),
+            y=alt.Y(
+                "cumulated:Q",
+                title="share at or below",
+                scale=alt.Scale(domain=[0, 1]),
+                axis=alt.Axis(format="%", tickCount=5),
+            ),
+            color=alt.Color("name:N", scale=alt.Scale(domain=list(order)), sort=None),
+            tooltip=[
+                "name:N",
+                alt.Tooltip("range:N", title="up to the end of"),
+                alt.Tooltip("cumulated:Q", format=".1%"),
+            ],
+        )
+        .properties(height=height)
+    )
+    return chart
+
+
+def stacked(
+    frame: pl.DataFrame, *, colors: dict[str, str], series: str = "outcome", unit: str = "streams"
+) -> alt.Chart:
+    """Horizontal bars of `n` by `name`, the largest first, stacked by a series with colours of its own."""
+    present = [c for c in colors if c in set(frame[series])]
+    names = (
+        frame.group_by("name")
+        .agg(pl.col("n").sum())
+        .sort("n", "name", descending=[True, False])["name"]
+        .to_list()
+    )
+    chart: alt.Chart = (
+        alt.Chart(frame)
+        .mark_bar(cornerRadius=2)
+        .encode(
+            y=alt.Y(
+                "name:N",
+                sort=names,
+                title=None,
+                axis=alt.Axis(labelLimit=200, labelOverlap=False, grid=False),
+            ),
+            x=alt.X("n:Q", title=unit, axis=alt.Axis(tickMinStep=1, tickCount=5)),
+            color=alt.Color(
+                f"{series}:N", scale=alt.Scale(domain=present, range=[colors[c] for c in present]), sort=None
+            ),
+            tooltip=["name:N", f"{series}:N", alt.Tooltip("n:Q", title=unit)],
+        )
+        .properties(height=24 * len(names) + 125)
+    )
+    return chart
+
+
+def dots(
+    frame: pl.DataFrame, *, series: str, value: str, order: Sequence[str]
+) -> alt.LayerChart | alt.FacetChart:
+    """One row per `name`, a dot per series, joined by a line: how far apart the dots are is the point."""
+    divisor, unit = unit_of(frame, value)
+    drawn = frame.with_columns(
+        (pl.col(value) / divisor).alias("x"),
+        pl.col(value).map_elements(units.duration, return_dtype=pl.String).alias("said"),
+    )
+    names = drawn["name"].unique(maintain_order=True).to_list()
+    base = alt.Chart(drawn).encode(
+        y=alt.Y(
+            "name:N", sort=names, title=None, axis=alt.Axis(labelLimit=200, labelOverlap=False, grid=False)
+        ),
+        x=alt.X("x:Q", title=unit, scale=alt.Scale(zero=True)),
+    )
+    line = base.mark_line(color="#8d99a3", opacity=0.5, strokeWidth=1.5).encode(detail="name:N")
+    points = base.mark_point(filled=True, size=70, opacity=0.95).encode(
+        color=alt.Color(f"{series}:N", sort=list(order), scale=alt.Scale(domain=list(order))),
+        shape=alt.Shape(f"{series}:N", sort=list(order), scale=alt.Scale(domain=list(order))),
+        tooltip=["name:N", f"{series}:N", alt.Tooltip("said:N", title="value")],
+    )
+    return alt.layer(line, points).properties(height=28 * len(names) + 125)

@@ -25,8 +25,18 @@ def title(text: str, subtitle: str | None = None) -> None:
         st.caption(subtitle)
 
 
-def show(body: Body, *, every_s: int | None = None, live: bool = True, need_streams: bool = True) -> None:
-    """Draw `body(selection)`, again and again as the reader chose; `every_s` overrides, `live=False` draws once."""
+def show(
+    body: Body,
+    *,
+    every_s: int | None = None,
+    live: bool = True,
+    need_streams: bool = True,
+    timed: bool = True,
+) -> None:
+    """Draw `body(selection)`, again and again as the reader chose; `every_s` overrides, `live=False` draws once.
+
+    `timed`: the page is about the time range, and says so. `need_streams`: without any, it says how to begin.
+    """
     pause = (every_s or filters.refresh_s()) if live and filters.refresh_s() else None
 
     @st.fragment(run_every=pause)
@@ -36,7 +46,8 @@ def show(body: Body, *, every_s: int | None = None, live: bool = True, need_stre
             if need_streams and not overview.any_stream(source.ask):
                 nothing_yet()
                 return
-            st.caption(f"{filters.said(chosen)} · updated {_clock()}")
+            if timed:
+                st.caption(f"{filters.said(chosen)} · updated {_clock()}")
             body(chosen)
         except source.AskError as error:
             cannot_ask(error)

@@ -29,7 +29,7 @@ HELP: dict[str, str] = {
     "see the error rate.",
     "stall": "A gap between output events above max(500 ms, 5 × the stream's median gap); both numbers are configurable.",
     "burstiness": "Share of output bytes that came in the largest read or in reads ≤ 1 ms apart. Near 1: not really streamed.",
-    "wasted": "Output tokens of streams whose client had left: generated and paid for, read by nobody.",
+    "wasted": "Output seen from the upstream that never reached a client who had left: response bytes − delivered bytes.",
     "cached": "Input tokens served from the prompt cache / input tokens, of the streams that report both.",
     "concurrency": "Streams open at once, counted from their starts and ends.",
     "end": "t0 to the end of the response body.",

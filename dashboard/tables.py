@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import streamlit as st
 
 from dashboard import filters, units
+from dashboard.measures import described
 from dashboard.queries.selection import Selection
 
 column = st.column_config
@@ -35,7 +37,7 @@ STREAM_COLUMNS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def streams(frame: pl.DataFrame, *, key: str) -> None:
+def streams(frame: pl.DataFrame, *, key: str, height: int | Literal["auto"] = "auto") -> None:
     """Streams, one a row, each with a link to its own page (`queries.streams.COLUMNS`)."""
     zone = filters.zone()
     shown = frame.select(
@@ -62,6 +64,7 @@ def streams(frame: pl.DataFrame, *, key: str) -> None:
         key=key,
         placeholder=units.UNKNOWN,
         alt="Streams",
+        height=height,
     )
     st.caption(f"Started: {zone.key}.")
 
@@ -98,3 +101,172 @@ def changes(frame: pl.DataFrame, chosen: Selection) -> None:
             "error_change": column.NumberColumn("change, points", format="%+.1f"),
         },
     )
+
+
+def durations(frame: pl.DataFrame, *, key: str, name: str) -> None:
+    """Quantiles in ns by group (`queries.latency.table`), in ms."""
+    quantiles = [c for c in frame.columns if c.endswith("_ns")]
+    st.dataframe(
+        frame.with_columns(pl.col(c) / 1e6 for c in quantiles),
+        hide_index=True,
+        key=key,
+        placeholder=units.UNKNOWN,
+        alt=f"Quantiles by {name}",
+        column_config={
+            "name": column.TextColumn(name.capitalize()),
+            "n": column.NumberColumn("Streams", format="%d", help="That have this metric."),
+            **{c: column.NumberColumn(c.removesuffix("_ns"), format="%.1f ms") for c in quantiles},
+        },
+    )
+
+
+def stalls(frame: pl.DataFrame, *, name: str) -> None:
+    """Stalls by group (`queries.latency.stalls`)."""
+    if frame.is_empty():
+        st.caption("Stalls are unknown for these streams.")
+        return
+    st.dataframe(
+        frame.with_columns(
+            pl.col("stalled_share") * 100,
+            pl.col("stalled_time_share") * 100,
+            pl.col("stalled_ns") / 1e9,
+            pl.col("worst_ns") / 1e9,
+        ),
+        hide_index=True,
+        key="stalls",
+        placeholder=units.UNKNOWN,
+        alt=f"Stalls by {name}",
+        column_config={
+            "name": column.TextColumn(name.capitalize()),
+            "streams": column.NumberColumn("Streams", format="%d", help="Whose stalls are known."),
+            "stalled_streams": column.NumberColumn("with a stall", format="%d"),
+            "stalled_share": column.NumberColumn("share", format="%.1f %%"),
+            "stalls": column.NumberColumn("Stalls", format="%d"),
+            "stalled_ns": column.NumberColumn("Stalled in all", format="%.1f s"),
+            "stalled_time_share": column.NumberColumn("of output time", format="%.2f %%"),
+            "worst_ns": column.NumberColumn("Longest gap", format="%.2f s"),
+        },
+    )
+
+
+def throughput(frame: pl.DataFrame, *, name: str) -> None:
+    """Tokens and speed by group (`queries.throughput.table`)."""
+    st.dataframe(
+        frame.with_columns(
+            pl.col(c) * 100 for c in ("cached_share", "reasoning_share", "burstiness_p50", "known")
+        ),
+        hide_index=True,
+        key="throughput",
+        placeholder=units.UNKNOWN,
+        alt=f"Throughput by {name}",
+        column_config={
+            "name": column.TextColumn(name.capitalize()),
+            "requests": column.NumberColumn("Requests", format="%d"),
+            "input_tokens": column.NumberColumn("Tokens in", format="localized"),
+            "cached_share": column.NumberColumn("cached", format="%.1f %%", help=described("cached")),
+            "output_tokens": column.NumberColumn("Tokens out", format="localized"),
+            "reasoning_share": column.NumberColumn(
+                "reasoning", format="%.1f %%", help="Reasoning tokens / output tokens."
+            ),
+            "output_per_s": column.NumberColumn("Output", format="%.1f tok/s", help=described("tps_total")),
+            "tps_user_p50": column.NumberColumn("Speed p50", format="%.1f tok/s", help=described("tps_user")),
+            "tps_user_p5": column.NumberColumn(
+                "slowest 5 %", format="%.1f tok/s", help="Quantile 0.05 of the speed."
+            ),
+            "tps_e2e_p50": column.NumberColumn(
+                "with waiting, p50", format="%.1f tok/s", help=described("tps_e2e")
+            ),
+            "burstiness_p50": column.NumberColumn(
+                "Burstiness p50", format="%.0f %%", help=described("burstiness")
+            ),
+            "known": column.NumberColumn(
+                "tokens known", format="%.0f %%", help="Share of streams whose output tokens are known."
+            ),
+        },
+    )
+
+
+def error_kinds(frame: pl.DataFrame) -> None:
+    """Kinds of errors (`queries.errors.kinds`)."""
+    if frame.is_empty():
+        st.caption("No errors in this selection.")
+        return
+    zone = filters.zone()
+    st.dataframe(
+        frame.with_columns(pl.col("last_at").dt.convert_time_zone(zone.key).dt.replace_time_zone(None)),
+        hide_index=True,
+        key="kinds",
+        placeholder=units.UNKNOWN,
+        alt="Kinds of errors",
+        column_config={
+            "outcome": column.TextColumn("Outcome"),
+            "error_phase": column.TextColumn("Phase"),
+            "error_type": column.TextColumn("Type"),
+            "http_status": column.NumberColumn("HTTP", format="%d"),
+            "n": column.NumberColumn("Streams", format="%d"),
+            "models": column.NumberColumn("Models", format="%d", help="How many models it hit."),
+            "gateways": column.NumberColumn("Gateways", format="%d"),
+            "last_at": column.DatetimeColumn("Last", format="MM-DD HH:mm:ss"),
+            "message": column.TextColumn("Last message", width="large"),
+        },
+    )
+    st.caption(f"Last: {zone.key}.")
+
+
+def live(frame: pl.DataFrame) -> None:
+    """Streams in flight (`queries.live.open_streams`)."""
+    shown = frame.select(
+        ("stream?id=" + pl.col("stream_id").cast(pl.String)).alias("link"),
+        pl.when(pl.col("ttft_ns").is_null())
+        .then(pl.lit("waiting"))
+        .otherwise(pl.lit("streaming"))
+        .alias("state"),
+        "model",
+        (pl.col("age_ns") / 1e9).alias("age_s"),
+        (pl.col("silent_ns") / 1e9).alias("silent_s"),
+        (pl.col("ttft_ns") / 1e6).alias("ttft_ms"),
+        "tps",
+        "output_tokens",
+        "output_event_count",
+        "event_count",
+        "gateway",
+        "client",
+        "http_status",
+    )
+    st.dataframe(
+        shown,
+        hide_index=True,
+        key="live",
+        placeholder=units.UNKNOWN,
+        height=560 if frame.height > 15 else "auto",
+        alt="Streams in flight",
+        column_config={
+            **{name: STREAM_COLUMNS[name] for name in ("link", "model", "ttft_ms", "gateway", "client")},
+            "state": column.TextColumn("State", width=90),
+            "age_s": column.NumberColumn("Open for", format="%.1f s", width=90),
+            "silent_s": column.NumberColumn("Last event", format="%.1f s ago", width=110),
+            "tps": column.NumberColumn(
+                "Speed", format="%.1f tok/s", width=100, help="Output tokens / time since the first."
+            ),
+            "output_tokens": column.NumberColumn(
+                "Out", format="%d", width=70, help="Output tokens, where the stream tells already."
+            ),
+            "output_event_count": column.NumberColumn("Output events", format="%d", width=110),
+            "event_count": column.NumberColumn("Events", format="%d", width=80),
+            "http_status": column.NumberColumn("HTTP", format="%d", width=70),
+        },
+    )
+
+
+def plain(frame: pl.DataFrame, *, key: str, zone: ZoneInfo, height: int | Literal["auto"] = "auto") -> None:
+    """Any result as it is, instants in a zone (named in their heading)."""
+    instants = [
+        name for name, kind in frame.schema.items() if isinstance(kind, pl.Datetime) and kind.time_zone
+    ]
+    shown = frame.with_columns(
+        pl.col(c).dt.convert_time_zone(zone.key).dt.replace_time_zone(None) for c in instants
+    )
+    config = {
+        c: column.DatetimeColumn(f"{c} ({zone.key})", format="YYYY-MM-DD HH:mm:ss.SSS") for c in instants
+    }
+    st.dataframe(shown, hide_index=True, key=key, placeholder="NULL", height=height, column_config=config)

@@ -46,21 +46,28 @@ def table(
     limit: int = 25,
 ) -> pl.DataFrame:
     """The streams of the selection, `COLUMNS`, at most `limit`. `text` finds ids, traces, error types and models."""
-    found = "TRUE"
-    if text:
-        fields = (
-            "CAST(stream_id AS VARCHAR)", "coalesce(trace_id, '')", "coalesce(request_id, '')",
-            "coalesce(response_id, '')", "coalesce(error_type, '')", MODEL,
-        )  # fmt: skip
-        found = "(" + " OR ".join(f"contains(lower({f}), lower({literal(text)}))" for f in fields) + ")"
     return ask(f"""
-        SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {KINDS[kind]} AND {found}
+        SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {KINDS[kind]} AND {having(text)}
         ORDER BY {ORDERS[order]}, stream_id LIMIT {limit:d}""")
 
 
-def how_many(ask: Ask, selection: Selection, *, kind: str = "all") -> int:
-    """Streams of the selection and kind, however many are shown."""
-    return int(ask(f"SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {KINDS[kind]}")["n"][0])
+def how_many(ask: Ask, selection: Selection, *, kind: str = "all", text: str = "") -> int:
+    """Streams that `table` would show without its limit."""
+    found = ask(
+        f"SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {KINDS[kind]} AND {having(text)}"
+    )
+    return int(found["n"][0])
+
+
+def having(text: str) -> str:
+    """SQL that is true of streams with this text in an id, error type or model, whatever its case."""
+    if not text:
+        return "TRUE"
+    fields = (
+        "CAST(stream_id AS VARCHAR)", "coalesce(trace_id, '')", "coalesce(request_id, '')",
+        "coalesce(response_id, '')", "coalesce(error_type, '')", MODEL,
+    )  # fmt: skip
+    return "(" + " OR ".join(f"contains(lower({f}), lower({literal(text)}))" for f in fields) + ")"
 
 
 def one(ask: Ask, stream_id: UUID) -> dict[str, object] | None:

@@ -8,6 +8,9 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+VIEWS = [
+    "compare", "errors", "latency", "live", "overview", "pipeline", "sql", "stream", "streams", "throughput", "traces",
+]  # fmt: skip
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
 
 
@@ -23,7 +26,7 @@ def opened(
         app.query_params[key] = value
     app.run()
     if page != "overview":
-        app.switch_page(f"pages/{page}.py")
+        app.switch_page(f"views/{page}.py")
         app.run()
     return app
 

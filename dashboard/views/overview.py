@@ -144,7 +144,7 @@ def lines(chosen: Selection) -> None:
             unit="tok/s",
         )
         _panel(
-            "Error rate", described("error_rate"), data, "error_rate", shared, unit="share", form=units.share
+            "Error rate", described("error_rate"), data, "error_rate", shared, form=units.share, percent=True
         )
 
 

@@ -1,0 +1,61 @@
+"""Ready queries for the SQL page. Each runs as it stands; docs/sql.md tells more of them."""
+
+from __future__ import annotations
+
+COOKBOOK: dict[str, str] = {
+    "TTFT and ITL by model, last hour": """\
+SELECT request_model, count(*) AS streams,
+       round(quantile_cont(ttft_ns, 0.5) / 1e6, 1) AS ttft_p50_ms,
+       round(quantile_cont(ttft_ns, 0.95) / 1e6, 1) AS ttft_p95_ms,
+       round(quantile_cont(itl_ns, 0.5) / 1e6, 2) AS itl_p50_ms
+FROM streams
+WHERE started_at > now() - INTERVAL 1 HOUR
+GROUP BY ALL ORDER BY streams DESC""",
+    "Error rate per minute": """\
+SELECT time_bucket(INTERVAL 1 MINUTE, started_at) AS minute, count(*) AS streams,
+       count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost'))
+         / nullif(count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost')), 0) AS error_rate
+FROM streams
+WHERE started_at > now() - INTERVAL 1 HOUR
+GROUP BY ALL ORDER BY minute""",
+    "Slowest streams of the day": """\
+SELECT stream_id, started_at, request_model, gateway, outcome,
+       round(ttft_ns / 1e6) AS ttft_ms, round(icl_max_ns / 1e6) AS longest_gap_ms, stall_count, output_tokens
+FROM streams
+WHERE started_at > now() - INTERVAL 1 DAY
+ORDER BY ttft_ns DESC NULLS LAST LIMIT 50""",
+    "Tokens by client": """\
+SELECT client_id, count(*) AS requests, sum(input_tokens) AS input_tokens, sum(cached_input_tokens) AS cached,
+       sum(output_tokens) AS output_tokens, sum(reasoning_tokens) AS reasoning
+FROM streams
+WHERE started_at > now() - INTERVAL 1 DAY
+GROUP BY ALL ORDER BY output_tokens DESC NULLS LAST LIMIT 50""",
+    "Gaps of single events: where streams stall": """\
+WITH gaps AS (
+  SELECT stream_id, seq, at_ns, at_ns - lag(at_ns) OVER (PARTITION BY stream_id, choice ORDER BY seq) AS gap_ns
+  FROM events WHERE kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio'))
+SELECT stream_id, seq, round(at_ns / 1e6) AS at_ms, round(gap_ns / 1e6) AS gap_ms
+FROM gaps WHERE gap_ns > 500e6
+ORDER BY gap_ns DESC LIMIT 50""",
+    "TTFT as other tools clock it": """\
+-- any output (ours) | first chunk, role-only included | answer only, reasoning not counted
+SELECT request_model,
+       round(quantile_cont(ttft_ns, 0.5) / 1e6, 1) AS ttft_p50_ms,
+       round(quantile_cont(ttfc_ns, 0.5) / 1e6, 1) AS first_chunk_p50_ms,
+       round(quantile_cont(ttfo_ns, 0.5) / 1e6, 1) AS first_answer_p50_ms
+FROM streams GROUP BY ALL ORDER BY request_model""",
+    "What servers report of themselves": """\
+SELECT source, name, unit, count(*) AS n, quantile_cont(value, 0.5) AS p50, quantile_cont(value, 0.95) AS p95
+FROM server_stats GROUP BY ALL ORDER BY source, name LIMIT 200""",
+    "Goodput per model against 2 s TTFT and 100 ms ITL": """\
+SELECT request_model, count(*) AS streams,
+       count(*) FILTER (ttft_ns <= 2e9 AND itl_ns <= 100e6) / count(*) AS met
+FROM streams
+WHERE started_at > now() - INTERVAL 1 HOUR
+GROUP BY ALL ORDER BY met""",
+    "Tables and columns": """\
+SELECT table_name, column_name, data_type, comment
+FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal
+ORDER BY table_name, column_index""",
+}
+"""Title → SQL."""

@@ -1,0 +1,28 @@
+"""SQL of two selections side by side: samples to resample, and counts."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from dashboard.queries import Ask
+from dashboard.queries.overview import SUMMARY
+from dashboard.queries.selection import IS_ERROR, Selection
+
+SAMPLE = 4000
+"""Streams of each side at most; the sample is the same whenever it is taken of the same streams (by hash of their id)."""
+
+
+def sample(ask: Ask, selection: Selection) -> pl.DataFrame:
+    """Columns `ttft_ns, itl_ns, tps_user, end_ns, output_tokens, judged, is_error` of at most SAMPLE streams."""
+    return ask(f"""
+        SELECT ttft_ns, itl_ns, tps_user, end_ns, output_tokens, outcome NOT IN ('client_abort', 'tap_lost') AS judged,
+            {IS_ERROR} AS is_error
+        FROM streams WHERE {selection.where()} ORDER BY hash(stream_id) LIMIT {SAMPLE:d}""")
+
+
+def summary(ask: Ask, selection: Selection) -> dict[str, float | None]:
+    """The numbers of `overview.SUMMARY`, over all streams of the selection."""
+    found: dict[str, float | None] = ask(
+        f"SELECT {SUMMARY} FROM streams WHERE {selection.where()}"
+    ).to_dicts()[0]
+    return found

@@ -1,0 +1,87 @@
+"""How long things take: over time, as distributions, by model, gateway, client and prompt size; what stalls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from dashboard import charts, filters, frame, source, tables
+from dashboard.measures import described
+from dashboard.panels import names_of, panel
+from dashboard.queries import latency
+from dashboard.queries.selection import Selection
+
+QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
+HELP = {
+    "ttft_ns": "ttft", "itl_ns": "itl", "ttfb_ns": "ttfb", "ttfc_ns": "ttfc", "ttfo_ns": "ttfo", "end_ns": "end",
+    "icl_p50_ns": "icl", "icl_p95_ns": "icl", "icl_max_ns": "icl",
+}  # fmt: skip
+FIRSTS = ("first byte", "first chunk", "first token", "first answer token")
+
+
+def body(chosen: Selection) -> None:
+    state = st.session_state
+    metric, group = state.get("metric") or "TTFT", state.get("split") or "model"
+    named = state.get("quantile") or "p95"
+    column, quantile = latency.METRICS[metric], QUANTILES[named]
+    about = described(HELP[column]) if column in HELP else None
+    overall = latency.table(source.ask, chosen, column, group)
+    if not overall["n"].sum():
+        frame.nothing_chosen()
+        return
+    time: dict[str, Any] = {
+        "zone": filters.zone(),
+        "span": (chosen.since, chosen.until),
+        "bucket_s": chosen.bucket_s,
+    }
+    course = latency.quantile_timeline(source.ask, chosen, column, group, quantile)
+    names = ordered(group, names_of(course))
+    panel(
+        f"{metric}, {named} by {group}",
+        course,
+        lambda f: charts.time_lines(f, "value_ns", series="name", order=names, **time),
+        help_text=about,
+        value="value_ns",
+    )
+    panel(
+        f"{metric}, all streams over time",
+        latency.heatmap(source.ask, chosen, column),
+        lambda f: charts.heatmap(f, **time),
+        help_text=about,
+        note="Each cell counts streams; bins are a factor of 1.47 wide.",
+    )
+    spread = latency.distribution(source.ask, chosen, column, group)
+    shown = ordered(group, names_of(spread))
+    with st.grid(2, min_column_width=340):
+        panel(f"{metric}, share at or below", spread, lambda f: charts.ecdf(f, shown), help_text=about)
+        panel(
+            f"{metric}, distribution",
+            spread,
+            lambda f: charts.histogram(f, shown),
+            help_text="Bins are a factor of 1.21 wide, each line adds up to 100 %.",
+        )
+    st.subheader(f"{metric} by {group}", anchor=False)
+    tables.durations(overall, key="quantiles", name=group)
+    panel(
+        f"From the first byte to the answer, {named} by {group}",
+        latency.firsts(source.ask, chosen, group, quantile),
+        lambda f: charts.dots(f, series="first", value="value_ns", order=FIRSTS),
+        help_text="First byte and first chunk may hold no output (role-only chunks, pings): tools that clock TTFT there "
+        "see less. Between first token and first answer token lies visible reasoning.",
+    )
+    st.subheader(f"Stalls by {group}", anchor=False, help=described("stall"))
+    tables.stalls(latency.stalls(source.ask, chosen, group), name=group)
+
+
+def ordered(group: str, names: list[str]) -> list[str]:
+    """Prompt sizes by size, everything else by name."""
+    return [size for size in latency.PROMPT_SIZES if size in names] if group == "prompt size" else names
+
+
+frame.title("Latency")
+with st.container(horizontal=True, vertical_alignment="bottom"):
+    st.selectbox("Metric", list(latency.METRICS), key="metric", bind="query-params", width=290)
+    st.selectbox("By", list(latency.GROUPS), key="split", bind="query-params", width=150)
+    st.selectbox("Percentile", list(QUANTILES), index=3, key="quantile", bind="query-params", width=120)
+frame.show(body)

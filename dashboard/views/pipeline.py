@@ -1,0 +1,103 @@
+"""Is what I see complete, and how old is it? Positions, freshness, losses and versions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import streamlit as st
+
+from dashboard import filters, frame, source, tables, units
+from dashboard.queries import pipeline
+from dashboard.queries.selection import Selection
+
+
+def body(_: Selection) -> None:
+    fresh = pipeline.freshness(source.ask)
+    ledger = pipeline.ledger(source.ask)
+    causes = pipeline.losses_by_cause(source.ask)
+    finished, lost = (int(ledger[c].sum()) for c in ("finished", "tap_lost"))
+    with st.grid(5, min_column_width=150):
+        st.metric(
+            "Finished streams", units.count(finished), border=True, help="Rows of `streams`, all of them."
+        )
+        st.metric(
+            "In flight", units.count(float(str(fresh["open"]))), border=True, help="Rows of `open_streams`."
+        )
+        st.metric(
+            "Lost by the tap",
+            units.count(lost),
+            border=True,
+            help="Finished streams with the outcome `tap_lost`.",
+        )
+        st.metric(
+            "Newest end",
+            ago(fresh["newest_end_at"]),
+            border=True,
+            help="When the newest finished stream ended.",
+        )
+        st.metric(
+            "Last commit",
+            ago(fresh["committed_at"]),
+            border=True,
+            help="When analytics last committed a position of the log.",
+        )
+    if causes.is_empty() and not lost:
+        st.success(
+            "No loss was told by any tap, and no stream is marked lost.", icon=":material/check_circle:"
+        )
+    else:
+        st.warning(
+            "Some data never arrived: see the losses below. What is missing is counted, never guessed.",
+            icon=":material/warning:",
+        )
+    st.caption(
+        "`streamgauge status` reconciles the counters of every part: captured = stored + in flight + lost."
+    )
+    zone = filters.zone()
+    st.subheader("By tap", anchor=False)
+    tables.plain(ledger, key="ledger", zone=zone)
+    st.subheader("Positions in the log", anchor=False, help="`high`: consumed up to here. `low`: the oldest record of a stream "
+                 "that is still open; a restart replays from there.")  # fmt: skip
+    tables.plain(pipeline.positions(source.ask), key="positions", zone=zone)
+    st.subheader("Losses", anchor=False)
+    if causes.is_empty():
+        st.caption("None.")
+    else:
+        tables.plain(causes, key="causes", zone=zone)
+        tables.plain(pipeline.losses(source.ask), key="losses", zone=zone)
+    letters = pipeline.dead_letters(source.ask)
+    st.subheader(
+        "Records that could not be read", anchor=False, help="`dead_letters`: reasons and hashes, no text."
+    )
+    if letters.is_empty():
+        st.caption("None.")
+    else:
+        tables.plain(letters, key="letters", zone=zone)
+    st.subheader("Stored", anchor=False)
+    tables.plain(pipeline.sizes(source.ask), key="sizes", zone=zone)
+    st.caption(
+        f"Streamgauge {_own_version()} · DuckDB {pipeline.versions(source.ask)} · data folder `{source.data_dir()}`"
+    )
+
+
+def ago(at: Any) -> str:
+    """How long ago an instant was."""
+    if not isinstance(at, datetime):
+        return units.UNKNOWN
+    age = max(datetime.now(UTC) - at, timedelta(0))
+    return (
+        f"{units.duration(age.total_seconds() * 1e9) if age < timedelta(minutes=1) else units.span(age)} ago"
+    )
+
+
+def _own_version() -> str:
+    try:
+        return version("streamgauge")
+    except PackageNotFoundError:
+        return "from a source tree"
+
+
+frame.title("Pipeline", "Is what the other pages show complete, and how fresh is it?")
+frame.show(body, need_streams=False, timed=False)

@@ -1,0 +1,248 @@
+"""One stream: what happened, when, and what the server says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import polars as pl
+import streamlit as st
+
+from dashboard import charts, filters, frame, source, stream_charts, units
+from dashboard.measures import described
+from dashboard.phases import phases
+from dashboard.queries import streams
+from dashboard.queries.selection import Selection
+
+STALL_FLOOR_NS = 500_000_000
+STALL_FACTOR = 5.0
+Row = dict[str, Any]
+
+
+def body(_: Selection) -> None:
+    asked = (st.session_state.get("id") or "").strip()
+    if not asked:
+        st.info("Which stream? Open one from **Streams**, or paste its id above.", icon=":material/search:")
+        return
+    try:
+        stream_id = UUID(asked)
+    except ValueError:
+        st.warning(f"`{asked[:80]}` is no stream id (a UUID).", icon=":material/warning:")
+        return
+    row = streams.one(source.ask, stream_id)
+    if row is not None:
+        finished(stream_id, row)
+        return
+    running = streams.one_open(source.ask, stream_id)
+    if running is not None:
+        st.info("This stream still runs: its page fills when it ends.", icon=":material/timelapse:")
+        raw(running)
+        return
+    st.warning(
+        "No such stream. It may be older than what is kept (`--retain-streams`).", icon=":material/warning:"
+    )
+
+
+def finished(stream_id: UUID, row: Row) -> None:
+    headline(row)
+    numbers(row)
+    events, total = streams.events(source.ask, stream_id)
+    pictures(row, events, total)
+    left, right = st.columns(2)
+    with left:
+        facts(row)
+    with right:
+        ids(row)
+    said_by_server(stream_id, row)
+    text(row)
+    with st.expander("The whole row of `streams`"):
+        raw(row)
+
+
+def headline(row: Row) -> None:
+    outcome = row["outcome"]
+    colour = {"ok": "green", "client_abort": "gray", "tap_lost": "gray"}.get(outcome, "red")
+    parts = [f":{colour}-badge[{outcome}]"]
+    if row["http_status"] is not None:
+        parts.append(f"HTTP {row['http_status']}")
+    if row["finish_reason"]:
+        parts.append(f"finish `{row['finish_reason']}`")
+    if row["error_type"]:
+        parts.append(f"error `{row['error_type']}` in phase `{row['error_phase']}`")
+    started = row["started_at"].astimezone(filters.zone())
+    parts.append(f"started {started:%Y-%m-%d %H:%M:%S.%f} {filters.zone().key}")
+    model = row["request_model"] or row["response_model"] or "unknown model"
+    st.markdown(f"**{model}** via {row['gateway'] or 'unknown gateway'} · " + " · ".join(parts))
+    if row["error_message"]:
+        st.code(row["error_message"], language=None, wrap_lines=True)
+
+
+def numbers(row: Row) -> None:
+    cards = [
+        ("TTFT", units.duration(row["ttft_ns"]), "ttft"),
+        ("ITL", units.duration(row["itl_ns"]), "itl"),
+        ("Speed", units.rate(row["tps_user"]), "tps_user"),
+        ("Longest gap", units.duration(row["icl_max_ns"]), "icl"),
+        ("Stalls", units.count(row["stall_count"]), "stall"),
+        ("Length", units.duration(row["end_ns"]), "end"),
+        ("Input tokens", units.count(row["input_tokens"]), None),
+        ("Output tokens", units.count(row["output_tokens"]), None),
+    ]
+    with st.grid(4, min_column_width=118):
+        for label, value, measure in cards:
+            st.metric(label, value, help=described(measure) if measure else None)
+
+
+def pictures(row: Row, events: pl.DataFrame, total: int) -> None:
+    bars = phases(row)
+    ends = [p.end_ns for p in bars] + [int(events["at_ns"].max() or 0) if total else 0]  # type: ignore[arg-type]
+    begins = [p.start_ns for p in bars] + [0]
+    axis = stream_charts.Axis(min(begins), max(ends) * 1.06 or 1)
+    with st.container(border=True):
+        st.markdown("**Phases**", help="t0 is when the tap turned to the upstream.")
+        if bars:
+            charts.draw(
+                stream_charts.waterfall(bars, axis), "Phases of the stream as a waterfall", key="phases"
+            )
+        else:
+            st.caption("No times are known of this stream.")
+    if not total:
+        st.caption(
+            "No events are stored of this stream: it had none, or they are older than `--retain-events`."
+        )
+        return
+    median = row["icl_p50_ns"] or 0
+    stall_ns = max(STALL_FLOOR_NS, STALL_FACTOR * median)
+    with st.container(border=True):
+        st.markdown("**Events**", help=described("stall", more="Stalls are the shaded bands."))
+        if len(events) < total:
+            st.caption(
+                f"{units.count(len(events))} of {units.count(total)} events drawn: every n-th, and all that are no output or "
+                "follow a gap over 500 ms. The sums are over all."
+            )
+        charts.draw(
+            stream_charts.event_marks(events, axis, stall_ns), "Each event on the time axis", key="marks"
+        )
+        what = "tokens" if (events["tokens_sum"].max() or 0) else "chars"
+        charts.draw(stream_charts.arrived(events, axis, what), f"{what} arrived by when", key="arrived")
+        if events["gap_ns"].drop_nulls().len():
+            charts.draw(stream_charts.gaps(events, axis, stall_ns), "Gaps between output events", key="gaps")
+
+
+def facts(row: Row) -> None:
+    st.subheader("Usage and sizes", anchor=False)
+    cached = row["cached_input_tokens"]
+    facts = {
+        "Input tokens": units.count(row["input_tokens"]),
+        "… of them cached": units.count(cached),
+        "Output tokens": units.count(row["output_tokens"]),
+        "… of them reasoning": units.count(row["reasoning_tokens"]),
+        "Tokens known from": row["token_source"] or units.UNKNOWN,
+        "Events, of them output": f"{units.count(row['event_count'])}, {units.count(row['output_event_count'])}",
+        "Comments (heartbeats)": units.count(row["comment_count"]),
+        "Tool calls": units.count(row["tool_call_count"]),
+        "Malformed events": units.count(row["malformed_events"]),
+        "Response, delivered": f"{units.size(row['response_bytes'])}, {units.size(row['delivered_bytes'])}",
+        "Burstiness": units.share(row["burstiness"]),
+        "Gaps p50, p95, p99": ", ".join(units.duration(row[f"icl_p{q}_ns"]) for q in (50, 95, 99)),
+    }
+    table(facts)
+
+
+def ids(row: Row) -> None:
+    st.subheader("Who and where", anchor=False)
+    names = (
+        ("trace_id", "Trace id"), ("span_id", "Span id"), ("parent_span_id", "Parent span"),
+        ("request_id", "Request id"), ("response_id", "Response id"), ("client_id", "Client (hash of its key)"),
+        ("worker", "Worker"), ("provider", "Provider"),
+        ("dialect", "Dialect"), ("operation", "Operation"), ("path", "Path"), ("response_model", "Model in the response"),
+    )  # fmt: skip
+    table({label: row[name] or units.UNKNOWN for name, label in names})
+    if row["trace_id"]:
+        st.page_link(
+            "views/traces.py",
+            label="Spans of this trace",
+            icon=":material/account_tree:",
+            query_params={"trace": row["trace_id"]},
+        )
+
+
+def table(facts: dict[str, str]) -> None:
+    lines = "".join(
+        f"| {name} | `{value}` |\n" if value != units.UNKNOWN else f"| {name} | – |\n"
+        for name, value in facts.items()
+    )
+    st.markdown(f"| | |\n|---|---|\n{lines}")
+
+
+def said_by_server(stream_id: UUID, row: Row) -> None:
+    stats = streams.server_stats(source.ask, stream_id)
+    if not stats.is_empty():
+        st.subheader("Server-reported against observed", anchor=False)
+        st.dataframe(
+            stats.with_columns(
+                pl.struct("name", "value", "unit")
+                .map_elements(_readable, return_dtype=pl.String)
+                .alias("server says"),
+                pl.col("name")
+                .map_elements(lambda n: observed(n, row), return_dtype=pl.String)
+                .alias("observed at the tap"),
+            ).select("source", "name", "server says", "observed at the tap", "raw"),
+            hide_index=True,
+            key="stats",
+            placeholder=units.UNKNOWN,
+        )
+    usage = streams.usage_reports(source.ask, stream_id)
+    if not usage.is_empty():
+        st.subheader("Usage reports", anchor=False)
+        st.dataframe(
+            usage.with_columns((pl.col("at_ns") / 1e6).alias("at, ms")).drop("stream_id", "at_ns"),
+            hide_index=True,
+            key="usage",
+            placeholder=units.UNKNOWN,
+        )
+
+
+def _readable(stat: Row) -> str:
+    value, unit = stat["value"], stat["unit"]
+    if unit == "ns":
+        return units.duration(value)
+    return (
+        units.rate(value) if unit == "tok/s" else units.count(value) if value is not None else units.UNKNOWN
+    )
+
+
+def observed(name: str, row: Row) -> str:
+    """What the tap saw of the same thing, where there is such a thing."""
+    plain = name.lower().replace("-", "_")
+    if "first_token" in plain or "ttft" in plain:
+        return units.duration(row["ttft_ns"])
+    if "per_second" in plain or "tps" in plain:
+        return units.rate(row["tps_user"])
+    if "total_duration" in plain or "total_time" in plain:
+        return units.duration(row["end_ns"])
+    return units.UNKNOWN
+
+
+def text(row: Row) -> None:
+    if row["output_text"] is None and row["reasoning_text"] is None:
+        return
+    st.subheader("Text", anchor=False, help="Stored because `--capture-content` is on.")
+    for label, value in (("Reasoning", row["reasoning_text"]), ("Answer", row["output_text"])):
+        if value:
+            st.caption(label)
+            st.code(value, language=None, wrap_lines=True, height=300)
+
+
+def raw(row: Row) -> None:
+    st.dataframe(
+        pl.DataFrame({"column": list(row), "value": [None if v is None else str(v) for v in row.values()]}),
+        hide_index=True,
+        placeholder="NULL",
+        key="raw",
+    )
+
+
+frame.title("Stream")
+st.text_input("Stream id", key="id", bind="query-params", placeholder="UUID", width=420)
+frame.show(body, need_streams=False, timed=False)

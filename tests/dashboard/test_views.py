@@ -1,0 +1,169 @@
+"""Every page, over streams, over nothing, without analytics and with a wrong token: words or numbers, never a stack trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analytics import endpoint
+from analytics.ask import Asker
+from dashboard import units
+from tests.dashboard.pages import VIEWS, metric, opened, said
+
+LIVE_VIEWS = sorted(set(VIEWS) - {"sql"})
+
+
+def test_every_file_among_the_views_is_tested() -> None:
+    assert sorted(p.stem for p in (Path(__file__).parents[2] / "dashboard" / "views").glob("*.py")) == VIEWS
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_over_streams_there_are_no_complaints(
+    view: str, river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(river, monkeypatch, view, range="24h")
+    assert not app.exception
+    assert not app.error
+    assert app.title[0].value
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_over_an_empty_database_it_stands(view: str, dry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(dry, monkeypatch, view)
+    assert not app.exception
+    assert not app.error
+
+
+@pytest.mark.parametrize("view", sorted(set(LIVE_VIEWS) - {"stream"}))
+def test_without_analytics_it_says_so(view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(tmp_path, monkeypatch, view)
+    assert not app.exception
+    assert "Analytics cannot be asked" in said(app)
+
+
+@pytest.mark.parametrize("view", ["stream", "streams", "pipeline"])
+def test_a_wrong_token_is_a_message(
+    view: str, river: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = endpoint.read(river)
+    assert right is not None
+    endpoint.write(tmp_path, endpoint.Endpoint(right.quack, "not-the-token-at-all", 1))
+    app = opened(tmp_path, monkeypatch, view, id="00000000-0000-4000-8000-000000000000")
+    assert not app.exception
+    assert "Analytics cannot be asked" in said(app)
+
+
+def test_streams_are_narrowed_sorted_and_found(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, "streams", range="24h", kind="errors", order="longest", rows="500")
+    wanted = Asker(river).query("""
+        SELECT end_ns / 1e9 AS s FROM streams WHERE outcome NOT IN ('ok', 'client_abort', 'tap_lost')
+        ORDER BY end_ns DESC NULLS LAST""")["s"]
+    shown = app.dataframe[0].value
+    assert list(shown["end_s"]) == pytest.approx(wanted.to_list())
+    trace = Asker(river).query("SELECT trace_id FROM streams LIMIT 1")["trace_id"][0]
+    app = opened(river, monkeypatch, "streams", range="24h", find=trace[4:20].upper())
+    assert len(app.dataframe[0].value) == 1
+
+
+def test_the_link_of_a_stream_opens_it(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = (
+        Asker(river)
+        .query("SELECT stream_id, ttft_ns, trace_id FROM streams WHERE outcome = 'ok' LIMIT 1")
+        .to_dicts()[0]
+    )
+    app = opened(river, monkeypatch, "stream", id=row["stream_id"])
+    assert not app.exception
+    assert metric(app, "TTFT") == units.duration(row["ttft_ns"])
+    assert row["trace_id"] in said(app)
+    assert len(app.get("vega_lite_chart")) == 4
+
+
+def test_a_failed_stream_without_events_is_shown(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Asker(river).query("SELECT stream_id FROM streams WHERE outcome = 'http_error' LIMIT 1")[
+        "stream_id"
+    ][0]
+    app = opened(river, monkeypatch, "stream", id=found)
+    assert not app.exception
+    assert "http_error" in said(app)
+    assert "No events are stored" in said(app)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("", "Which stream?"),
+        ("rm -rf", "is no stream id"),
+        ("00000000-0000-4000-8000-000000000000", "No such stream"),
+    ],
+)
+def test_a_stream_that_is_not_there_has_words(
+    asked: str, words: str, river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(river, monkeypatch, "stream", id=asked)
+    assert not app.exception
+    assert words in said(app)
+
+
+def test_errors_are_those_of_sql(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, "errors", range="24h")
+    row = (
+        Asker(river)
+        .query("""
+        SELECT count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors,
+            count(*) FILTER (outcome = 'client_abort') AS aborts FROM streams""")
+        .to_dicts()[0]
+    )
+    assert metric(app, "Errors") == str(row["errors"])
+    assert metric(app, "Client aborts") == str(row["aborts"])
+
+
+def test_latency_by_prompt_size_counts_every_stream(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(
+        river, monkeypatch, "latency", range="24h", split="prompt size", metric="end to end", quantile="p99"
+    )
+    assert not app.exception
+    assert sum(app.dataframe[0].value["n"]) == 400
+
+
+def test_live_shows_who_waits(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, "live")
+    assert (metric(app, "In flight"), metric(app, "Waiting for the first token")) == ("4", "1")
+
+
+def test_sql_runs_what_is_written(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, "sql", sql="SELECT count(*) AS n, NULL AS nothing FROM streams;")
+    app.button[0].click().run()
+    assert not app.exception
+    assert app.dataframe[0].value["n"].to_list() == [400]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["DROP TABLE streams", "SELECT nonsense FROM streams", "SELECT * FROM 'x.csv'", "SELECT * FROM events"],
+)
+def test_sql_that_is_wrong_or_too_much_is_one_line(
+    sql: str, river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(river, monkeypatch, "sql", sql=sql)
+    app.button[0].click().run()
+    assert not app.exception
+    assert len(app.error) == 1
+    assert "\n" not in str(app.error[0].value)
+
+
+def test_compare_tells_two_different_models_apart(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(
+        river, monkeypatch, "compare", **{
+            "range": "24h", "A-when": "same time", "A-model": ["qwen3-32b"], "B-model": ["claude-sonnet-4-5"],
+        }
+    )  # fmt: skip
+    assert not app.exception
+    shown = app.dataframe[0].value.set_index("Measure")["Verdict"]
+    assert shown["TTFT p50"] == "B is worse"
+    assert shown["ITL p50"] == "B is better"
+
+
+def test_compare_of_the_same_with_itself_says_so(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, "compare", **{"A-when": "same time"})
+    assert "the same selection" in said(app)
