@@ -20,6 +20,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import (
     ClusterAuthorizationFailedError,
     KafkaError,
+    KafkaTimeoutError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
 )
@@ -106,6 +107,13 @@ class Trouble:
             self._since_s = None
 
 
+def said_by(error: Exception) -> str:
+    """An error of kafka-python in one line, which begins with its class."""
+    text = (str(error).splitlines() or [""])[0][:300]
+    name = type(error).__name__
+    return text if text.startswith(name) else f"{name}: {text}" if text else name
+
+
 def split_brokers(brokers: str) -> list[str]:
     """["h1:9092", "h2:9092"] from "h1:9092,h2:9092". Raises ValueError."""
     found = [one.strip() for one in brokers.split(",") if one.strip()]
@@ -130,11 +138,27 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
+class _LastWords(logging.Handler):
+    """Keeps kafka-python's last warning, which often knows the reason that its exceptions leave out."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()[:300]
+
+
+_last_words = _LastWords()
+
+
 def silence_client_logs() -> None:
-    """Leave kafka-python's lines out, unless its logger was set up on purpose."""
+    """Keep kafka-python's lines to ourselves, unless its logger was set up on purpose."""
     logger = logging.getLogger("kafka")
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.CRITICAL)
+    if logger.level == logging.NOTSET and not logger.handlers:
+        logger.setLevel(logging.WARNING)
+        logger.addHandler(_last_words)
+        logger.propagate = False
 
 
 def probe(brokers: list[str]) -> None:
@@ -161,6 +185,7 @@ def connect(
     """
     probe(brokers)
     silence_client_logs()
+    _last_words.text = ""
     made: list[Any] = []
 
     def client(**config: Any) -> Any:
@@ -181,10 +206,14 @@ def connect(
     }
     try:
         return kind(bootstrap_servers=brokers, kafka_client=client, **config)
-    except BaseException:
+    except BaseException as error:
         for net_client in made:
             with contextlib.suppress(Exception):
                 net_client.close()
+        if isinstance(error, KafkaTimeoutError):
+            protocol = config.get("security_protocol", "PLAINTEXT")
+            why = _last_words.text or "is that the listener's security_protocol?"
+            raise KafkaTimeoutError(f"no answer to {protocol} ({why})") from error
         raise
 
 

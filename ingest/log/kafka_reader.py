@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError, OffsetOutOfRangeError
 
 from ingest.log import Damage, Entry, LogBroken, LogChanged
-from ingest.log.kafka_client import Trouble, check_options, connect, probe, split_brokers
+from ingest.log.kafka_client import Trouble, check_options, connect, probe, said_by, split_brokers
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,13 @@ _ASK_MS = 5000
 _MAX_DAMAGE = 1000
 _RECORDS = 100
 """Messages taken at once, so that `max_bytes` is overshot by 100 messages at most."""
+
+
+class _NotThere(KafkaError):  # type: ignore[misc]  # kafka-python has no types
+    """The topic is not there."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class KafkaReader:
@@ -163,7 +170,7 @@ class KafkaReader:
         consumer = self._new_consumer()
         self._consumer = consumer
         if not consumer.partitions_for_topic(self._topic):
-            raise KafkaError(f"the topic {self._topic!r} is not there yet: `streamgauge ship` makes it")
+            raise _NotThere(f"the topic {self._topic!r} is not there yet: `streamgauge ship` makes it")
         self._heard_s = time.monotonic()
         self._look(now=True)
 
@@ -234,7 +241,7 @@ class KafkaReader:
         where = f"Kafka at {','.join(self._brokers)}"
         if isinstance(error, OSError):
             return f"{where} cannot be reached ({error.strerror or error}): reading goes on when it answers"
-        return f"{where}: {str(error).splitlines()[0][:300] if str(error) else type(error).__name__}"
+        return f"{where}: {error if isinstance(error, _NotThere) else said_by(error)}"
 
     # Reading
 

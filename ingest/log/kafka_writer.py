@@ -25,7 +25,16 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from ingest.log import LogBroken
-from ingest.log.kafka_client import Topic, Trouble, check_options, connect, ensure_topic, probe, split_brokers
+from ingest.log.kafka_client import (
+    Topic,
+    Trouble,
+    check_options,
+    connect,
+    ensure_topic,
+    probe,
+    said_by,
+    split_brokers,
+)
 from ingest.log.messages import TARGET_BYTES, messages_of, regroup
 from ingest.records import AnyRecord
 
@@ -277,5 +286,4 @@ def _explained(brokers: Sequence[str], error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError):
         return f"Kafka at {','.join(brokers)} cannot be reached ({error.strerror or error}): records wait in the local log"
-    detail = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return f"Kafka at {','.join(brokers)} did not take records ({type(error).__name__}: {detail[:200]}): trying again"
+    return f"Kafka at {','.join(brokers)} did not take records ({said_by(error)}): trying again"

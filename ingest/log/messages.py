@@ -14,15 +14,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ingest.log.losses import captured_bytes
-from ingest.records import Alive, AnyRecord, Lost, pack, unpack
+from ingest.records import PLAIN, Alive, AnyRecord, Lost, pack, unpack
 
 TARGET_BYTES = 512 * 2**10
 """A message grows to about this before the next one begins: large enough to compress well, half of Kafka's default limit."""
 OVERHEAD_BYTES = 2048
 """Room for the key, the record and the batch headers around a value."""
 
-_ONE_RAW = b"\x01\x91"
-"""A plain entry holding an array of one, to put before something that is no record."""
+_BEFORE = {"not_messagepack": PLAIN, "not_a_record": PLAIN + b"\x91"}
+"""What makes an entry again of poison that was inside one: the format, and for one element the array around it."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ def regroup(payloads: Iterable[bytes]) -> Regrouped:
                 found.streams.setdefault(record.stream, []).append(record)
         found.records += len(records)
         for one in poison:
-            found.poison.append(_ONE_RAW + one.payload if one.reason == "not_a_record" else one.payload)
+            found.poison.append(_BEFORE.get(one.reason, b"") + one.payload)
     found.alive = list(alive.values())
     return found
 

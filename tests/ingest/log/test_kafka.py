@@ -1,0 +1,351 @@
+"""The log in a real Kafka: delivered once acknowledged, in order, found again after whatever the broker goes through."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ingest.log import Damage, Entry, LogBroken, LogChanged
+from ingest.log.kafka import KafkaReader, KafkaWriter, check_options, ensure_topic, split_brokers
+from ingest.records import Alive, Frames, Lost, pack, unpack
+from tests.ingest.log.entries import entry_of, frames, records_of
+from tests.kafka import Broker
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid.uuid4()}"
+
+
+@pytest.fixture
+def open_reader() -> Iterator[Callable[..., KafkaReader]]:
+    made = []
+
+    def make(*arguments: Any) -> KafkaReader:
+        made.append(KafkaReader(*arguments))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.close()
+
+
+@pytest.fixture
+def open_writer() -> Iterator[Callable[..., KafkaWriter]]:
+    made = []
+
+    def make(*arguments: Any, **options: Any) -> KafkaWriter:
+        made.append(KafkaWriter(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for writer in made:
+        writer.close()
+
+
+def read_until(reader: KafkaReader, enough: Callable[[list[Entry]], bool], polls: int = 60) -> list[Entry]:
+    entries: list[Entry] = []
+    for _ in range(polls):
+        entries += reader.poll(1.0)
+        if enough(entries):
+            return entries
+    raise AssertionError(f"only {len(entries)} entries came")
+
+
+def seqs_by_stream(entries: list[Entry]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for record in records_of(entries):
+        if not isinstance(record, Alive):
+            found.setdefault(record.stream, []).append(record.seq)
+    return found
+
+
+def count_records(entries: list[Entry]) -> int:
+    return sum(map(len, seqs_by_stream(entries).values()))
+
+
+def test_streams_are_spread_over_partitions_whole_and_in_order(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    streams = [str(uuid.uuid4()) for _ in range(30)]
+    writer = open_writer(kafka_broker, topic, {})
+    for seq in range(5):
+        writer.append([entry_of(*(frames(stream, seq) for stream in streams))])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: count_records(got) >= 150)
+    assert seqs_by_stream(entries) == {stream: list(range(5)) for stream in streams}
+    assert len(reader.partitions()) == 8
+    where: dict[str, set[str]] = {}
+    for entry in entries:
+        assert len({record.stream for record in unpack(entry.payload)[0]}) == 1  # type: ignore[union-attr]
+        where.setdefault(unpack(entry.payload)[0][0].stream, set()).add(entry.partition)  # type: ignore[union-attr]
+    assert all(len(partitions) == 1 for partitions in where.values())
+    assert len({entry.partition for entry in entries}) > 3
+    assert writer.stats()["messages"] == 150
+
+
+def test_alive_goes_to_every_partition(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    open_writer(kafka_broker, topic, {}).append([entry_of(Alive("tap", 0, "i", 1, 2, 0))])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 8)
+    assert sorted(entry.partition for entry in entries) == list("01234567")
+
+
+def test_large_records_arrive_and_one_over_the_limit_is_told(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    sizes = [300_000, 600_000, 2_000_000, 900_000, 10]
+    records = [Frames("s", seq, [(0, os.urandom(size))]) for seq, size in enumerate(sizes)]
+    writer = open_writer(kafka_broker, topic, {})
+    writer.append([pack(list(records), compress=True)])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: count_records(got) >= 5)
+    got = records_of(entries)
+    assert [got[0], got[1], got[3], got[4]] == [records[0], records[1], records[3], records[4]]
+    assert isinstance(got[2], Lost)
+    assert (got[2].seq, got[2].cause, got[2].bytes) == (2, "record_too_large", 2_000_000)
+    assert writer.stats()["too_large_records"] == 1
+
+
+def test_a_topic_that_takes_less_than_it_says_makes_messages_smaller(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kafka import KafkaAdminClient
+
+    ensure_topic(kafka_broker, topic, {})
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "100000"})])
+    admin.close()
+    # As where this user may not read the topic's configuration.
+    monkeypatch.setattr("ingest.log.kafka_client._max_message_bytes", lambda *_: 1_048_588)
+    records = [Frames("s", seq, [(0, os.urandom(30_000))]) for seq in range(20)]
+    writer = open_writer(kafka_broker, topic, {})
+    writer.append([pack(list(records), compress=False)])
+    entries = read_until(open_reader(kafka_broker, topic, {}), lambda got: count_records(got) >= 20)
+    assert records_of(entries) == records
+    assert writer.stats()["too_large_records"] == 0
+
+
+def test_seek_range_and_end(kafka_broker: str, topic: str, open_reader: Any, open_writer: Any) -> None:
+    writer = open_writer(kafka_broker, topic, {})
+    for seq in range(6):
+        writer.append([entry_of(frames("s", seq))])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 6)
+    partition = entries[0].partition
+    assert reader.range(partition, 1, 4) == entries[1:4]
+    assert reader.range(partition, 4, 100) == entries[4:]
+    assert reader.range(partition, 3, 3) == []
+    assert reader.end(partition) == 6
+    assert reader.poll(0.2) == []  # range left the position alone
+
+    other = open_reader(kafka_broker, topic, {})
+    other.seek(partition, 4)  # before it has connected
+    assert read_until(other, lambda got: len(got) >= 2) == entries[4:]
+    other.seek(partition, 2)
+    assert read_until(other, lambda got: len(got) >= 4) == entries[2:]
+    assert other.log_id == reader.log_id
+
+
+def test_a_reader_waits_for_a_topic_that_is_not_there_and_does_not_make_it(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = open_reader(kafka_broker, topic, {})
+    with caplog.at_level(logging.WARNING, "ingest"):
+        assert reader.poll(2.5) == []
+    assert len([record for record in caplog.records if "is not there yet" in record.message]) == 1
+    with pytest.raises(LogBroken, match="has not been reached yet"):
+        _ = reader.log_id
+    assert ensure_topic(kafka_broker, topic, {}, partitions=3).partitions == 3
+    open_writer(kafka_broker, topic, {}).append([entry_of(frames("s", 0))])
+    assert len(read_until(reader, lambda got: len(got) >= 1)) == 1
+    assert list(reader.partitions()) == ["0", "1", "2"]
+
+
+def test_partitions_that_are_added_are_read(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    from kafka import KafkaAdminClient
+
+    ensure_topic(kafka_broker, topic, {}, partitions=1)
+    reader = open_reader(kafka_broker, topic, {"metadata_max_age_ms": 500})
+    assert reader.poll(0.1) == []
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    admin.create_partitions({topic: 4})
+    admin.close()
+    open_writer(kafka_broker, topic, {}).append([entry_of(Alive("tap", 0, "i", 1, 2, 0))])
+    read_until(reader, lambda got: {entry.partition for entry in got} == set("0123"))
+
+
+def test_retention_that_was_faster_is_reported(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    from kafka import KafkaAdminClient, TopicPartition
+
+    writer = open_writer(kafka_broker, topic, {})
+    for seq in range(6):
+        writer.append([entry_of(frames("s", seq))])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 6)
+    partition = entries[0].partition
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    admin.delete_records({TopicPartition(topic, int(partition)): 4})
+    admin.close()
+    reader.seek(partition, 1)
+    assert read_until(reader, lambda got: len(got) >= 2) == entries[4:]
+    assert reader.take_damage() == [Damage(partition, 1, 4, "retention")]
+    assert reader.range(partition, 2, 6) == entries[4:]
+    assert reader.take_damage() == [Damage(partition, 2, 4, "retention")]
+
+
+def test_a_topic_made_anew_is_another_log(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    from kafka import KafkaAdminClient
+
+    open_writer(kafka_broker, topic, {}).append([entry_of(frames("s", 0))])
+    options = {"metadata_max_age_ms": 500}
+    reader = open_reader(kafka_broker, topic, options)
+    read_until(reader, lambda got: len(got) >= 1)
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    admin.delete_topics([topic])
+    admin.close()
+    open_writer(kafka_broker, topic, {}).append([entry_of(frames("s", 1))])
+    with pytest.raises(LogChanged, match="was made anew"):
+        read_until(reader, lambda got: False, polls=30)
+    again = open_reader(kafka_broker, topic, options)
+    assert seqs_by_stream(read_until(again, lambda got: len(got) >= 1)) == {"s": [1]}
+    assert again.log_id != reader.log_id
+
+
+def test_a_message_without_a_value_is_an_entry_like_any_poison(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    from kafka import KafkaProducer
+
+    ensure_topic(kafka_broker, topic, {})
+    producer = KafkaProducer(bootstrap_servers=kafka_broker)
+    producer.send(topic, key=b"k", value=None)
+    producer.send(topic, value=b"\x09garbage")
+    producer.flush()
+    producer.close()
+    entries = read_until(open_reader(kafka_broker, topic, {}), lambda got: len(got) >= 2)
+    assert {unpack(entry.payload)[1][0].reason for entry in entries} == {"unknown_format"}
+
+
+# Trouble
+
+
+def test_nothing_listening_is_said_once_and_costs_nothing_else(
+    topic: str, open_reader: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = open_reader("127.0.0.1:1", topic, {})
+    with caplog.at_level(logging.WARNING):
+        assert [reader.poll(1.2) for _ in range(2)] == [[], []]
+        assert reader.partitions() == []
+    assert [record.message for record in caplog.records] == [
+        "Kafka at 127.0.0.1:1 cannot be reached (Connection refused): reading goes on when it answers"
+    ]
+
+
+def test_a_writer_that_is_told_to_give_up_says_so(topic: str, open_writer: Any) -> None:
+    told = threading.Event()
+    writer = open_writer("127.0.0.1:1", topic, {}, give_up=told.is_set, progress=told.set)
+    with pytest.raises(LogBroken, match="stopped before Kafka had acknowledged"):
+        writer.append([entry_of(frames("s", 0))])
+    assert "Connection refused" in (writer.last_error or "")
+    assert writer.in_trouble
+
+
+def test_kill_9_of_the_broker_under_load_loses_nothing_and_keeps_the_order(
+    own_broker: Callable[..., Broker], topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    broker = own_broker()
+    streams = [str(uuid.uuid4()) for _ in range(12)]
+    writer = open_writer(broker.address, topic, {})
+    reader = open_reader(broker.address, topic, {})
+    written = threading.Event()
+    rounds = 120
+
+    def write() -> None:
+        for seq in range(rounds):
+            writer.append([entry_of(*(frames(stream, seq, 500) for stream in streams))])
+        written.set()
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    entries = read_until(reader, lambda got: count_records(got) >= 100)
+    broker.kill()
+    broker.start()
+    thread.join(60)
+    assert written.is_set()
+    total = rounds * len(streams)
+    seen = sum(len(set(seqs)) for seqs in seqs_by_stream(entries).values())
+    while seen < total:
+        entries += read_until(reader, lambda got: len(got) > 0)
+        seen = sum(len(set(seqs)) for seqs in seqs_by_stream(entries).values())
+    for seqs in seqs_by_stream(entries).values():
+        first_seen = list(dict.fromkeys(seqs))
+        assert first_seen == list(range(rounds))  # duplicates may come, holes and disorder may not
+
+
+def test_sasl_reaches_kafka_through_the_options(
+    own_broker: Callable[..., Broker], topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    broker = own_broker(
+        "--security",
+        "SASL_PLAINTEXT",
+        "--config",
+        "sasl.enabled.mechanisms=PLAIN",
+        "--config",
+        f'listener.name.client.plain.sasl.jaas.config={login} user_gauge="secret";',
+    )
+    options = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "gauge",
+        "sasl_plain_password": "secret",
+    }
+    open_writer(broker.address, topic, options).append([entry_of(frames("s", 0))])
+    assert len(read_until(open_reader(broker.address, topic, options), lambda got: len(got) >= 1)) == 1
+
+    told = threading.Event()
+    wrong = open_writer(
+        broker.address,
+        topic,
+        {**options, "sasl_plain_password": "guess", "bootstrap_timeout_ms": 3000},
+        give_up=told.is_set,
+        progress=told.set,
+    )
+    with pytest.raises(LogBroken):
+        wrong.append([entry_of(frames("s", 1))])
+    assert "Authentication failed: Invalid username or password" in (wrong.last_error or "")
+    assert "guess" not in (wrong.last_error or "")
+
+
+@pytest.mark.parametrize("name", ["acks", "enable_idempotence", "ssl_context", "group_id"])
+def test_options_that_would_break_a_promise_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is set by Streamgauge"):
+        check_options({name: 1})
+
+
+def test_unknown_options_and_addresses_are_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match="kafka-python knows no option 'sasl_mecanism'"):
+        check_options({"sasl_mecanism": "PLAIN"})
+    for bad in ("", "host", "host:", ":9092", "a:1,b"):
+        with pytest.raises(ValueError, match="Kafka broker"):
+            split_brokers(bad)
+    assert split_brokers("a:1, b:2,") == ["a:1", "b:2"]

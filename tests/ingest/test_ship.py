@@ -1,0 +1,257 @@
+"""Moving the local log to a real Kafka: through outages, kills and stops, everything arrives, in order per stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, LogInUse
+from ingest.log.kafka import KafkaReader
+from ingest.records import Alive, unpack
+from ingest.ship import ShipOptions, run
+from tests.ingest.log.entries import entry_of, frames, writer_of
+from tests.kafka import Broker
+
+SHIP = textwrap.dedent(
+    """
+    import json, logging, sys
+    from pathlib import Path
+    from ingest.ship import ShipOptions, run
+    logging.basicConfig(level=logging.INFO)
+    data, brokers, topic = sys.argv[1:4]
+    sys.exit(run(ShipOptions(data=Path(data), brokers=brokers, topic=topic, drain_s=20)))
+    """
+)
+
+
+class Shipping:
+    """`ship` in processes of its own."""
+
+    def __init__(self, data: Path, topic: str) -> None:
+        self.data, self.topic = data, topic
+        self.errors = data.parent / "ship.stderr"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, brokers: str) -> None:
+        with self.errors.open("ab") as errors:
+            command = [sys.executable, "-c", SHIP, str(self.data), brokers, self.topic]
+            self.process = subprocess.Popen(command, stderr=errors)
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def said(self) -> str:
+        return self.errors.read_text()
+
+
+@pytest.fixture
+def shipping(tmp_path: Path) -> Iterator[Shipping]:
+    shipping = Shipping(tmp_path / "data", f"t-{uuid.uuid4()}")
+    yield shipping
+    if shipping.process is not None and shipping.process.poll() is None:
+        shipping.process.kill()
+        shipping.process.wait()
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[EmbeddedWriter]:
+    with writer_of(tmp_path / "data" / "log", segment_bytes=300_000) as writer:
+        yield writer
+
+
+def write(writer: EmbeddedWriter, streams: list[str], start: int, count: int, size: int = 200) -> None:
+    for seq in range(start, start + count):
+        writer.append([entry_of(*(frames(stream, seq, size) for stream in streams))])
+
+
+def arrived(brokers: str, topic: str, enough: Callable[[dict[str, list[int]]], bool]) -> dict[str, list[int]]:
+    """Seqs of each stream in the order of arrival."""
+    reader = KafkaReader(brokers, topic, {})
+    found: dict[str, list[int]] = {}
+    try:
+        for _ in range(90):
+            for entry in reader.poll(1.0):
+                records, poison = unpack(entry.payload)
+                assert not poison
+                for record in records:
+                    if not isinstance(record, Alive):
+                        found.setdefault(record.stream, []).append(record.seq)
+            if enough(found):
+                return found
+    finally:
+        reader.close()
+    raise AssertionError(f"only {sum(map(len, found.values()))} records arrived")
+
+
+def all_of(streams: list[str], count: int) -> Callable[[dict[str, list[int]]], bool]:
+    return lambda found: all(len(set(found.get(stream, ()))) >= count for stream in streams)
+
+
+def some_above(seq: int) -> Callable[[dict[str, list[int]]], bool]:
+    return lambda found: any(max(seqs) > seq for seqs in found.values())
+
+
+def new_streams(count: int = 8) -> list[str]:
+    return [str(uuid.uuid4()) for _ in range(count)]
+
+
+@pytest.mark.kafka
+def test_everything_arrives_once_and_the_log_is_trimmed(
+    kafka_broker: str, shipping: Shipping, writer: EmbeddedWriter
+) -> None:
+    streams = new_streams()
+    write(writer, streams, 0, 300, 1000)
+    shipping.start(kafka_broker)
+    found = arrived(kafka_broker, shipping.topic, all_of(streams, 300))
+    assert found == {stream: list(range(300)) for stream in streams}
+    write(writer, streams, 300, 20)  # what SIGTERM finds in the log is shipped before the end
+    assert shipping.end() == 0
+    assert not (shipping.data / "run" / "ship.json").exists()
+    found = arrived(kafka_broker, shipping.topic, all_of(streams, 320))
+    assert found == {stream: list(range(320)) for stream in streams}
+    assert len(list((shipping.data / "log" / "w0").glob("*.sqlite"))) == 1
+    with EmbeddedReader(shipping.data / "log", "ship") as reader:
+        assert reader.released("w0") == writer.next_offset
+
+
+@pytest.mark.kafka
+def test_ship_json_tells_who_runs_and_what_was_done(
+    kafka_broker: str, shipping: Shipping, writer: EmbeddedWriter
+) -> None:
+    streams = new_streams(2)
+    write(writer, streams, 0, 3)
+    shipping.start(kafka_broker)
+    arrived(kafka_broker, shipping.topic, all_of(streams, 3))
+    path = shipping.data / "run" / "ship.json"
+    for _ in range(600):
+        status = json.loads(path.read_text())
+        if status["records"] == 6:
+            break
+        signal.sigtimedwait([], 0.05)  # a pause that does not wake early
+    assert shipping.process is not None
+    assert status["pid"] == shipping.process.pid
+    assert (status["records"], status["retries"], status["reachable"], status["last_error"]) == (
+        6,
+        0,
+        True,
+        None,
+    )
+    assert status["released"] == {"w0": 3}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+def test_an_outage_is_waited_out_and_everything_has_arrived_after_it(
+    own_broker: Callable[..., Broker], shipping: Shipping, writer: EmbeddedWriter
+) -> None:
+    broker = own_broker()
+    streams = new_streams()
+    shipping.start(broker.address)
+    write(writer, streams, 0, 50)
+    arrived(broker.address, shipping.topic, all_of(streams, 1))
+    broker.kill()
+    write(writer, streams, 50, 300, 2000)
+    broker.start()
+    write(writer, streams, 350, 50)
+    found = arrived(broker.address, shipping.topic, all_of(streams, 400))
+    for seqs in found.values():
+        assert list(dict.fromkeys(seqs)) == list(range(400))
+    assert shipping.end() == 0
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(240)
+def test_kill_9_of_ship_in_mid_flight_loses_nothing_and_keeps_the_order(
+    kafka_broker: str, shipping: Shipping, writer: EmbeddedWriter
+) -> None:
+    streams = new_streams(20)
+    written = 0
+    for _ in range(4):
+        write(writer, streams, written, 60, 4000)
+        shipping.start(kafka_broker)
+        arrived(kafka_broker, shipping.topic, some_above(written - 1))
+        shipping.end(signal.SIGKILL)
+        written += 60
+    shipping.start(kafka_broker)
+    found = arrived(kafka_broker, shipping.topic, all_of(streams, written))
+    assert set(found) == set(streams)
+    for seqs in found.values():
+        # A record may come again; none comes before the one ahead of it has come.
+        assert list(dict.fromkeys(seqs)) == list(range(written))
+    assert shipping.end() == 0
+
+
+def test_an_unreachable_kafka_is_one_warning_and_a_quick_stop(
+    shipping: Shipping, writer: EmbeddedWriter
+) -> None:
+    write(writer, new_streams(), 0, 20)
+    shipping.start("127.0.0.1:1")
+    path = shipping.data / "run" / "ship.json"
+    for _ in range(600):
+        if path.exists() and json.loads(path.read_text())["last_error"]:
+            break
+        signal.sigtimedwait([], 0.05)
+    assert json.loads(path.read_text())["reachable"] is False
+    assert shipping.end() == 0
+    warnings = [line for line in shipping.said().splitlines() if line.startswith("WARNING")]
+    assert warnings == [
+        "WARNING:ingest.log.kafka_client:Kafka at 127.0.0.1:1 cannot be reached (Connection refused): "
+        "records wait in the local log",
+        "WARNING:ingest.ship:stopped before Kafka had acknowledged everything: the rest stays in the local log",
+    ]
+    with EmbeddedReader(shipping.data / "log", "ship") as reader:
+        assert reader.released("w0") == 0
+
+
+def test_sockets_do_not_pile_up_while_kafka_is_away(tmp_path: Path) -> None:
+    """A listener that takes connections and says nothing: each attempt must close what it opened."""
+    import socket
+
+    from kafka import KafkaConsumer
+
+    from ingest.log.kafka_client import connect
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+
+        def attempt() -> int:
+            with pytest.raises(Exception, match="no answer to PLAINTEXT"):
+                connect(KafkaConsumer, [address], {"bootstrap_timeout_ms": 200}, group_id=None)
+            return len(os.listdir("/proc/self/fd"))
+
+        attempt()
+        assert len({attempt() for _ in range(4)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"brokers": "nowhere"}, "not HOST:PORT of a Kafka broker"),
+        ({"kafka_options": {"sasl_mecanism": "PLAIN"}}, "knows no option 'sasl_mecanism'"),
+    ],
+)
+def test_a_start_that_cannot_succeed_says_so(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(ShipOptions(**{"data": tmp_path, "brokers": "127.0.0.1:1", **options}))
+
+
+def test_a_second_ship_on_the_same_data_is_refused(tmp_path: Path) -> None:
+    with (
+        EmbeddedReader(tmp_path / "log", "ship"),
+        pytest.raises(LogInUse, match=r"another process already reads the log .* as 'ship'"),
+    ):
+        run(ShipOptions(data=tmp_path, brokers="127.0.0.1:1"))
