@@ -1,0 +1,298 @@
+"""From entries to rows: once each, whatever the log delivers and wherever it is cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analytics.ask import frame
+from analytics.assemble import Assembler
+from analytics.consumer import Consumer, Pace
+from analytics.measure import measure
+from analytics.store import Commit, Fenced, Store
+from analytics.stream import FinishedStream
+from ingest.log import Entry
+from ingest.records import Frames, pack
+from tests.analytics import traffic
+from tests.analytics.traffic import MemoryLog, alive, entries, stream, stream_id
+
+EAGER = Pace(commit_interval_s=0.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "streamgauge.duckdb")
+    yield store
+    store.close()
+
+
+def consumer(
+    log: MemoryLog, store: Store, assembler: Assembler | None = None, pace: Pace = EAGER
+) -> Consumer:
+    made = Consumer(log, store, assembler or Assembler(), measure, pace)
+    made.start()
+    return made
+
+
+def ask(store: Store, sql: str) -> list[tuple[object, ...]]:
+    return frame(store.cursor().execute(sql)).rows()
+
+
+def drain(run: Consumer) -> None:
+    """Read what there is, and commit without waiting for the time to do so."""
+    run.step(0)
+    run.finish()
+
+
+def outcomes(store: Store) -> list[tuple[object, ...]]:
+    return ask(store, "SELECT stream_id::VARCHAR, outcome FROM streams ORDER BY 1")
+
+
+def everything(store: Store) -> list[object]:
+    return [
+        ask(store, f"SELECT * FROM {table} ORDER BY ALL")
+        for table in ("streams", "events", "usage_reports", "losses")
+    ]
+
+
+def test_streams_become_rows_with_events_and_usage(store: Store) -> None:
+    log = MemoryLog({"w0": list(entries(range(20), chunks=10))})
+    run = consumer(log, store)
+    drain(run)
+    assert outcomes(store) == [(stream_id(n), "ok") for n in range(20)]
+    assert ask(store, "SELECT count(*), count(DISTINCT stream_id) FROM events") == [(20 * 13, 20)]
+    assert ask(store, "SELECT DISTINCT ttft_ns, itl_ns, output_tokens FROM streams") == [
+        (200_000_000, 20_000_000.0, 10)
+    ]
+    assert ask(store, "SELECT count(*) FROM usage_reports") == [(20,)]
+    assert ask(store, "SELECT high, low, open_stream_ids FROM log_positions") == [
+        (len(log.partitions_["w0"]), len(log.partitions_["w0"]), [])
+    ]
+    assert log.released == {"w0": len(log.partitions_["w0"])}
+
+
+@pytest.mark.parametrize("cut", range(0, 40, 5))
+def test_a_restart_anywhere_gives_the_rows_of_an_undisturbed_run(tmp_path: Path, cut: int) -> None:
+    payloads = list(entries(range(24), chunks=9, width=6))
+    whole = Store(tmp_path / "whole.duckdb")
+    drain(consumer(MemoryLog({"w0": payloads}), whole))
+    broken = Store(tmp_path / "broken.duckdb")
+    log = MemoryLog({"w0": payloads[:cut]})
+    first = consumer(log, broken)
+    drain(first)
+    for offset, payload in enumerate(payloads[cut : cut + 5], cut):
+        first.feed(Entry("w0", offset, payload))  # read, decoded, and lost with the process: never committed
+    second = consumer(MemoryLog({"w0": payloads}), broken)
+    drain(second)
+    assert everything(broken) == everything(whole)
+    assert len(outcomes(whole)) == 24
+    whole.close()
+    broken.close()
+
+
+def test_a_restart_reads_again_only_from_the_oldest_open_stream(store: Store) -> None:
+    payloads = list(entries(range(80), chunks=9, width=8))
+    log = MemoryLog({"w0": payloads[:37]})
+    drain(consumer(log, store))
+    [(low, high)] = ask(store, "SELECT low, high FROM log_positions")
+    assert high == 37
+    assert log.released == {"w0": low}
+    again = MemoryLog({"w0": payloads})
+    drain(consumer(again, store))
+    assert [(p, a) for p, a, _ in again.ranges] == [("w0", low)]
+    assert low == 35
+    assert len(outcomes(store)) == 80
+
+
+def test_duplicates_after_a_restart_make_no_second_row(store: Store) -> None:
+    payloads = list(entries(range(8), chunks=5))
+    drain(consumer(MemoryLog({"w0": payloads}), store))
+    drain(consumer(MemoryLog({"w0": payloads + payloads}), store))
+    assert len(outcomes(store)) == 8
+
+
+def test_a_long_stream_is_kept_in_the_store_and_lets_the_log_go(store: Store) -> None:
+    long = stream(1, chunks=40, per_record=2)
+    payloads = [pack(long[:6], compress=False)]
+    payloads += [pack([alive(second * 1000)], compress=False) for second in range(0, 200, 5)]
+    log = MemoryLog({"w0": list(payloads)})
+    first = consumer(log, store)
+    for _ in range(3):
+        drain(first)
+    [(low, high, ids)] = ask(store, "SELECT low, high, open_stream_ids FROM log_positions")
+    assert (low, high, ids) == (len(payloads), len(payloads), [stream_id(1)])
+    assert log.released["w0"] == high
+    assert ask(store, "SELECT count(*) FROM internal.open_stream_records") == [(1,)]
+    payloads += [pack(long[6:12], compress=False), pack(long[12:], compress=False)]
+    second = consumer(MemoryLog({"w0": payloads}), store)
+    drain(second)
+    assert ask(store, "SELECT outcome, output_event_count FROM streams") == [("ok", 40)]
+    assert ask(store, "SELECT count(*) FROM internal.open_stream_records") == [(0,)]
+
+
+def test_open_streams_are_shown_while_they_run(store: Store) -> None:
+    records = stream(3, chunks=10)
+    log = MemoryLog({"w0": [pack(records[:3], compress=False)]})
+    run = consumer(log, store)
+    drain(run)
+    assert ask(store, "SELECT stream_id::VARCHAR, output_event_count, ttft_ns FROM open_streams") == [
+        (stream_id(3), 5, 200_000_000)
+    ]
+    log.partitions_["w0"].append(pack(records[3:], compress=False))
+    drain(run)
+    assert ask(store, "SELECT count(*) FROM open_streams") == [(0,)]
+    assert outcomes(store) == [(stream_id(3), "ok")]
+
+
+def test_garbage_becomes_dead_letters_without_its_text_and_the_rest_goes_on(store: Store) -> None:
+    good = list(entries(range(4), chunks=3))
+    junk = [b"", b"\x01\xc1", b"\x02planted-secret", b"planted-secret", b"\x01\x91\x92\xa6opened\x01"]
+    log = MemoryLog({"w0": [good[0], *junk, *good[1:]]})
+    run = consumer(log, store)
+    drain(run)
+    assert len(outcomes(store)) == 4
+    letters = ask(
+        store, "SELECT partition, log_offset, reason, size, length(sha256) FROM dead_letters ORDER BY 2"
+    )
+    assert [(p, offset) for p, offset, *_ in letters] == [("w0", i) for i in range(1, 6)]
+    assert {length for *_, length in letters} == {64}
+    assert "secret" not in str(ask(store, "SELECT * FROM dead_letters"))
+
+
+def test_a_flood_of_garbage_does_not_fill_the_table(store: Store) -> None:
+    run = consumer(MemoryLog({"w0": [b"junk"] * 3000}), store)
+    drain(run)
+    assert ask(store, "SELECT count(*) FROM dead_letters") == [(1000,)]
+    assert store.totals()["dead_letters"] == 3000
+    assert store.totals()["dead_letters_not_kept"] == 2000
+
+
+def test_a_stream_that_cannot_be_measured_is_marked_and_the_others_are_stored(store: Store) -> None:
+    bad = stream_id(2)
+
+    def picky(finished: Sequence[FinishedStream]) -> dict[str, pl.DataFrame]:
+        if any(s.stream_id == bad for s in finished):
+            raise ZeroDivisionError("a defect of ours")
+        return measure(finished)
+
+    log = MemoryLog({"w0": list(entries(range(5), chunks=4))})
+    run = Consumer(log, store, Assembler(), picky, EAGER)
+    run.start()
+    drain(run)
+    assert outcomes(store) == [(stream_id(n), "tap_lost" if n == 2 else "ok") for n in range(5)]
+    assert ask(store, "SELECT stream_id::VARCHAR, reason FROM dead_letters") == [
+        (bad, "measure: ZeroDivisionError")
+    ]
+
+
+def test_a_hole_is_a_loss_and_measures_nothing(store: Store) -> None:
+    records = stream(1, chunks=12)
+    dropped = [r for r in records if not (isinstance(r, Frames) and r.seq == 3)]
+    run = consumer(MemoryLog({"w0": [pack(dropped, compress=True)]}), store)
+    drain(run)
+    assert ask(store, "SELECT outcome, ttft_ns, output_tokens FROM streams") == [("tap_lost", None, None)]
+    assert ask(store, "SELECT stream_id::VARCHAR, first_seq, last_seq, cause FROM losses") == [
+        (stream_id(1), 3, 3, "missing")
+    ]
+
+
+def test_streams_of_a_local_log_that_fell_silent_end_as_lost(store: Store) -> None:
+    log = MemoryLog({"w0": [pack(stream(1)[:3], compress=False)]})
+    run = consumer(log, store, pace=Pace(commit_interval_s=0, lost_after_s=0.0))
+    drain(run)
+    assert outcomes(store) == []
+    drain(run)
+    assert outcomes(store) == [(stream_id(1), "tap_lost")]
+
+
+def test_silence_behind_a_broker_ends_nothing(store: Store) -> None:
+    log = MemoryLog({"0": [pack(stream(1)[:3], compress=False)]})
+    run = consumer(log, store, pace=Pace(commit_interval_s=0, lost_after_s=0.0, writers_are_local=False))
+    drain(run)
+    drain(run)
+    assert outcomes(store) == []
+
+
+def test_partitions_that_come_later_are_read_and_those_that_go_are_left(store: Store) -> None:
+    log = MemoryLog({"0": list(entries(range(4)))})
+    run = consumer(log, store)
+    drain(run)
+    log.partitions_["1"] = list(entries(range(10, 14)))[:-1]  # the last streams stay open
+    drain(run)
+    before = len(outcomes(store))
+    assert before == 4
+    rest = log.partitions_.pop("1")
+    drain(run)
+    # back again: it goes on from its stored position
+    log.partitions_["1"] = rest + list(entries(range(10, 14)))[-1:]
+    log.seek("1", len(log.partitions_["1"]))  # wherever the reader stood meanwhile
+    drain(run)
+    assert len(outcomes(store)) == 8
+    assert ask(store, "SELECT partition, open_stream_ids FROM log_positions ORDER BY 1") == [
+        ("0", []),
+        ("1", []),
+    ]
+
+
+def test_a_backlog_is_committed_in_bounded_batches(store: Store) -> None:
+    log = MemoryLog({"w0": list(entries(range(40), chunks=10, width=4))})
+    run = consumer(log, store, pace=Pace(commit_interval_s=60, commit_events=100))
+    drain(run)
+    assert run.commits >= 4
+    run.finish()
+    assert len(outcomes(store)) == 40
+
+
+def test_an_idle_log_costs_no_commits(store: Store) -> None:
+    log = MemoryLog({"w0": list(entries(range(2)))})
+    run = consumer(log, store)
+    drain(run)
+    run.finish()
+    commits = run.commits
+    for _ in range(10):
+        run.step(0)
+    assert run.commits == commits
+
+
+def test_counters_add_up_over_restarts(store: Store) -> None:
+    payloads = list(entries(range(10), chunks=6, width=5))
+    drain(consumer(MemoryLog({"w0": payloads[:3]}), store))
+    drain(consumer(MemoryLog({"w0": payloads}), store))
+    totals = store.totals()
+    assert totals["entries"] == len(payloads)
+    assert totals["records"] == sum(len(stream(n, chunks=6)) for n in range(10))
+    assert totals["streams_finished"] == totals["streams_rows"] == 10
+    assert totals["log_bytes"] == sum(len(p) for p in payloads)
+
+
+def test_what_taps_say_of_themselves_is_kept(store: Store) -> None:
+    said = [
+        alive(1000, streams_opened=1),
+        alive(3000, streams_opened=2),
+        alive(9000, stopping=True, streams_opened=2),
+    ]
+    run = consumer(MemoryLog({"w0": [pack(said[:2], compress=False), pack(said[2:], compress=False)]}), store)
+    drain(run)
+    run.finish()
+    [tap] = store.taps()
+    assert (tap.tap, tap.incarnation, tap.stopping) == ("tap-1", traffic.INCARNATION, True)
+    assert tap.counters == {"streams_opened": 2}
+
+
+def test_a_consumer_that_lost_its_partition_commits_nothing(store: Store) -> None:
+    payloads = list(entries(range(6)))
+    log = MemoryLog({"w0": payloads[:2]})
+    first = consumer(log, store)
+    drain(first)
+    other = Store.__new__(Store)  # another process on a lake: same tables, another owner
+    other.__dict__.update(store.__dict__)
+    other._connection, other.owner, other._versions = store.cursor(), "other", {}
+    assert other.claim("memory", "w0") is not None
+    log.partitions_["w0"] = payloads
+    with pytest.raises(Fenced):
+        drain(first)
+    assert outcomes(store) == []
+    store.commit(Commit("memory"))
