@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 VIEWS = [
@@ -17,18 +16,19 @@ APP = Path(__file__).parents[2] / "dashboard" / "app.py"
 def opened(
     data: Path, monkeypatch: pytest.MonkeyPatch, page: str = "overview", **query: str | list[str]
 ) -> AppTest:
-    """A page, run once over the data folder, with this query string."""
-    monkeypatch.setenv("STREAMGAUGE_DATA", str(data))
-    st.cache_data.clear()
-    st.cache_resource.clear()
-    app = AppTest.from_file(APP, default_timeout=30)
+    """A page, run once over the data folder, with this query string.
+
+    AppTest reaches a page only through the first one: that one is run over no data, which is quick.
+    """
+    app = AppTest.from_file(APP, default_timeout=60)
     for key, value in query.items():
         app.query_params[key] = value
-    app.run()
     if page != "overview":
-        app.switch_page(f"views/{page}.py")
+        monkeypatch.setenv("STREAMGAUGE_DATA", str(data / "nowhere"))
         app.run()
-    return app
+        app.switch_page(f"views/{page}.py")
+    monkeypatch.setenv("STREAMGAUGE_DATA", str(data))
+    return app.run()
 
 
 def said(app: AppTest) -> str:
