@@ -75,6 +75,10 @@ class Performance:
 
     # time
 
+    def _now_s(self) -> float:
+        """Seconds since the end of the request."""
+        return (time.monotonic_ns() - self.request.complete_ns) / 1e9
+
     async def _until(self, due_s: float) -> None:
         """Wait until `due_s` after the end of the request. Never returns early."""
         self._due_s = max(self._due_s, due_s)
@@ -206,7 +210,7 @@ class Performance:
         held, self._held = self._held or [], None
         self._write(held + self.speaker.finish())
         if plan.fault == "linger":
-            await self._until(self._due_s + plan.stall_s)
+            await self._until(self._now_s() + plan.stall_s)
         self._end()
 
     async def _say(self, piece: Piece, last: bool, due_s: float, said: int) -> tuple[float, int, bool]:
@@ -230,7 +234,8 @@ class Performance:
         await self._through_silence(due_s)
         self.account.fault_came(time.monotonic_ns())
         if fault == "stall":
-            return due_s + plan.stall_s, True
+            # From now, not from the schedule: the silence is never shorter than was asked.
+            return max(due_s, self._now_s()) + plan.stall_s, True
         if fault == "burst":
             self._held = []
             return due_s, True

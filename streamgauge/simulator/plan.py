@@ -33,7 +33,7 @@ STREAM_FAULTS = (
 )
 OTHER_FAULTS = (
     "none",
-    "slow_first_byte",  # the head comes only with the first token, ten times later than usual: `ok`
+    "slow_first_byte",  # the head comes only with the first token, four times later than usual: `ok`
     "reset_before_head",  # RST instead of a response: `upstream_reset`
 )  # and http_NNN, an error response with the vendor's JSON body: `http_error`
 
@@ -308,7 +308,7 @@ def draw(
         ttft_s += (input_tokens - cached) / profile.prefill_tokens_per_s
         if reasoning == "hidden":
             ttft_s += reasoning_tokens * profile.gap_s
-        ttft_s *= (10 if fault == "slow_first_byte" else 1) * time_scale
+        ttft_s *= (4 if fault == "slow_first_byte" else 1) * time_scale
     head_s = ttft_s * (1.0 if fault == "slow_first_byte" else profile.head_fraction)
     stall_s = stall_s * time_scale if wish.stall_ms is None else wish.stall_ms / 1000
 

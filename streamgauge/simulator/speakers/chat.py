@@ -161,6 +161,9 @@ class ChatSpeaker(Speaker):
                 usage = None
                 if in_finish and index == count - 1:
                     more, usage = self._final()
+                elif self.plan.continuous_usage:
+                    raw, usage = self.usage()
+                    more = {"usage": raw}
                 wire = Wire(
                     data=self.event(self.chunk(choices, **more)), usage=usage, final_usage=usage is not None
                 )

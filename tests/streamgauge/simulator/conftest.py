@@ -1,0 +1,65 @@
+"""One simulator for a test module: no faults but forced ones, ten times faster, remembering what it said."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from streamgauge.simulator.ledger import LedgerRow
+from streamgauge.simulator.server import Simulator, SimulatorOptions, simulating
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[Simulator]:
+    options = SimulatorOptions(
+        listen="127.0.0.1:0", rate_faults=0, time_scale=0.05, keepalive_s=0.05, keep_text=True
+    )
+    with simulating(options) as running:
+        yield running
+
+
+@pytest.fixture
+def client(simulator: Simulator) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=simulator.url, timeout=20) as client:
+        yield client
+
+
+_numbers = itertools.count()
+
+
+class Script:
+    """Sends one scripted request and reads the whole answer."""
+
+    def __init__(self, simulator: Simulator, client: httpx.Client) -> None:
+        self._simulator, self._client = simulator, client
+
+    def __call__(
+        self, model: str = "gpt-sim-mini", path: str = "/v1/chat/completions", body: dict[str, Any] | None = None,
+        **wish: Any,
+    ) -> tuple[httpx.Response, bytes, LedgerRow]:  # fmt: skip
+        """The response, its body as it came over the wire, and the ledger's row. A broken body is what had come."""
+        request_id = f"script-{next(_numbers)}"
+        asked = {"model": model, "messages": [{"role": "user", "content": "How high?"}], "stream": True}
+        wish = {"ttft_ms": 1, "gap_ms": 0, "tokens": 10, **wish}
+        headers = {"x-request-id": request_id, "x-simulate": json.dumps(wish)}
+        parts: list[bytes] = []
+        with self._client.stream("POST", path, json=asked | (body or {}), headers=headers) as response:
+            try:
+                parts += response.iter_raw()
+            except httpx.TransportError as e:
+                response.extensions["failure"] = e
+        return response, b"".join(parts), self.row(request_id)
+
+    def row(self, request_id: str) -> LedgerRow:
+        (row,) = self._simulator.ledger.rows(request_id=request_id)
+        return row
+
+
+@pytest.fixture
+def script(simulator: Simulator, client: httpx.Client) -> Script:
+    return Script(simulator, client)

@@ -1,0 +1,149 @@
+"""Routes, refusals and the life of the simulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from streamgauge.simulator.ledger import read_lines
+from streamgauge.simulator.remote import RemoteLedger
+from streamgauge.simulator.server import Simulator, SimulatorOptions, simulating
+from tests.streamgauge.simulator.conftest import Script
+
+
+def test_ledger_over_http_is_the_ledger(simulator: Simulator, client: httpx.Client, script: Script) -> None:
+    script()
+    response = client.get("/simulator/ledger")
+    assert read_lines(response.content) == list(simulator.ledger.rows())
+    assert response.headers["x-simulator-dropped"] == "0"
+
+
+def test_remote_ledger_follows(simulator: Simulator, script: Script) -> None:
+    remote = RemoteLedger(simulator.url)
+    script()
+    remote.refresh()
+    before = len(remote)
+    script()
+    script()
+    remote.refresh()
+    assert len(remote) == before + 2
+    assert remote.rows() == list(simulator.ledger.rows())
+    assert (remote.dropped, remote.under_way) == (0, 0)
+
+
+def test_status_counts_requests(client: httpx.Client, script: Script) -> None:
+    before = client.get("/simulator/status").json()["requests"]
+    script()
+    after = client.get("/simulator/status").json()
+    assert (after["requests"], after["open"], after["refused"]) == (before + 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "headers", "status"),
+    [
+        ("/v1/chat/completions", b"{", {}, 400),
+        ("/v1/chat/completions", b"[]", {}, 400),
+        ("/v1/messages", b"{}", {"x-simulate": "nonsense"}, 400),
+        ("/v1/messages", b"{}", {"x-simulate": '{"speaker":"nobody"}'}, 400),
+        ("/v1/embeddings", b"{}", {}, 404),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused_and_accounted(
+    simulator: Simulator,
+    client: httpx.Client,
+    path: str,
+    content: bytes,
+    headers: dict[str, str],
+    status: int,
+) -> None:
+    response = client.post(path, content=content, headers=headers)
+    assert response.status_code == status
+    assert "error" in response.json()
+    (row,) = simulator.ledger.rows(request_id=response.headers["x-request-id"])
+    assert (row.status, row.expected_outcome, row.end_ns is not None) == (status, "http_error", True)
+
+
+def test_bytes_that_are_not_http_are_answered_400(simulator: Simulator) -> None:
+    port = int(simulator.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as raw:
+        raw.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
+        assert raw.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_request_without_an_id_gets_one_in_the_answer(simulator: Simulator, client: httpx.Client) -> None:
+    response = client.post(
+        "/v1/messages", json={}, headers={"x-simulate": '{"ttft_ms":1,"gap_ms":0,"tokens":1}'}
+    )
+    (row,) = simulator.ledger.rows(request_id=response.headers["x-request-id"])
+    assert not row.client_request_id
+
+
+def test_the_trace_that_was_received_is_kept(simulator: Simulator, client: httpx.Client) -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = {
+        "traceparent": trace,
+        "x-simulate": '{"ttft_ms":1,"gap_ms":0,"tokens":1}',
+        "x-request-id": "traced",
+    }
+    client.post("/v1/messages", json={}, headers=headers)
+    (row,) = simulator.ledger.rows(request_id="traced")
+    assert (row.trace_id, row.span_id) == (trace.split("-")[1], trace.split("-")[2])
+
+
+def test_more_streams_than_allowed_are_refused_and_counted() -> None:
+    options = SimulatorOptions(listen="127.0.0.1:0", rate_faults=0, max_streams=0)
+    with simulating(options) as simulator, httpx.Client(base_url=simulator.url) as client:
+        assert client.post("/v1/messages", json={}).status_code == 503
+        assert simulator.status()["refused"] == 1
+
+
+def test_a_taken_address_is_one_line_with_the_way_out(simulator: Simulator) -> None:
+    options = SimulatorOptions(listen=simulator.url.removeprefix("http://"))
+    with pytest.raises(OSError, match=r"cannot listen on .* --listen"), simulating(options):
+        pass
+
+
+def test_the_command_announces_itself_and_stops_cleanly(tmp_path: Path) -> None:
+    announced = tmp_path / "simulator.json"
+    argv = [
+        sys.executable,
+        "-m",
+        "streamgauge.simulator",
+        "--listen",
+        "127.0.0.1:0",
+        "--announce",
+        str(announced),
+    ]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("The simulator listens at http://127.0.0.1:")
+        said = json.loads(announced.read_text())
+        assert said["pid"] == process.pid
+        assert httpx.get(f"{said['url']}/healthz").text == "ok\n"
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert not announced.exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("arguments", [["--listen", "nonsense"], ["--rate-faults", "2"], ["--no-such-flag"]])
+def test_wrong_flags_end_in_one_line_and_exit_code_2(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "streamgauge.simulator", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1

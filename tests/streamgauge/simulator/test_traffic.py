@@ -1,0 +1,100 @@
+"""The clients send what they say, see what was sent, and leave when they are told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from streamgauge.simulator.ledger import LedgerRow
+from streamgauge.simulator.profiles import PROFILES
+from streamgauge.simulator.server import Simulator
+from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions, send
+
+
+def sent(
+    simulator: Simulator, run: str, count: int, **more: Any
+) -> tuple[Sequence[ClientRow], dict[str, LedgerRow]]:
+    options = TrafficOptions(base_url=simulator.url, run=run, seed=run, **more)
+    clients = asyncio.run(send(options, count))
+    rows = {row.request_id: row for row in simulator.ledger.rows() if row.request_id.startswith(f"{run}-")}
+    return clients, rows
+
+
+def test_every_request_is_answered_and_its_bytes_are_those_that_were_sent(simulator: Simulator) -> None:
+    clients, rows = sent(simulator, "whole", 60, abort_share=0.0)
+    assert len(clients) == len(rows) == 60
+    for client in clients:
+        row = rows[client.request_id]
+        assert (client.status, client.error, client.model) == (200, None, row.model)
+        assert (client.body_bytes, client.body_sha256) == (row.body_bytes, row.body_sha256)
+
+
+def test_all_models_are_asked(simulator: Simulator) -> None:
+    _, rows = sent(simulator, "all", 150, abort_share=0.0)
+    assert {row.model for row in rows.values()} == set(PROFILES)
+
+
+def test_client_ttft_is_no_shorter_than_the_simulators(simulator: Simulator) -> None:
+    clients, rows = sent(simulator, "ttft", 40, abort_share=0.0, stream_share=1.0)
+    compared = 0
+    for client in clients:
+        row = rows[client.request_id]
+        seen_ns = client.ttft_ns(row)
+        if seen_ns is not None and row.first_output_ns is not None:
+            compared += 1
+            assert seen_ns >= row.first_output_ns - row.complete_ns
+    assert compared > 30
+
+
+def test_clients_that_leave_say_so(simulator: Simulator) -> None:
+    clients, _ = sent(simulator, "leave", 30, abort_share=1.0, models=("gemma-sim",), stream_share=1.0)
+    left = [client for client in clients if client.aborted]
+    assert all(client.error is None for client in clients)
+    assert left
+    assert all(client.end_ns is not None for client in left)
+
+
+def test_the_same_seed_asks_the_same(simulator: Simulator) -> None:
+    one, _ = sent(simulator, "same", 20, abort_share=0.0)
+    two, _ = sent(simulator, "same", 20, abort_share=0.0)
+    assert [(c.model, c.path, c.streamed) for c in one] == [(c.model, c.path, c.streamed) for c in two]
+
+
+def test_arrivals_beyond_the_concurrency_are_counted_not_queued(simulator: Simulator) -> None:
+    async def flood() -> Traffic:
+        options = TrafficOptions(
+            base_url=simulator.url,
+            run="flood",
+            seed="flood",
+            rate_per_s=500,
+            concurrency=2,
+            models=("gemma-sim",),
+        )
+        traffic, stop = Traffic(options), asyncio.Event()
+        making = asyncio.create_task(traffic.run(stop))
+        async with asyncio.timeout(20):
+            while not traffic.turned_away:
+                assert traffic.under_way <= 2
+                await asyncio.sleep(0)
+        stop.set()
+        await making
+        return traffic
+
+    traffic = asyncio.run(flood())
+    assert traffic.under_way == 0
+    assert traffic.sent == len(traffic.rows)
+
+
+def test_a_url_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="not an http URL"):
+        Traffic(TrafficOptions(base_url="ftp://x"))
+
+
+def test_a_dead_server_is_an_error_of_the_row() -> None:
+    options = TrafficOptions(base_url="http://127.0.0.1:9", run="dead", abort_share=0.0)
+    (client,) = asyncio.run(send(options, 1))
+    assert client.error == "ConnectionRefusedError"
+    assert client.status is None
