@@ -139,14 +139,16 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _LastWords(logging.Handler):
-    """Keeps kafka-python's last warning, which often knows the reason that its exceptions leave out."""
+    """Keeps why kafka-python's last connection failed: its exceptions leave the reason out."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()[:300]
+        before, found, reason = record.getMessage().partition(" failed: ")
+        if found and "connection" in before.lower():
+            self.text = reason[:300]
 
 
 _last_words = _LastWords()
@@ -155,7 +157,9 @@ _last_words = _LastWords()
 def silence_client_logs() -> None:
     """Keep kafka-python's lines to ourselves, unless its logger was set up on purpose."""
     logger = logging.getLogger("kafka")
-    if logger.level == logging.NOTSET and not logger.handlers:
+    if logger.level == logging.NOTSET and all(
+        isinstance(one, logging.NullHandler) for one in logger.handlers
+    ):
         logger.setLevel(logging.WARNING)
         logger.addHandler(_last_words)
         logger.propagate = False
@@ -212,8 +216,10 @@ def connect(
                 net_client.close()
         if isinstance(error, KafkaTimeoutError):
             protocol = config.get("security_protocol", "PLAINTEXT")
-            why = _last_words.text or "is that the listener's security_protocol?"
-            raise KafkaTimeoutError(f"no answer to {protocol} ({why})") from error
+            what = "user and password" if protocol.startswith("SASL") else "security_protocol"
+            raise KafkaTimeoutError(
+                f"no answer to {protocol} ({_last_words.text or 'silence'}), check {what}"
+            ) from error
         raise
 
 
