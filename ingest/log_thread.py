@@ -37,6 +37,7 @@ class LogThread:
         self._queue: deque[Batch] = deque()
         self._wake = threading.Event()
         self._opened = threading.Event()
+        self._stopping = threading.Event()
         self._stop_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="tap-log", daemon=True)
         self._error_at_open: BaseException | None = None
@@ -73,6 +74,7 @@ class LogThread:
     def stop(self, timeout_s: float) -> None:
         """Append what is queued, for at most `timeout_s`, and close the log. Blocks."""
         self._stop_at = time.monotonic() + timeout_s
+        self._stopping.set()
         self._wake.set()
         self._thread.join(timeout_s + 5)
 
@@ -88,12 +90,12 @@ class LogThread:
             while True:
                 self._wake.wait()
                 self._wake.clear()
+                stopping = self._stop_at is not None  # asked before draining: all that was put before the stop is seen
                 self._drain(writer)
-                if self._stop_at is not None and not self._queue:
-                    return
-                if self._stop_at is not None and time.monotonic() >= self._stop_at:
+                if stopping:
                     self.left_records = sum(len(records) for records, _ in self._queue)
-                    logger.error("the log did not take %d records before the stop", self.left_records)
+                    if self.left_records:
+                        logger.error("the log did not take %d records before the stop", self.left_records)
                     return
         finally:
             try:
@@ -109,10 +111,13 @@ class LogThread:
                 batches.append(self._queue.popleft())
             payloads = [pack(records, compress=self._compress) for records, _ in batches]
             while not self._append(writer, payloads, batches):
-                if self._stop_at is not None and time.monotonic() + pause_s >= self._stop_at:
-                    self._queue.extendleft(reversed(batches))
-                    return
-                time.sleep(pause_s)
+                if self._stop_at is not None:
+                    if time.monotonic() + pause_s >= self._stop_at:
+                        self._queue.extendleft(reversed(batches))
+                        return
+                    time.sleep(min(pause_s, _FIRST_PAUSE_S))
+                else:
+                    self._stopping.wait(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             pause_s = _FIRST_PAUSE_S
 

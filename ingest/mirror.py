@@ -62,9 +62,9 @@ class Mirror:
         """Bytes that wait for the log, in streams, here and in the thread's queue."""
         return self.added_bytes - self._sink.done_bytes
 
-    def has_room(self) -> bool:
-        """Frames may be taken."""
-        return self.added_bytes - self._sink.done_bytes <= self._bound
+    def has_room(self, size_bytes: int) -> bool:
+        """So many bytes of content may be taken."""
+        return self.added_bytes - self._sink.done_bytes + size_bytes <= self._bound
 
     def loss_cause(self) -> str:
         """Why there is no room."""
@@ -206,7 +206,7 @@ class StreamMirror:
     def request(self, body: bytes, *, truncated: bool) -> None:
         """The first bytes of the request's body."""
         record = Request(self.stream, self._seq, body, truncated)
-        if self._mirror.has_room():
+        if self._mirror.has_room(len(body)):
             self._emit(record, _RECORD_OVERHEAD_BYTES + len(body))
         else:
             self._seq += 1
@@ -221,7 +221,7 @@ class StreamMirror:
         """One read's payload. The hot path."""
         mirror = self._mirror
         size = len(body)
-        if not mirror.has_room():
+        if not mirror.has_room(size):
             self._drop(size)
             return
         if self._lost_bytes >= 0:

@@ -110,7 +110,7 @@ def test_over_the_bound_data_is_dropped_and_told_with_its_numbers_and_bytes():
         sink.take()
         mirror.flush_all()
         sink.take()
-        assert mirror.has_room()
+        assert mirror.has_room(1000)
         stream.frame(61, b"b" * 1000, 0)
         stream.close(closed(stream))
         mirror.flush_all()

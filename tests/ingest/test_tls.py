@@ -1,0 +1,107 @@
+"""TLS on both sides: upstreams are verified by default, an own CA and client certificates work."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.ingest.rig import Client, answering, chunk, complete, rig, run
+
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x" * 100_000) + b"0\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CA, and a certificate for localhost (which serves as the client's too), made by openssl."""
+    folder = tmp_path_factory.mktemp("pki")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    ec = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *ec, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=Test CA",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign")  # fmt: skip
+    openssl("req", *ec, "-keyout", "key.pem", "-out", "csr.pem", "-subj", "/CN=localhost")
+    (folder / "ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    openssl("x509", "-req", "-in", "csr.pem", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-extfile", "ext", "-out", "cert.pem")  # fmt: skip
+    return folder
+
+
+def server_context(pki: Path, *, client_certificate: bool = False) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pki / "cert.pem", pki / "key.pem")
+    if client_certificate:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(pki / "ca.pem")
+    return context
+
+
+def test_an_upstream_with_an_own_ca(pki: Path):
+    async def scenario() -> None:
+        async with rig(answering(OK, OK), tls=server_context(pki), upstream_ca=pki / "ca.pem") as it:
+            client = await it.client()
+            for _ in range(2):
+                await client.send(GET)
+                head, body = await client.response()
+                assert head + body == OK
+            assert len(it.upstream_connections) == 1
+            for records in await it.records(2):
+                complete(records)
+
+    run(scenario())
+
+
+def test_an_upstream_that_cannot_be_verified_is_not_used(pki: Path):
+    async def scenario() -> None:
+        async with rig(answering(OK), tls=server_context(pki)) as it:
+            head, body = await it.ask(GET)
+            assert head.startswith(b"HTTP/1.1 502 ")
+            assert b"SSLCertVerificationError" in body
+            [records] = await it.records()
+            assert (records[-1].cause, records[-1].detail) == ("connect_error", "SSLCertVerificationError")
+
+    run(scenario())
+
+
+def test_verification_can_be_turned_off(pki: Path):
+    async def scenario() -> None:
+        async with rig(answering(OK), tls=server_context(pki), upstream_verify=False) as it:
+            head, body = await it.ask(GET)
+            assert head + body == OK
+
+    run(scenario())
+
+
+def test_an_upstream_that_asks_for_a_client_certificate(pki: Path):
+    async def scenario() -> None:
+        context = server_context(pki, client_certificate=True)
+        own = {"upstream_cert": pki / "cert.pem", "upstream_key": pki / "key.pem"}
+        async with rig(answering(OK), tls=context, upstream_ca=pki / "ca.pem", **own) as it:
+            head, body = await it.ask(GET)
+            assert head + body == OK
+
+    run(scenario())
+
+
+def test_clients_over_tls(pki: Path):
+    async def scenario() -> None:
+        async with rig(answering(OK, OK), tls_cert=pki / "cert.pem", tls_key=pki / "key.pem") as it:
+            context = ssl.create_default_context(cafile=str(pki / "ca.pem"))
+            host, port = it.worker.address
+            client = Client(*await asyncio.open_connection(host, port, ssl=context))
+            it.clients.append(client)
+            for _ in range(2):
+                await client.send(GET)
+                head, body = await client.response()
+                assert head + body == OK
+            for records in await it.records(2):
+                complete(records)
+                assert records[-1].client_drain_ns is not None
+
+    run(scenario())
