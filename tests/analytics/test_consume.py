@@ -1,0 +1,169 @@
+"""The analytics process itself, over a real embedded log: killed, stopped, refused, asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from analytics import endpoint
+from analytics.ask import Asker, AskError
+from analytics.consume import AnalyzeOptions, serve_until
+from analytics.folder import own
+from ingest.log.embedded import EmbeddedWriter
+from ingest.records import pack
+from tests.analytics.traffic import alive, entries, stream, stream_id
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
+
+PROGRAM = """
+import logging, sys
+from pathlib import Path
+from analytics.consume import AnalyzeOptions, run
+logging.basicConfig(level=logging.INFO)
+sys.exit(run(AnalyzeOptions(data=Path(sys.argv[1]), quack_port=0)))
+"""
+
+
+@contextmanager
+def analytics(data: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(data)],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(question: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while not question():
+        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {what}"
+        time.sleep(0.02)
+
+
+def rows(asker: Asker) -> int:
+    try:
+        return int(asker.query("SELECT count(*) FROM streams").item())
+    except AskError:  # not there yet, or being killed
+        return 0
+
+
+def served_by(data: Path, process: subprocess.Popen[str]) -> bool:
+    found = endpoint.read(data)
+    return found is not None and found.pid == process.pid
+
+
+def test_killed_again_and_again_every_stream_is_stored_once(tmp_path: Path) -> None:
+    payloads = list(entries(range(300), chunks=20, width=10))
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        asker = Asker(tmp_path)
+        at, kills = 0, 3
+        for kill in range(kills):
+            with analytics(tmp_path) as process:
+                until(lambda process=process: served_by(tmp_path, process), "analytics")  # type: ignore[misc]
+                before = rows(asker)
+                end = len(payloads) * (kill + 1) // (kills + 1)
+                for payload in payloads[at:end]:
+                    writer.append([payload])
+                at = end
+                until(lambda before=before: rows(asker) > before, "rows")  # type: ignore[misc]
+                process.kill()
+                process.wait()
+        writer.append(payloads[at:])
+        with analytics(tmp_path) as process:
+            until(lambda: rows(asker) >= 300, "all rows")
+            table = asker.query(
+                "SELECT count(*) AS n, count(DISTINCT stream_id) AS ids, count(*) FILTER (outcome = 'ok') AS ok, "
+                "min(event_count) AS least, max(event_count) AS most, "
+                "(SELECT count(*) FROM events) AS events, (SELECT count(*) FROM losses) AS losses FROM streams"
+            ).row(0, named=True)
+            assert table == {
+                "n": 300, "ids": 300, "ok": 300, "least": 23, "most": 23, "events": 300 * 23, "losses": 0,
+            }  # fmt: skip
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE_S) == 0
+
+
+def test_sigterm_commits_what_is_finished_and_keeps_what_is_open(tmp_path: Path) -> None:
+    records = stream(500, chunks=10)
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer, analytics(tmp_path) as process:
+        until(lambda: served_by(tmp_path, process), "analytics")
+        writer.append([*entries(range(3)), pack([alive(0), *records[:3]], compress=False)])
+        asker = Asker(tmp_path)
+        until(lambda: rows(asker) == 3, "rows")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+        assert endpoint.read(tmp_path) is None
+        assert process.stderr is not None
+        assert "analytics has stopped" in process.stderr.read()
+        writer.append([pack(records[3:], compress=False)])
+        with analytics(tmp_path):
+            until(lambda: rows(asker) == 4, "the stream that was open")
+            row = asker.query(
+                f"SELECT outcome, output_event_count FROM streams WHERE stream_id = '{stream_id(500)}'"
+            ).row(0)
+            assert row == ("ok", 10)
+
+
+def test_a_second_analytics_on_the_same_folder_is_refused_in_one_line(tmp_path: Path) -> None:
+    with own(tmp_path), pytest.raises(OSError, match=f"another analytics .pid {os.getpid()}.") as refused:
+        serve_until(AnalyzeOptions(data=tmp_path, quack_port=0), threading.Event())
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="--data") as refused:
+        serve_until(AnalyzeOptions(data=tmp_path / "file", quack_port=0), threading.Event())
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--store"):
+        serve_until(AnalyzeOptions(data=tmp_path, store="oracle"), threading.Event())
+
+
+def test_the_port_is_given_and_the_lock_let_go_when_the_start_fails(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="token"):
+        serve_until(AnalyzeOptions(data=tmp_path, quack_port=0, quack_token="short"), threading.Event())
+    own(tmp_path).close()
+
+
+def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:
+    """The order only: a row comes by itself, without more traffic behind it. How soon is the bench's business."""
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def ready(found: endpoint.Endpoint) -> None:
+        def write_and_look() -> None:
+            try:
+                with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+                    asker = Asker(found)
+                    for number in range(3):
+                        writer.append([pack(stream(number, chunks=4), compress=True)])
+                        until(lambda number=number: rows(asker) == number + 1, "the row")  # type: ignore[misc]
+            except BaseException as e:
+                failed.append(e)
+            finally:
+                stop.set()
+
+        threading.Thread(target=write_and_look).start()
+
+    assert serve_until(AnalyzeOptions(data=tmp_path, quack_port=0), stop, ready) == 0
+    assert not failed
