@@ -24,7 +24,7 @@ from analytics.dialects.shape import Exchange, Fragment, Kind, Reading, ToolFrag
 _PATH = re.compile(r":(streamGenerateContent|generateContent)$")
 
 
-class _PartialArgument(msgspec.Struct):
+class _PartialArgument(msgspec.Struct, gc=False):
     path: str = msgspec.field(default="", name="jsonPath")
     string: str | None = msgspec.field(default=None, name="stringValue")
     number: int | float | None = msgspec.field(default=None, name="numberValue")
@@ -32,7 +32,7 @@ class _PartialArgument(msgspec.Struct):
     goes_on: bool | None = msgspec.field(default=None, name="willContinue")
 
 
-class _FunctionCall(msgspec.Struct):
+class _FunctionCall(msgspec.Struct, gc=False):
     id: str | None = None
     name: str | None = None
     args: Any = None
@@ -40,17 +40,17 @@ class _FunctionCall(msgspec.Struct):
     goes_on: bool | None = msgspec.field(default=None, name="willContinue")
 
 
-class _Code(msgspec.Struct):
+class _Code(msgspec.Struct, gc=False):
     id: str | None = None
     code: str | None = None
 
 
-class _Inline(msgspec.Struct):
+class _Inline(msgspec.Struct, gc=False):
     mime_type: str | None = msgspec.field(default=None, name="mimeType")
     data: str | None = None
 
 
-class _Part(msgspec.Struct):
+class _Part(msgspec.Struct, gc=False):
     text: str | None = None
     thought: bool | None = None
     call: _FunctionCall | None = msgspec.field(default=None, name="functionCall")
@@ -58,21 +58,21 @@ class _Part(msgspec.Struct):
     inline: _Inline | None = msgspec.field(default=None, name="inlineData")
 
 
-class _Content(msgspec.Struct):
+class _Content(msgspec.Struct, gc=False):
     parts: list[_Part] | None = None
 
 
-class _Candidate(msgspec.Struct):
+class _Candidate(msgspec.Struct, gc=False):
     index: int | None = None
     content: _Content | None = None
     finish_reason: str | None = msgspec.field(default=None, name="finishReason")
 
 
-class _Feedback(msgspec.Struct):
+class _Feedback(msgspec.Struct, gc=False):
     block_reason: str | None = msgspec.field(default=None, name="blockReason")
 
 
-class _Chunk(msgspec.Struct):
+class _Chunk(msgspec.Struct, gc=False):
     candidates: list[_Candidate] | None = None
     usage: Any = msgspec.field(default=None, name="usageMetadata")
     model: str | None = msgspec.field(default=None, name="modelVersion")

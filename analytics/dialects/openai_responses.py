@@ -53,12 +53,12 @@ _CHANNELS: dict[str, str] = {
     "response.apply_patch_call_operation_diff": "server_call",
     "response.audio": "audio",
     "response.output_audio": "audio",
-    "response.audio.transcript": "text",
-    "response.audio_transcript": "text",
-    "response.output_audio_transcript": "text",
+    "response.audio.transcript": "audio",
+    "response.audio_transcript": "audio",
+    "response.output_audio_transcript": "audio",
 }
 _BY_WORD: tuple[tuple[str, str], ...] = (  # for families that are not yet known
-    ("output_content", ""), ("result", ""), ("image", ""), ("transcript", "text"), ("audio", "audio"),
+    ("output_content", ""), ("result", ""), ("image", ""), ("audio", "audio"),
     ("reasoning", "reasoning"), ("refusal", "refusal"), ("_call", "server_call"), ("text", "text"),
 )  # fmt: skip
 
