@@ -61,6 +61,7 @@ class DemoOptions:
     rate_per_s: float = 6.0
     concurrency: int = 64
     rate_faults: float = 0.08
+    time_scale: float = 1.0
     up_flags: tuple[str, ...] = ()
     """More flags for `streamgauge up`."""
 
@@ -72,22 +73,21 @@ class Demo:
     options: DemoOptions
     say: Callable[[str], None] = click.echo
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    discrepancies: int = 0
 
     def run(self) -> int:
         """0 when all went well, 1 when something measured was not what was simulated, 2 when it could not start."""
         self._check_ports()
         temporary = self.options.data is None
         data = self.options.data or Path(tempfile.mkdtemp(prefix="streamgauge-demo-"))
-        code = 1
         try:
-            code = uvloop.run(self._run(data))
+            return uvloop.run(self._run(data))
         finally:
             self._stop_processes()
-            if temporary and code == 0:
-                shutil.rmtree(data, ignore_errors=True)
-            elif temporary:
+            if temporary and self.discrepancies:
                 self.say(f"The data is kept in {data}")
-        return code
+            elif temporary:
+                shutil.rmtree(data, ignore_errors=True)
 
     async def _run(self, data: Path) -> int:
         stop = asyncio.Event()
@@ -153,6 +153,8 @@ class Demo:
             str(announced),
             "--rate-faults",
             str(self.options.rate_faults),
+            "--time-scale",
+            str(self.options.time_scale),
         ]
         if self.options.seed is not None:
             flags += ["--seed", self.options.seed]
@@ -269,6 +271,7 @@ class Demo:
                     kind="ledger", request_id="–", simulated=0, measured=ledger.dropped, note="rows dropped"
                 )
             )
+        self.discrepancies = len(found)
         self._report(traffic, rows, streams, found)
         return 1 if found else 0
 
@@ -437,6 +440,13 @@ def _taken(address: str) -> str | None:
 @click.option(
     "--rate-faults", type=click.FloatRange(0, 1), default=0.08, show_default=True, help="Share that fails."
 )
+@click.option(
+    "--time-scale",
+    type=click.FloatRange(0.01, 100),
+    default=1.0,
+    show_default=True,
+    help="Multiplies simulated times.",
+)
 @click.option("--seed", help="Draw the same requests and fates again.")
 def demo_command(
     seconds: float | None,
@@ -450,6 +460,7 @@ def demo_command(
     rate: float,
     concurrency: int,
     rate_faults: float,
+    time_scale: float,
     seed: str | None,
 ) -> int:
     """Show Streamgauge at work: a simulated gateway in every dialect, traffic through the tap, the dashboard.
@@ -477,5 +488,6 @@ def demo_command(
         rate_per_s=rate,
         concurrency=concurrency,
         rate_faults=rate_faults,
+        time_scale=time_scale,
     )
     return Demo(options).run()

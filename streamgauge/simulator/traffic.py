@@ -38,6 +38,8 @@ class TrafficOptions:
     rate_per_s: float = 6.0
     concurrency: int = 64
     abort_share: float = 0.04
+    abort_after_s: tuple[float, float] = (0.05, 2.5)
+    """Between these a client that leaves does so, counted from its start."""
     stream_share: float = 0.93
     reuse_share: float = 0.3
     models: tuple[str, ...] = tuple(PROFILES)
@@ -187,7 +189,7 @@ class Traffic:
         question = ask(rng, profile, request_id, rng.choice(options.keys), stream_share=options.stream_share)
         abort_after_s = None
         if rng.random() < options.abort_share:
-            abort_after_s = rng.uniform(0.05, 2.5)
+            abort_after_s = rng.uniform(*options.abort_after_s)
         reuse = rng.random() < options.reuse_share
         task = asyncio.get_running_loop().create_task(self._one(question, abort_after_s, reuse))
         self._tasks.add(task)

@@ -50,7 +50,8 @@ def test_client_ttft_is_no_shorter_than_the_simulators(simulator: Simulator) -> 
 
 
 def test_clients_that_leave_say_so(simulator: Simulator) -> None:
-    clients, _ = sent(simulator, "leave", 30, abort_share=1.0, models=("gemma-sim",), stream_share=1.0)
+    soon = {"abort_share": 1.0, "abort_after_s": (0.0, 0.03)}
+    clients, _ = sent(simulator, "leave", 30, models=("gemma-sim",), stream_share=1.0, **soon)
     left = [client for client in clients if client.aborted]
     assert all(client.error is None for client in clients)
     assert left
