@@ -53,6 +53,8 @@ class KafkaReader:
         self._brokers, self._topic = split_brokers(brokers), topic
         self._options = check_options(options)
         self._consumer: Any = None
+        self._replayer: Any = None
+        """Kept from one `range` to the next, for a restart asks for many; let go by `poll`."""
         self._log_id = ""
         self._positions: dict[int, int | None] = {}
         """Next offset of each partition that is read; None: the oldest."""
@@ -88,6 +90,7 @@ class KafkaReader:
 
     def poll(self, timeout_s: float, max_bytes: int = 8 * 2**20) -> list[Entry]:
         """Raises LogChanged."""
+        self._drop_replayer()
         deadline_s = time.monotonic() + timeout_s
         entries: list[Entry] = []
         size = 0
@@ -115,6 +118,7 @@ class KafkaReader:
             try:
                 return self._range(at, start, end, deadline_s)
             except (KafkaError, OSError) as error:
+                self._drop_replayer()
                 self._trouble.said(self._said(error))
                 if time.monotonic() >= deadline_s:
                     raise LogBroken(
@@ -143,6 +147,7 @@ class KafkaReader:
         return taken
 
     def close(self) -> None:
+        self._drop_replayer()
         self._drop()
 
     # Connection
@@ -233,9 +238,11 @@ class KafkaReader:
 
     def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            with contextlib.suppress(Exception):
-                consumer.close(autocommit=False, timeout_ms=500)
+        _close(consumer)
+
+    def _drop_replayer(self) -> None:
+        consumer, self._replayer = self._replayer, None
+        _close(consumer)
 
     def _said(self, error: Exception) -> str:
         where = f"Kafka at {','.join(self._brokers)}"
@@ -297,28 +304,34 @@ class KafkaReader:
                 self.seek(str(at.partition), newest[at])
 
     def _range(self, at: TopicPartition, start: int, end: int, deadline_s: float) -> list[Entry]:
-        consumer = self._new_consumer()
-        try:
-            oldest = consumer.beginning_offsets([at], timeout_ms=_ASK_MS)[at]
-            newest = consumer.end_offsets([at], timeout_ms=_ASK_MS)[at]
-            if start < oldest:
-                self._report(Damage(str(at.partition), start, min(oldest, end), "retention"))
-            position, end = max(start, oldest), min(end, newest)
-            entries: list[Entry] = []
-            consumer.assign([at])
-            consumer.seek(at, position)
-            while position < end:
-                for record in consumer.poll(timeout_ms=500, max_records=_RECORDS).get(at, ()):
-                    position = record.offset + 1
-                    if record.offset < end:
-                        entries.append(Entry(str(at.partition), record.offset, record.value or b""))
-                if time.monotonic() >= deadline_s:
-                    raise KafkaError(f"partition {at.partition} stopped at {position}, before {end}")
+        if self._replayer is None:
+            self._replayer = self._new_consumer()
+        consumer = self._replayer
+        oldest = consumer.beginning_offsets([at], timeout_ms=_ASK_MS)[at]
+        newest = consumer.end_offsets([at], timeout_ms=_ASK_MS)[at]
+        if start < oldest:
+            self._report(Damage(str(at.partition), start, min(oldest, end), "retention"))
+        position, end = max(start, oldest), min(end, newest)
+        entries: list[Entry] = []
+        if position >= end:
             return entries
-        finally:
-            with contextlib.suppress(Exception):
-                consumer.close(autocommit=False, timeout_ms=500)
+        consumer.assign([at])
+        consumer.seek(at, position)
+        while position < end:
+            for record in consumer.poll(timeout_ms=500, max_records=_RECORDS).get(at, ()):
+                position = record.offset + 1
+                if record.offset < end:
+                    entries.append(Entry(str(at.partition), record.offset, record.value or b""))
+            if time.monotonic() >= deadline_s:
+                raise KafkaError(f"partition {at.partition} stopped at {position}, before {end}")
+        return entries
 
     def _report(self, damage: Damage) -> None:
         if len(self._damage) < _MAX_DAMAGE:
             self._damage.append(damage)
+
+
+def _close(consumer: Any) -> None:
+    if consumer is not None:
+        with contextlib.suppress(Exception):
+            consumer.close(autocommit=False, timeout_ms=500)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -301,39 +303,61 @@ def test_kill_9_of_the_broker_under_load_loses_nothing_and_keeps_the_order(
         assert first_seen == list(range(rounds))  # duplicates may come, holes and disorder may not
 
 
-def test_sasl_reaches_kafka_through_the_options(
-    own_broker: Callable[..., Broker], topic: str, open_reader: Any, open_writer: Any
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A key store for the broker and its certificate for clients."""
+    store, pem = tmp_path / "broker.p12", tmp_path / "broker.pem"
+    common = ["-alias", "broker", "-keystore", store, "-storepass", "changeit"]
+    made = ["-keyalg", "EC", "-storetype", "PKCS12", "-dname", "CN=127.0.0.1", "-ext", "SAN=ip:127.0.0.1"]
+    subprocess.run(["keytool", "-genkeypair", *made, *common], check=True, capture_output=True)
+    subprocess.run(["keytool", "-exportcert", "-rfc", "-file", pem, *common], check=True, capture_output=True)
+    return store, pem
+
+
+def test_tls_and_sasl_reach_kafka_through_the_options(
+    own_broker: Callable[..., Broker],
+    certificate: tuple[Path, Path],
+    topic: str,
+    open_reader: Any,
+    open_writer: Any,
 ) -> None:
+    store, pem = certificate
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    broker = own_broker(
-        "--security",
-        "SASL_PLAINTEXT",
-        "--config",
-        "sasl.enabled.mechanisms=PLAIN",
-        "--config",
-        f'listener.name.client.plain.sasl.jaas.config={login} user_gauge="secret";',
-    )
+    properties = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": f'{login} user_gauge="secret";',
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": "changeit",
+    }
+    settings = [part for name, value in properties.items() for part in ("--config", f"{name}={value}")]
+    broker = own_broker("--security", "SASL_SSL", *settings)
     options = {
-        "security_protocol": "SASL_PLAINTEXT",
+        "security_protocol": "SASL_SSL",
         "sasl_mechanism": "PLAIN",
         "sasl_plain_username": "gauge",
         "sasl_plain_password": "secret",
+        "ssl_cafile": str(pem),
     }
     open_writer(broker.address, topic, options).append([entry_of(frames("s", 0))])
     assert len(read_until(open_reader(broker.address, topic, options), lambda got: len(got) >= 1)) == 1
 
-    told = threading.Event()
-    wrong = open_writer(
-        broker.address,
-        topic,
-        {**options, "sasl_plain_password": "guess", "bootstrap_timeout_ms": 3000},
-        give_up=told.is_set,
-        progress=told.set,
-    )
-    with pytest.raises(LogBroken):
-        wrong.append([entry_of(frames("s", 1))])
-    assert "check user and password" in (wrong.last_error or "")
-    assert "guess" not in (wrong.last_error or "")
+    for mistake, said in (
+        ({"sasl_plain_password": "guess"}, "check user and password"),
+        ({"ssl_cafile": None}, "certificate verify failed"),
+        ({"security_protocol": "PLAINTEXT"}, "no answer to PLAINTEXT"),
+    ):
+        told = threading.Event()
+        wrong = open_writer(
+            broker.address,
+            topic,
+            {**options, "bootstrap_timeout_ms": 3000, **mistake},
+            give_up=told.is_set,
+            progress=told.set,
+        )
+        with pytest.raises(LogBroken):
+            wrong.append([entry_of(frames("s", 1))])
+        assert said in (wrong.last_error or "")
+        assert "guess" not in (wrong.last_error or "")
 
 
 @pytest.mark.parametrize("name", ["acks", "enable_idempotence", "ssl_context", "group_id"])
