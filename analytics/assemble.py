@@ -441,7 +441,6 @@ class Assembler:
             self.counters["oversized_streams"] += 1
 
     def _give_up(self, part: _Partition, stream: OpenStream, cause: str) -> None:
-        stream.broken = True
         self._finish(part, stream, None, cause)
 
     # -- what is taken out -------------------------------------------------------------------------------------------

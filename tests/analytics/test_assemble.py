@@ -205,6 +205,17 @@ def test_a_repeated_lost_is_one_hole() -> None:
     assert len(assembler.take_losses()) == 1
 
 
+def test_a_told_hole_that_reaches_beyond_a_seen_one_is_whole() -> None:
+    records = whole_stream(A, outputs=5)
+    assert len(records) == 10
+    assembler = fed(*records[:3], records[5], Lost(A, 4, 8, "log_full", START_NS, 7), records[9])
+    losses = assembler.take_losses().to_dicts()
+    assert [(x["first_seq"], x["last_seq"], x["cause"]) for x in losses] == [
+        (3, 3, "missing"),
+        (4, 8, "log_full"),
+    ]
+
+
 def test_a_wholly_lost_stream_still_has_a_row() -> None:
     assembler = fed(Lost(A, 0, 9, "queue_full", START_NS, 5), closed(A, 10))
     (row,) = rows_of(assembler)
@@ -282,6 +293,15 @@ def test_signs_keep_an_incarnation_alive_whatever_the_wall_clocks_say() -> None:
     assert outcomes(fed(*records)) == {}
 
 
+def test_silences_do_not_add_up() -> None:
+    records: list[AnyRecord] = [opened(A)]
+    for s in range(0, 600, 5):
+        records.append(alive(s, incarnation="x", tap="other"))
+        if s % 50 == 0:
+            records.append(alive(s))
+    assert outcomes(fed(*records)) == {}
+
+
 def test_a_worker_whose_log_is_shipped_late_is_not_taken_for_dead() -> None:
     # One process ships the slots' logs: after an outage an hour of one may come before the first record of the other.
     first = [alive(s, incarnation="w1", worker=1) for s in range(0, 3600, 5)]
@@ -343,6 +363,7 @@ def test_a_long_stream_lets_low_go_on() -> None:
     again.restore("w0", A, [checkpoint.payload, second.payload])
     again.end_replay("w0")
     assert again.position("w0", 71).low == 71
+    assert again.held_bytes == 0
     again.feed("w0", 71, records[5:])
     assembler.feed("w0", 71, records[5:])
     assert rows_of(again) == rows_of(assembler) == rows_of(fed(*records))

@@ -195,21 +195,20 @@ def test_running_count_of_a_cut_stream_is_usage_delta() -> None:
 
 
 def test_count_that_is_older_than_the_last_output_makes_no_rate() -> None:
-    start = {
-        "type": "message_start",
-        "message": {"id": "x", "model": "c", "usage": {"input_tokens": 9, "output_tokens": 3}},
-    }
-    body = b"event: message_start\ndata: " + json.dumps(start).encode() + b"\n\n"
-    for word in ("a", "b", "c"):
-        delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": word}}
-        body += b"event: content_block_delta\ndata: " + json.dumps(delta).encode() + b"\n\n"
-    found = row((10, body[:-200]), (20, body[-200:]), path="/v1/messages", cause="upstream_reset")
-    assert (found["outcome"], found["input_tokens"], found["token_source"]) == (
+    reads = (
+        (10, chunk("a")),
+        (20, chunk("b", usage={"prompt_tokens": 9, "completion_tokens": 2})),
+        (40, chunk("c")),
+    )
+    found = row(*reads, cause="upstream_reset")
+    assert (found["outcome"], found["output_tokens"], found["token_source"]) == (
         "upstream_reset",
-        9,
+        2,
         "usage_delta",
     )
     assert (found["itl_ns"], found["tps_user"], found["tps_e2e"]) == (None, None, None)
+    ended = row(*reads, (50, finish_chunk()))
+    assert (ended["outcome"], ended["itl_ns"]) == ("ok", 30 * MS / 1)
 
 
 def test_tokens_that_every_chunk_lists_are_counted_and_chunks_never() -> None:
