@@ -94,17 +94,20 @@ class Retention:
         return gone
 
     def _sweep_table(self, table: str, before: str) -> int:
+        """Delete what is older than the id `before`, in slices of time that hold about `SLICE_ROWS` rows each."""
+        row = self._cursor.execute(
+            f"SELECT count(*), min(stream_id)::VARCHAR FROM {table} WHERE stream_id < ?::UUID", [before]
+        ).fetchone()
+        if row is None or not row[0]:
+            return 0
+        slices = -(-row[0] // SLICE_ROWS)
+        first_ms, last_ms = (int(text[:8] + text[9:13], 16) for text in (row[1], before))
         gone = 0
-        while not self._stop.is_set():
-            row = self._cursor.execute(
-                f"SELECT max(stream_id)::VARCHAR, count(*) FROM (SELECT stream_id FROM {table} "
-                f"WHERE stream_id < ?::UUID LIMIT {SLICE_ROWS})",
-                [before],
-            ).fetchone()
-            if row is None or row[0] is None:
+        for number in range(1, slices + 1):
+            upto = first_id_at((first_ms + (last_ms - first_ms) * number // slices) / 1000)
+            gone += self._step(table, "stream_id < ?::UUID", before if number == slices else upto)
+            if self._stop.wait(PAUSE_S):
                 break
-            gone += self._step(table, "stream_id <= ?::UUID AND stream_id < ?::UUID", row[0], before)
-            self._stop.wait(PAUSE_S)
         return gone
 
     def _step(self, table: str, where: str, *values: object) -> int:

@@ -1,0 +1,73 @@
+"""The account: each term from its own source, and what cannot be known is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analytics.ledger import Captured, Ledger, TapRun, captured, unread_in_folder
+from ingest.log.embedded import EmbeddedWriter
+from tests.analytics.traffic import entries, stream_id
+
+
+def run(number: int, opened: int, *, stopped: bool) -> TapRun:
+    return TapRun(
+        "tap-1",
+        0,
+        f"incarnation-{number}",
+        number * 1000,
+        number * 1000 + 500,
+        stopped,
+        {"streams_opened": opened},
+    )
+
+
+def test_stopped_runs_are_counted_exactly() -> None:
+    assert captured(
+        [run(1, 5, stopped=True), run(2, 7, stopped=True)], None, None, now_ms=10_000
+    ) == Captured(12, 12)
+
+
+def test_the_tap_that_answers_speaks_for_its_newest_runs() -> None:
+    taps = [run(1, 5, stopped=True), run(2, 7, stopped=False)]
+    said = captured(
+        taps, {"streams_opened": 9, "workers_now": 1}, {"streams_opened": 11, "workers_now": 1}, now_ms=10_000
+    )
+    assert said == Captured(14, 16)
+
+
+def test_a_killed_run_is_a_lower_bound_and_said_so() -> None:
+    said = captured([run(1, 5, stopped=False)], None, None, now_ms=61_500)
+    assert (said.at_least, said.at_most) == (5, None)
+    assert "60 s old" in said.unknown[0]
+
+
+def test_records_dropped_without_word_are_said() -> None:
+    said = captured([], {"streams_opened": 1, "lost_untold": 3}, {"streams_opened": 1}, now_ms=0)
+    assert said.at_most == 1
+    assert any("3 records" in note for note in said.unknown)
+
+
+@pytest.mark.parametrize(
+    ("at_least", "at_most", "stored", "reconciles"),
+    [(10, 10, 10, True), (10, 10, 9, False), (10, 10, 11, False), (10, 12, 11, True), (10, None, 99, True)],
+)
+def test_it_reconciles_when_nothing_contradicts_it(
+    at_least: int, at_most: int | None, stored: int, reconciles: bool
+) -> None:
+    ledger = Ledger(Captured(at_least, at_most), stored=stored - 4, expired=1, lost=1, open=1, in_log=1)
+    assert ledger.accounted == stored
+    assert ledger.reconciles is reconciles
+
+
+def test_streams_behind_the_position_are_found_in_the_log(tmp_path: Path) -> None:
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        writer.append(list(entries(range(4), width=4)))
+        at = writer.next_offset
+        writer.append(list(entries(range(10, 13), width=4)))
+        writer.append([b"garbage"])
+        unread = unread_in_folder(tmp_path / "log", {"w0": at})
+        assert unread.stream_ids == {stream_id(n) for n in (10, 11, 12)}
+        assert unread.complete
+        assert len(unread_in_folder(tmp_path / "log", {}).stream_ids) == 7
