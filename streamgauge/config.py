@@ -1,4 +1,4 @@
-"""`streamgauge config check`: what is in force, and where it comes from."""
+"""`streamgauge config`: what is in force, and the reference of all settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from pydantic import SecretStr
 
-from streamgauge.options import load
+from streamgauge.options import flag, load
 from streamgauge.settings import CONFIG_FILE, Settings
 
 
@@ -34,3 +34,53 @@ def check() -> int:
         mark = "" if value == field.get_default(call_default_factory=True) else "   # not the default"
         click.echo(f"{name} = {shown}{mark}")
     return 0
+
+
+@config_command.command()
+def reference() -> int:
+    """Print docs/configuration.md, made from the settings model."""
+    click.echo(reference_text(), nl=False)
+    return 0
+
+
+def reference_text() -> str:
+    """The reference page: a row for each setting."""
+    lines = [
+        "# Configuration",
+        "",
+        "Every setting can be given as a flag, as an environment variable, or in `streamgauge.toml` in the working",
+        "directory (`STREAMGAUGE_CONFIG` names another file). Flags go before the environment, the environment before",
+        "the file, the file before the default. `streamgauge config check` prints what is in force; secrets are never",
+        "printed, and are better given by environment than by flag (flags show in the process list).",
+        "",
+        "Made by `streamgauge config reference`; a test keeps it true.",
+        "",
+        "| flag | environment | in the file | default | meaning |",
+        "|---|---|---|---|---|",
+    ]
+    for name, field in Settings.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if name == "tap_name":
+            shown = "the host's name"
+        else:
+            shown = (
+                ""
+                if default in (None, (), {})
+                else f"`{str(default).lower() if default is False else default}`"
+            )
+        cells = (
+            f"`{flag(name)}`",
+            f"`STREAMGAUGE_{name.upper()}`",
+            f"`{name}`",
+            shown,
+            field.description or "",
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += [
+        "",
+        'Several upstreams in the file: `upstream = ["litellm=http://localhost:4000", "vllm=http://localhost:8000"]`;',
+        "in the environment they are separated by spaces. The tap takes the OpenTelemetry trace context from its clients;",
+        "nothing else is read from the environment.",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,127 @@
+"""The documentation tells the truth: its commands parse, its reference is current, its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import duckdb
+import pytest
+import yaml
+
+from streamgauge.cli import ORDER, cli
+from streamgauge.config import reference_text
+from streamgauge.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def console_commands(text: str) -> list[str]:
+    """Every `$ command` of the console blocks, continuation lines (quotes still open) joined."""
+    commands: list[str] = []
+    for block in re.findall(r"```console\n(.*?)```", text, re.S):
+        pending = ""
+        for line in block.splitlines():
+            if not pending and not line.startswith("$ "):
+                continue
+            pending = f"{pending}\n{line}" if pending else line[2:]
+            try:
+                shlex.split(pending, comments=True)
+            except ValueError:  # a quote is open
+                continue
+            if not pending.endswith("\\"):
+                commands.append(pending)
+                pending = ""
+    return commands
+
+
+def parse(argv: list[str]) -> None:
+    """Parse a streamgauge command line as click would, without running it."""
+    context = click.Context(cli, info_name="streamgauge")
+    name, command, rest = cli.resolve_command(context, argv)
+    assert command is not None
+    made = command.make_context(name, rest, parent=context)
+    if isinstance(command, click.Group):
+        command.resolve_command(
+            made, made.protected_args + made.args if hasattr(made, "protected_args") else made.args
+        )
+
+
+STREAMGAUGE = [
+    pytest.param(command, id=f"{page.name}: {command.splitlines()[0][:60]}")
+    for page in PAGES
+    for command in console_commands(page.read_text())
+    if re.match(r"(\.venv/bin/)?streamgauge ", command)
+]
+
+
+@pytest.mark.parametrize("command", STREAMGAUGE)
+def test_every_documented_command_parses(command: str) -> None:
+    parse(shlex.split(command, comments=True)[1:])
+
+
+@pytest.mark.parametrize("command", [p for p in STREAMGAUGE if " sql " in str(p.values[0])])
+def test_every_documented_query_runs(command: str) -> None:
+    con = duckdb.connect()
+    for file in ("schema.sql", "views.sql"):
+        con.execute((ROOT / "analytics" / file).read_text())
+    words = shlex.split(command, comments=True)
+    con.execute(next(word for word in words[2:] if " " in word))
+
+
+def test_every_make_target_in_the_docs_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for page in PAGES:
+        for target in re.findall(r"`make ([a-z-]+)", page.read_text()) + re.findall(
+            r"^\$ make ([a-z-]+)", page.read_text(), re.M
+        ):
+            assert target in targets, f"{page.name}: make {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        assert path.exists(), f"{page.name}: {target}"
+        if anchor and path.suffix == ".md":
+            headings = re.findall(r"^#+ (.+)$", path.read_text(), re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in slugs, f"{page.name}: {target}"
+
+
+def test_the_configuration_reference_is_current() -> None:
+    assert (ROOT / "docs" / "configuration.md").read_text() == reference_text()
+
+
+def test_readme_names_every_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    for name in ORDER:
+        assert re.search(rf"\b{name}\b", text), name
+
+
+@pytest.mark.parametrize("file", ["compose.yaml"])
+def test_compose_runs_commands_and_settings_that_exist(file: str) -> None:
+    compose = yaml.safe_load((ROOT / "deploy" / file).read_text())
+    known = {f"STREAMGAUGE_{name.upper()}" for name in Settings.model_fields}
+    ours = {name: s for name, s in compose["services"].items() if s.get("image") == "streamgauge"}
+    assert {"tap", "analytics", "dashboard"} <= set(ours)
+    for service in ours.values():
+        parse([str(word) for word in service["command"]])
+        assert set(service.get("environment", {})) <= known
+        for volume in service.get("volumes", []):
+            assert volume.split(":")[0] in compose["volumes"]
+
+
+def test_the_image_runs_a_command_that_exists() -> None:
+    text = (ROOT / "deploy" / "Dockerfile").read_text()
+    words = re.findall(r'"([^"]+)"', re.findall(r"^CMD \[(.+)\]$", text, re.M)[-1])
+    parse(words)
+    for source in re.findall(r"^COPY (?!--)(.+) \S+$", text, re.M):
+        for name in source.split():
+            assert (ROOT / name).exists(), name
