@@ -54,6 +54,7 @@ class _Block(msgspec.Struct):
     id: str | None = None
     name: str | None = None
     input: Any = None
+    is_error: bool | None = None
 
 
 class _Message(msgspec.Struct):
@@ -190,7 +191,8 @@ class AnthropicReader:
             self._server_blocks.add(index)
         fragment, kind = _block(block, index)
         if fragment is None:
-            return Reading(kind="annotation" if block.type.endswith("_result") else "start")
+            result = block.type.endswith("_result")
+            return Reading(kind="annotation" if result else "start", tool_failure=bool(block.is_error))
         if fragment.tools and fragment.tools[0].arguments:
             self._whole_inputs.add(index)
         return Reading(kind=kind, fragments=[fragment])

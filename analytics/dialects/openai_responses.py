@@ -57,9 +57,9 @@ _CHANNELS: dict[str, str] = {
     "response.audio_transcript": "audio",
     "response.output_audio_transcript": "audio",
 }
-_BY_WORD: tuple[tuple[str, str], ...] = (  # for families that are not yet known
-    ("output_content", ""), ("result", ""), ("image", ""), ("audio", "audio"),
-    ("reasoning", "reasoning"), ("refusal", "refusal"), ("_call", "server_call"), ("text", "text"),
+_BY_WORD: tuple[tuple[str, str], ...] = (  # for families that are not yet known; else it is a part of some call
+    ("output_content", ""), ("result", ""), ("image", ""), ("audio", "audio"), ("reasoning", "reasoning"),
+    ("refusal", "refusal"), ("_call", "server_call"), ("text", "text"),
 )  # fmt: skip
 
 
@@ -187,7 +187,8 @@ class ResponsesReader:
         if kind[-6:] == ".added":
             return Reading(kind="annotation" if "annotation" in kind else "start")
         if kind[:9] == "response.":
-            return Reading(kind="annotation" if kind[-14:] == ".partial_image" else "progress")
+            image, failed = kind[-14:] == ".partial_image", kind[-12:] == "_call.failed"
+            return Reading(kind="annotation" if image else "progress", tool_failure=failed)
         return self._untyped(data)
 
     def read_body(self, body: bytes) -> list[Reading]:
@@ -207,7 +208,7 @@ class ResponsesReader:
             return Reading(kind="annotation")
         channel = _CHANNELS.get(family)
         if channel is None:
-            channel = next((c for word, c in _BY_WORD if word in family), "")
+            channel = next((c for word, c in _BY_WORD if word in family), "server_call")
         if not isinstance(piece, str):
             piece = _piece_of(piece, channel)
         self._families.add(family)
@@ -345,7 +346,8 @@ class ResponsesReader:
 def normalised(raw: dict[str, Any]) -> Usage:
     """The usage object in the common terms. Where the total shows that reasoning was left out of the output, it is put in."""
     inputs, outputs = raw.get("input_tokens_details"), raw.get("output_tokens_details")
-    input_tokens, output_tokens = count(raw.get("input_tokens")), count(raw.get("output_tokens"))
+    input_tokens = count(raw.get("input_tokens", raw.get("prompt_tokens")))
+    output_tokens = count(raw.get("output_tokens", raw.get("completion_tokens")))
     reasoning = count(outputs.get("reasoning_tokens")) if isinstance(outputs, dict) else None
     total = count(raw.get("total_tokens"))
     known = input_tokens is not None and output_tokens is not None

@@ -148,6 +148,13 @@ def test_server_tools_are_output_but_no_call_for_the_client_and_their_results_ne
     assert flags == [True, True, True, False]
 
 
+def test_failed_mcp_call_is_counted_and_is_no_stream_error() -> None:
+    tally = read(
+        DIALECT, events(block(0, type="mcp_tool_result", tool_use_id="m", is_error=True, content=[]))
+    )
+    assert (tally.tool_failure_count, tally.error, tally.events.kind) == (1, None, ["annotation"])
+
+
 def test_input_given_whole_at_the_start_is_taken_and_not_twice() -> None:
     tally = read(
         DIALECT,

@@ -101,6 +101,7 @@ def test_text_stream() -> None:
         ("some_new_call_arguments", "tool_call"),
         ("some_new_reasoning_form", "reasoning"),
         ("some_new_text", "text"),
+        ("program_code", "tool_call"),
     ],
 )
 def test_delta_family_is_output(family: str, channel: str) -> None:
@@ -275,6 +276,11 @@ def test_progress_of_a_server_tool(event: dict[str, Any]) -> None:
 def test_annotations_are_not_output(event: dict[str, Any]) -> None:
     tally = read(DIALECT, events(delta("output_text", "t"), event))
     assert tally.events.kind == ["text", "annotation"]
+
+
+def test_failed_mcp_call_is_counted_and_is_no_stream_error() -> None:
+    tally = read(DIALECT, events({"type": "response.mcp_call.failed", "item_id": "mcp_1"}))
+    assert (tally.tool_failure_count, tally.error, tally.events.kind) == (1, None, ["progress"])
 
 
 def test_keepalive_is_a_ping() -> None:
