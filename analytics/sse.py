@@ -76,8 +76,17 @@ class SSEDecoder:
             and data[size - 1] == 10 == data[size - 2]
             and 13 not in data
         ):
-            if data.find(10) == size - 2 and data[:6] == b"data: ":
-                return [Event("", data[6:-2], at_ns, read_seq)]
+            end = data.find(10)
+            if end == size - 2:
+                if data[:6] == b"data: ":
+                    return [Event("", data[6:-2], at_ns, read_seq)]
+            elif (
+                data[:7] == b"event: "
+                and data[end + 1 : end + 7] == b"data: "
+                and data.find(10, end + 1) == size - 2
+                and (name := self._names.get(data[7:end])) is not None
+            ):
+                return [Event(name, data[end + 7 : -2], at_ns, read_seq)]
             found = self._whole_events(data, at_ns, read_seq)
             if found is not None:
                 return found
@@ -112,6 +121,7 @@ class SSEDecoder:
         value: bytes | None = None
         name = ""
         comments = 0
+        identity: bytes | None = None
         for line in data[:-1].split(b"\n"):
             if not line:
                 if value is not None:
@@ -125,11 +135,15 @@ class SSEDecoder:
                 name = known if known is not None else self._intern(line[7:])
             elif line[0] == 58:  # ":"
                 comments += 1
+            elif line[:3] == b"id:" and 0 not in line:
+                identity = line[3:]
             elif line[:5] == b"data:" and value is None:
                 value = line[5:]
             else:
                 return None
         self.comment_count += comments
+        if identity is not None:
+            self.last_event_id = identity.removeprefix(b" ").decode("utf-8", "replace")
         return events
 
     def _intern(self, name: bytes) -> str:

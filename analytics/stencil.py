@@ -44,47 +44,59 @@ class Stencil:
 
     def read_many(self, events: Sequence[Event]) -> list[Reading | Delta]:
         """The reader's answers, one for each event."""
-        if self._pause > 0:
-            self._pause -= len(events)
-            return self._ask(events)
         answers: list[Reading | Delta] = []
-        answer = answers.append
-        fitted = False
-        for event in events:
+        at = 0
+        while at < len(events):
+            if not self._prefix:
+                rest = events[at:] if at else events
+                told = self._ask(rest)
+                if self._pause > 0:
+                    self._pause -= len(rest)
+                elif type(told[-1]) is Delta:
+                    self._learn(rest[-1], told[-1])
+                return answers + told
+            at = self._fit(events, at, answers)
+        return answers
+
+    def _fit(self, events: Sequence[Event], at: int, answers: list[Reading | Delta]) -> int:
+        """Answer events from `at` on while this stencil holds; the index of the next one to answer."""
+        prefix, suffix, name = self._prefix, self._suffix, self._name
+        kind, choice, trusted = self._kind, self._choice, self._trusted
+        start, cut = len(prefix) - 1, len(suffix) - 1
+        shortest = start + cut + 3
+        first = at
+        for event in events[at:] if at else events:
             data = event.data
-            prefix = self._prefix
-            if (
-                prefix
-                and data.startswith(prefix)
-                and data.endswith(self._suffix)
-                and event.name == self._name
-            ):
-                piece = ""
-                if len(data) > len(prefix) + len(self._suffix):
-                    try:
-                        piece = _decode_string(data[len(prefix) - 1 : len(data) - len(self._suffix) + 1])
-                    except FAULTS:
-                        piece = ""
-                if piece:
-                    fresh = Delta(self._kind, piece, self._choice)
-                    if self._trusted:
-                        fitted = True
-                        answer(fresh)
-                        continue
-                    told = self._ask((event,))[0]
-                    self._trusted = told == fresh
-                    if not self._trusted:
-                        self._give_up()
-                    self._vain = 0
-                    answer(told)
+            size = len(data)
+            piece = ""
+            fits = (
+                data.startswith(prefix) and data.endswith(suffix) and event.name == name and size >= shortest
+            )
+            if fits:
+                try:
+                    piece = _decode_string(data[start : size - cut])
+                except FAULTS:
+                    fits = False
+                if piece and trusted:
+                    answers.append(Delta(kind, piece, choice))
+                    at += 1
                     continue
             told = self._ask((event,))[0]
-            answer(told)
-            if type(told) is Delta and self._pause <= 0:
-                if fitted:
+            answers.append(told)
+            at += 1
+            if piece:
+                self._trusted = trusted = told == Delta(kind, piece, choice)
+                if not trusted:
+                    self._give_up()
+                    return at
+            elif type(told) is Delta and not fits:
+                if trusted and at - first > 1:
                     self._vain = 0
                 self._learn(event, told)
-        return answers
+                return at
+        if trusted:
+            self._vain = 0
+        return at
 
     def _ask(self, events: Sequence[Event]) -> list[Reading | Delta]:
         if self._read_many is not None:

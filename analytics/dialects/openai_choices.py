@@ -35,6 +35,27 @@ from analytics.sse import Event
 MAX_CHOICES = 4096
 
 
+class _Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Entry(msgspec.Struct, gc=False):
+    """A token in `logprobs`: counted, not read."""
+
+
+class _LogProbs(msgspec.Struct, gc=False):
+    content: list[_Entry] | None = None
+    refusal: list[_Entry] | None = None
+    tokens: list[str] | None = None
+
+
 class _Said(msgspec.Struct, gc=False):
     """`delta`."""
 
@@ -44,7 +65,7 @@ class _Said(msgspec.Struct, gc=False):
     reasoning_text: Any = None
     reasoning_details: Any = None
     refusal: str | None = None
-    tool_calls: Any = None
+    tool_calls: list[_Call] | None = None
     function_call: Any = None
     audio: Any = None
 
@@ -54,8 +75,8 @@ class _Choice(msgspec.Struct, gc=False):
     delta: _Said | None = None
     text: str | None = None
     finish_reason: str | None = None
-    logprobs: Any = None
-    token_ids: Any = None
+    logprobs: _LogProbs | None = None
+    token_ids: list[int] | None = None
     message: Any = None
     error: Any = None
     usage: Any = None
@@ -136,7 +157,6 @@ class ChoicesReader:
                 decode is _decode_next
                 and (choices := chunk.choices)
                 and len(choices) == 1
-                and chunk.usage is None
                 and chunk.error is None
                 and chunk.timings is None
                 and chunk.x_groq is None
@@ -148,37 +168,82 @@ class ChoicesReader:
                 choice = choices[0]
                 if (
                     choice.finish_reason is None
-                    and choice.logprobs is None
-                    and choice.token_ids is None
                     and choice.error is None
                     and choice.usage is None
                     and choice.index in begun
                 ):
-                    said = choice.delta
-                    if said is None:
-                        if choice.text and choice.message is None:
-                            answer(Delta("text", choice.text, choice.index))
-                            continue
-                    elif (
-                        said.tool_calls is None
-                        and not said.refusal
-                        and said.audio is None
-                        and said.function_call is None
-                        and said.reasoning_text is None
-                    ):
-                        text = said.content
-                        thought = said.reasoning_content or said.reasoning
-                        if thought:
-                            if not text:
-                                answer(Delta("reasoning", thought, choice.index))
-                                continue
-                        elif text and said.reasoning_details is None:
-                            answer(Delta("text", text, choice.index))
-                            continue
+                    quick = self._quickly(choice, chunk.usage)
+                    if quick is not None:
+                        answer(quick)
+                        continue
             answer(self.read(event.name, event.data))
             if decode is _decode_first and self._id_known and self._model_known:
                 decode = _decode_next
         return answers
+
+    def _quickly(self, choice: _Choice, usage: Any) -> Reading | Delta | None:
+        """What one choice adds in mid-stream, if its fields are those of OpenAI. None: the long way must look."""
+        said = choice.delta
+        tools: list[ToolFragment] | None = None
+        kind: Kind = "text"
+        if said is None:
+            piece = choice.text
+            if choice.message is not None:
+                return None
+        elif (
+            said.refusal
+            or said.audio is not None
+            or said.function_call is not None
+            or said.reasoning_text is not None
+        ):
+            return None
+        else:
+            piece = said.content
+            thought = said.reasoning_content or said.reasoning
+            if thought:
+                if piece:
+                    return None
+                piece, kind = thought, "reasoning"
+            elif said.reasoning_details is not None:
+                return None
+            if said.tool_calls:
+                tools = self._quick_calls(choice.index, said.tool_calls)
+                if tools is None:
+                    return None
+        if not piece and tools is None:
+            return None
+        tokens: int | None = None
+        if choice.token_ids is not None:
+            tokens = len(choice.token_ids) or None
+        if tokens is None and (logprobs := choice.logprobs) is not None:
+            found = [entries for entries in (logprobs.content, logprobs.refusal) if entries is not None]
+            tokens = sum(map(len, found)) if found else len(logprobs.tokens or ())
+            tokens = tokens or None
+        if tools is None and usage is None and piece:
+            return Delta(kind, piece, choice.index, tokens)
+        fragment = Fragment(choice.index, tokens=tokens, tools=tools)
+        if piece:
+            setattr(fragment, kind, piece)
+        report = None
+        if usage is not None:
+            report = usage_of(usage)
+            if report is None or not _USAGE_STATS.isdisjoint(usage):
+                return None
+        return Reading(kind=kind, fragments=[fragment], usage=report)
+
+    def _quick_calls(self, choice: int, calls: list[_Call]) -> list[ToolFragment] | None:
+        """Pieces of calls that are known by their index already; None where there is more to it."""
+        pieces: list[ToolFragment] = []
+        for call in calls:
+            function = call.function
+            if call.index is None or call.id or function is None or function.name:
+                return None
+            known = self._calls.get((choice, call.index))
+            if known is None:
+                return None
+            pieces.append(ToolFragment(known[1], "", "", function.arguments or ""))
+            self._last_key[choice] = known[1]
+        return pieces
 
     def read(self, name: str, data: bytes) -> Reading | Delta:
         """One event, the long way."""
@@ -257,7 +322,7 @@ class ChoicesReader:
             index = place
         fragment = Fragment(choice=index)
         said = choice.get("delta")
-        role = isinstance(said, dict) and bool(said.get("role"))
+        role = isinstance(said, dict) and bool(said.get("role")) and index not in self._begun
         if isinstance(said, dict):
             self._said(said, fragment)
         elif isinstance(said, str):

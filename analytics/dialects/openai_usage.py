@@ -20,10 +20,13 @@ def usage_of(raw: Any) -> Usage | None:
     """The report, None when it says nothing."""
     if not isinstance(raw, dict) or not raw:
         return None
-    given = count(raw.get("prompt_tokens"))
+    given = raw.get("prompt_tokens")
+    made = raw.get("completion_tokens")
+    if len(raw) == 3 and type(given) is type(made) is int and "total_tokens" in raw and given >= 0 <= made:
+        return Usage(given, made, None, None, raw)  # the usual report of servers that give one on every chunk
+    given, made = count(given), count(made)
     if given is None:
         given = count(raw.get("input_tokens"))
-    made = count(raw.get("completion_tokens"))
     if made is None:
         made = count(raw.get("output_tokens"))
     reasoning = _first(raw, _OUTPUT_DETAILS, ("reasoning_tokens",))
