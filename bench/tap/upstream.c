@@ -1,0 +1,219 @@
+/* A mock upstream that is fast enough not to be the limit: one thread, epoll.
+ *
+ *   upstream PORT_FILE
+ *
+ * Listens on 127.0.0.1 (the port goes to PORT_FILE) and answers by the request's path:
+ *   /short        a JSON body of about 200 bytes
+ *   /paced/US     an endless event stream, one chunk each US microseconds
+ *   /flood        an endless event stream, as fast as it is taken, 256 chunks to a write
+ * A chunk carries a 220-byte event with the monotonic clock at its sending: data: {"t":"@T<16 hex digits>", ...}
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EVENT_BYTES 220
+#define MAX_FDS 65536
+#define FLOOD_CHUNKS 256
+
+enum mode { IDLE, PACED, FLOOD };
+
+struct connection {
+    enum mode mode;
+    uint64_t interval_ns, next_ns;
+    size_t seen, flood_at;
+    int generation;
+    char request[4096];
+};
+
+static struct connection *connections[MAX_FDS];
+static int epoll_fd, timer_fd;
+
+/* Streams in the order of their next event, a ring for each interval would be exact; here all share one interval, so
+ * that appending keeps the order. */
+struct due { int fd, generation; };
+static struct due ring[1 << 18];
+static size_t ring_head, ring_tail;
+
+static char flood[FLOOD_CHUNKS * (EVENT_BYTES + 6)];
+static size_t flood_bytes;
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static size_t chunk(char *out, uint64_t at_ns) {
+    static const char hex[] = "0123456789abcdef";
+    static char event[EVENT_BYTES + 6];
+    if (!event[0]) {
+        size_t n = (size_t)sprintf(event, "%x\r\ndata: {\"t\":\"@T0000000000000000\",\"text\":\"", EVENT_BYTES);
+        memset(event + n, 'x', sizeof event - n);
+        memcpy(event + sizeof event - 6, "\"}\n\n\r\n", 6);
+    }
+    memcpy(out, event, sizeof event);
+    char *digits = out + 4 + 14;
+    for (int i = 15; i >= 0; i--, at_ns >>= 4) digits[i] = hex[at_ns & 15];
+    return sizeof event;
+}
+
+static void drop(int fd) {
+    close(fd);
+    if (connections[fd]) connections[fd]->generation++, connections[fd]->mode = IDLE;
+}
+
+static void arm_timer(void) {
+    struct itimerspec when = {0};
+    if (ring_head != ring_tail) {
+        uint64_t at = connections[ring[ring_head & ((1 << 18) - 1)].fd]->next_ns;
+        when.it_value.tv_sec = (time_t)(at / 1000000000u);
+        when.it_value.tv_nsec = (long)(at % 1000000000u);
+        if (!at) when.it_value.tv_nsec = 1;
+    }
+    timerfd_settime(timer_fd, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
+static void put_due(int fd) {
+    ring[ring_tail++ & ((1 << 18) - 1)] = (struct due){fd, connections[fd]->generation};
+}
+
+static void send_due(void) {
+    uint64_t expirations;
+    if (read(timer_fd, &expirations, sizeof expirations) < 0 && errno != EAGAIN) exit(1);
+    while (ring_head != ring_tail) {
+        struct due d = ring[ring_head & ((1 << 18) - 1)];
+        struct connection *c = connections[d.fd];
+        if (c->generation != d.generation || c->mode != PACED) { ring_head++; continue; }
+        uint64_t now = now_ns();
+        if (c->next_ns > now) break;
+        ring_head++;
+        char out[EVENT_BYTES + 8];
+        size_t n = chunk(out, now);
+        if (send(d.fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n && errno != EAGAIN) { drop(d.fd); continue; }
+        c->next_ns += c->interval_ns;
+        put_due(d.fd);
+    }
+    arm_timer();
+}
+
+static void push_flood(int fd) {
+    struct connection *c = connections[fd];
+    for (int i = 0; i < 8; i++) {
+        ssize_t n = send(fd, flood + c->flood_at, flood_bytes - c->flood_at, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0) { if (errno != EAGAIN) drop(fd); return; }
+        c->flood_at = (c->flood_at + (size_t)n) % flood_bytes;
+    }
+}
+
+static void answer(int fd) {
+    static const char head[] =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n";
+    struct connection *c = connections[fd];
+    char out[1024];
+    char *path = strchr(c->request, ' ');
+    if (!path) { drop(fd); return; }
+    path++;
+    if (!strncmp(path, "/short", 6)) {
+        char body[256];
+        memset(body, 'x', 200);
+        memcpy(body, "{\"text\":\"", 9);
+        memcpy(body + 196, "@E\"}", 4);
+        int n = sprintf(out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 200\r\n\r\n%.200s", body);
+        if (send(fd, out, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) != n) drop(fd);
+    } else if (!strncmp(path, "/paced/", 7)) {
+        c->interval_ns = strtoull(path + 7, NULL, 10) * 1000u;
+        uint64_t now = now_ns();
+        memcpy(out, head, sizeof head - 1);
+        size_t n = sizeof head - 1 + chunk(out + sizeof head - 1, now);
+        if (send(fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n) { drop(fd); return; }
+        c->mode = PACED;
+        c->next_ns = now + c->interval_ns;
+        int first = ring_head == ring_tail;
+        put_due(fd);
+        if (first) arm_timer();
+    } else {
+        if (send(fd, head, sizeof head - 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) { drop(fd); return; }
+        c->mode = FLOOD;
+        c->flood_at = 0;
+        struct epoll_event e = {.events = EPOLLIN | EPOLLOUT, .data.fd = fd};
+        epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &e);
+    }
+}
+
+static void take(int fd) {
+    struct connection *c = connections[fd];
+    ssize_t n = read(fd, c->request + c->seen, sizeof c->request - 1 - c->seen);
+    if (n <= 0) { if (n == 0 || errno != EAGAIN) drop(fd); return; }
+    c->seen += (size_t)n;
+    c->request[c->seen] = 0;
+    char *end = strstr(c->request, "\r\n\r\n");
+    if (!end) { if (c->seen >= sizeof c->request - 1) drop(fd); return; }
+    char *length = strcasestr(c->request, "\r\ncontent-length:");
+    size_t body = length && length < end ? strtoul(length + 17, NULL, 10) : 0;
+    if (c->seen < (size_t)(end + 4 - c->request) + body) return;
+    c->seen = 0;
+    answer(fd);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) return 2;
+    signal(SIGPIPE, SIG_IGN);
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    for (int i = 0; i < FLOOD_CHUNKS; i++) flood_bytes += chunk(flood + flood_bytes, 0);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), one = 1;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    if (bind(listener, (void *)&address, size) || listen(listener, 16384)) return 1;
+    getsockname(listener, (void *)&address, &size);
+    FILE *file = fopen(argv[1], "w");
+    if (!file) return 1;
+    fprintf(file, "%d\n", ntohs(address.sin_port));
+    fclose(file);
+    epoll_fd = epoll_create1(0);
+    timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    struct epoll_event e = {.events = EPOLLIN, .data.fd = listener};
+    epoll_ctl(epoll_fd, EPOLL_CTL_ADD, listener, &e);
+    e.data.fd = timer_fd;
+    epoll_ctl(epoll_fd, EPOLL_CTL_ADD, timer_fd, &e);
+    static struct epoll_event events[1024];
+    for (;;) {
+        int n = epoll_wait(epoll_fd, events, 1024, -1);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd;
+            if (fd == timer_fd) { send_due(); continue; }
+            if (fd != listener) {
+                if (events[i].events & EPOLLIN) take(fd);
+                else if (events[i].events & (EPOLLERR | EPOLLHUP)) drop(fd);
+                else if (connections[fd]->mode == FLOOD) push_flood(fd);
+                continue;
+            }
+            int client;
+            while ((client = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+                if (client >= MAX_FDS) { close(client); continue; }
+                setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+                if (!connections[client]) connections[client] = calloc(1, sizeof(struct connection));
+                connections[client]->seen = 0;
+                connections[client]->mode = IDLE;
+                e = (struct epoll_event){.events = EPOLLIN, .data.fd = client};
+                epoll_ctl(epoll_fd, EPOLL_CTL_ADD, client, &e);
+            }
+        }
+    }
+}
