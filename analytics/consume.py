@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,11 @@ def serve_until(
                         checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
                     ),
                     _measure_with(stall_floor_ns, options.stall_factor),
-                    options.pace,
+                    replace(
+                        options.pace,
+                        lost_after_s=options.lost_after_s,
+                        writers_are_local=options.kafka is None,
+                    ),
                 )
                 return _consume(options, store, consumer, stop, ready)
             finally:

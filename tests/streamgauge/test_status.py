@@ -1,0 +1,154 @@
+"""`streamgauge status`: exit code and account, with parts up and down."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from analytics.assemble import Assembler
+from analytics.consumer import Consumer
+from analytics.measure import measure
+from analytics.store import FILE, Store
+from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.records import pack
+from streamgauge import status
+from streamgauge.status import status_command
+from tests.analytics.traffic import alive, entries, stream
+
+
+def analysed(data: Path) -> None:
+    """Read what the log holds, as analytics does, and stop."""
+    store = Store(data / FILE)
+    with EmbeddedReader(data / "log", "analyze") as reader:
+        consumer = Consumer(reader, store, Assembler(), measure)
+        consumer.start()
+        while consumer.step(0):
+            pass
+        consumer.finish()
+    store.close()
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[EmbeddedWriter]:
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        yield writer
+
+
+@contextmanager
+def tap_that_says(data: Path, *answers: dict[str, int]) -> Iterator[None]:
+    """An admin port that answers /ledger with one of these after the other, the last for ever."""
+    left = list(answers)
+
+    class Admin(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = left.pop(0) if len(left) > 1 else left[0]
+            self.send_response(200 if self.path == "/ledger" else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(said).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Admin)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    (data / "run").mkdir(exist_ok=True)
+    (data / "run" / "tap.json").write_text(
+        json.dumps({"pid": 1, "admin": f"http://127.0.0.1:{server.server_port}"})
+    )
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def ask(data: Path) -> tuple[int, dict[str, object]]:
+    result = CliRunner().invoke(
+        status_command, ["--data", str(data), "--format", "json"], standalone_mode=False
+    )
+    assert result.exception is None, result.exception
+    return result.return_value, json.loads(result.output)
+
+
+def test_all_terms_add_up_with_everything_stopped(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    writer.append([*entries(range(5)), pack([alive(9000, stopping=True, streams_opened=5)], compress=False)])
+    analysed(tmp_path)
+    code, said = ask(tmp_path)
+    assert code == 0
+    assert {k: said[k] for k in ("captured", "captured_at_most", "stored", "in_flight", "lost", "unknown")} == {
+        "captured": 5, "captured_at_most": 5, "stored": 5, "in_flight": 0, "lost": 0, "unknown": [],
+    }  # fmt: skip
+
+
+def test_a_stream_that_is_nowhere_is_told_by_the_exit_code(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    writer.append([*entries(range(5)), pack([alive(9000, stopping=True, streams_opened=6)], compress=False)])
+    analysed(tmp_path)
+    code, said = ask(tmp_path)
+    assert code == 1
+    assert said["reconciles"] is False
+
+
+def test_open_streams_and_streams_that_wait_in_the_log_are_in_flight(
+    tmp_path: Path, writer: EmbeddedWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "FLUSH_S", 0.0)
+    writer.append(
+        [*entries(range(3)), pack([*stream(10)[:3], alive(9000, streams_opened=4)], compress=False)]
+    )
+    analysed(tmp_path)
+    writer.append([pack([*stream(10)[3:4], *stream(11), *stream(12)[:1]], compress=False)])
+    with tap_that_says(
+        tmp_path, {"streams_opened": 6, "workers_now": 1}, {"streams_opened": 7, "workers_now": 1}
+    ):
+        code, said = ask(tmp_path)
+    assert code == 0
+    assert {k: said[k] for k in ("captured", "captured_at_most", "stored", "open", "in_log", "unknown")} == {
+        "captured": 6, "captured_at_most": 7, "stored": 3, "open": 1, "in_log": 2, "unknown": [],
+    }  # fmt: skip
+
+
+def test_lost_streams_are_counted_as_lost(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    broken = [r for r in stream(7) if r.seq != 2]  # type: ignore[union-attr]
+    writer.append(
+        [
+            pack(broken, compress=False),
+            *entries(range(2)),
+            pack([alive(9000, stopping=True, streams_opened=3)], compress=False),
+        ]
+    )
+    analysed(tmp_path)
+    code, said = ask(tmp_path)
+    assert (code, said["stored"], said["lost"], said["losses_by_cause"]) == (0, 2, 1, {"missing": 1})
+
+
+def test_a_tap_that_does_not_answer_is_said(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    writer.append([*entries(range(2)), pack([alive(9000, streams_opened=2)], compress=False)])
+    analysed(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tap.json").write_text('{"pid": 1, "admin": "http://127.0.0.1:9"}')
+    code, said = ask(tmp_path)
+    assert code == 0
+    assert said["captured_at_most"] is None
+    assert any("admin port" in note for note in said["unknown"])  # type: ignore[attr-defined]
+
+
+def test_the_table_says_it_in_words(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    writer.append([*entries(range(2)), pack([alive(9000, stopping=True, streams_opened=2)], compress=False)])
+    analysed(tmp_path)
+    out = CliRunner().invoke(status_command, ["--data", str(tmp_path)], standalone_mode=False).output
+    assert "captured 2 streams" in out
+    assert "the counters reconcile" in out
+
+
+def test_no_data_folder_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(status_command, ["--data", str(tmp_path / "none")])
+    assert result.exit_code != 0
+    assert result.output.count("\n") == 1
