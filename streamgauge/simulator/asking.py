@@ -59,6 +59,11 @@ def ask(rng: Random, profile: Profile, request_id: str, key: str, *, stream_shar
         if profile.speaker in ("openai", "vllm") and rng.random() < 0.04:
             body["n"] = rng.choice((2, 3))
     headers = [("content-type", "application/json"), ("x-request-id", request_id), *_credentials(family, key)]
+    odd = rng.random()
+    if odd < 0.02 and streamed:
+        headers.append(("x-simulate", '{"coding":"gzip"}'))
+    elif odd < 0.04 and streamed:
+        headers.append(("x-simulate", '{"framing":"close"}'))
     return Question(
         request_id=request_id,
         model=profile.model,

@@ -39,7 +39,7 @@ OTHER_FAULTS = (
 
 DRAWN_FAULTS: tuple[tuple[str, float], ...] = (
     ("http_429", 24), ("http_500", 6), ("http_503", 8), ("inband_error", 12), ("truncate", 10), ("reset", 6),
-    ("cut", 4), ("malformed", 2), ("malformed_event", 4), ("stall", 10), ("burst", 7), ("slow_first_byte", 4),
+    ("cut", 4), ("malformed", 2), ("malformed_event", 4), ("stall", 10), ("burst", 7), ("linger", 3), ("slow_first_byte", 4),
     ("reset_before_head", 3),
 )  # fmt: skip
 """Kinds of fault that a draw chooses from, and their weights."""

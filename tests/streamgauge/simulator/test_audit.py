@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.simulator.audit import STREAM_COLUMNS, Bounds, audit, tally
+from streamgauge.simulator.audit import STREAM_COLUMNS, Bounds, Lateness, audit, lateness, tally
 from streamgauge.simulator.ledger import Account, LedgerRow
 from streamgauge.simulator.speakers.speaker import Usage
 from streamgauge.simulator.traffic import ClientRow
@@ -148,7 +148,20 @@ def test_a_ttft_far_above_the_truth_states_its_bound() -> None:
 def test_a_systematic_delay_is_told_by_the_median() -> None:
     rows = [simulated(i) for i in range(9)]
     streams = [measured(row, late_ns=60 * MS) for row in rows]
-    assert kinds(rows, streams) == ["median ttft"]
+    assert kinds(rows, streams, bounds=Bounds(ttft_median_ns=59 * MS)) == ["median ttft"]
+    assert kinds(rows, streams, bounds=Bounds(ttft_median_ns=61 * MS)) == []
+
+
+def test_lateness_is_told_over_exact_streams_only() -> None:
+    rows = [simulated(i) for i in range(3)]
+    rows[2].exact = False
+    streams = [
+        measured(rows[0], late_ns=2 * MS),
+        measured(rows[1], late_ns=6 * MS),
+        measured(rows[2], late_ns=90 * MS),
+    ]
+    assert lateness(rows, streams) == Lateness(streams=2, median_ns=4 * MS, largest_ns=6 * MS)
+    assert lateness([], streams) is None
 
 
 def test_a_stretched_span_is_found() -> None:
