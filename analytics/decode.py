@@ -57,6 +57,7 @@ class StreamDecoder(Findings):
         """1 if the tail was whole and has been read: an event to a reader of files, none by the rules of SSE."""
         self._keep_text = keep_text
         self._coding = BodyDecoder(exchange.response_headers.get("content-encoding", ""))
+        self._coding_plain = self._coding.plain
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
         self._dialect: Dialect | None
         self._dialect, self._claim = choose_by_exchange(exchange)
@@ -75,20 +76,16 @@ class StreamDecoder(Findings):
 
     def feed(self, frames: Sequence[tuple[int, bytes]]) -> None:
         """Reads of the body, in order: (arrival in ns from t0, bytes)."""
-        feed = self._framer.feed
-        events: list[Event] = []
-        for at_ns, data in frames:
-            if not data:
-                continue
-            self.body_bytes += len(data)
-            self._last_read_ns = at_ns
-            if self.first_byte_ns is None:
-                self.first_byte_ns = at_ns
-            if not self._coding.plain:
-                data = self._coding.feed(data)
-                if not data:
-                    continue
-            events += feed(data, at_ns)
+        if not frames:
+            return
+        self.body_bytes += sum([len(data) for _, data in frames])
+        self._last_read_ns = frames[-1][0]
+        if self.first_byte_ns is None:
+            self.first_byte_ns = next((at_ns for at_ns, data in frames if data), None)
+        if not self._coding_plain:
+            undo = self._coding.feed
+            frames = [(at_ns, plain) for at_ns, data in frames if (plain := undo(data))]
+        events = self._framer.feed_many(frames)
         if events:
             self._read(events)
         if self._framer.stray:

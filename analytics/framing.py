@@ -14,6 +14,7 @@ Inside an SSE body, lines that are no SSE but spell a JSON value (Gemini's bare 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -74,6 +75,21 @@ class Framer:
     @property
     def oversized_events(self) -> int:
         return self._sse.oversized_events + self._array.oversized_events + self._lines.oversized_events
+
+    def feed_many(self, frames: Sequence[tuple[int, bytes]]) -> list[Event]:
+        """The events that these reads (arrival, bytes) complete."""
+        events: list[Event] = []
+        at = 0
+        while at < len(frames) and self.framing != "sse":
+            at_ns, data = frames[at]
+            events += self.feed(data, at_ns)
+            at += 1
+        feed, stray = self._sse.feed, self._sse.stray
+        for at_ns, data in frames[at:] if at else frames:
+            events += feed(data, at_ns)
+            if stray:
+                self._look_at_stray(at_ns)
+        return events
 
     def feed(self, data: bytes, at_ns: int) -> list[Event]:
         """The events that this read completes."""
