@@ -135,7 +135,10 @@ class Store:
         self._connection = _open(path, memory_limit_bytes)
         try:
             _prepare(self._connection, stall)
-        except (duckdb.Error, OSError):
+        except duckdb.Error as e:
+            self._connection.close()
+            raise OSError(f"cannot prepare {path}: {one_line(e)} (is the disk full?)") from None
+        except OSError:
             self._connection.close()
             raise
         row = self._connection.execute(
@@ -214,18 +217,21 @@ class Store:
                 time.sleep(0.1 * 2**attempt)
             except duckdb.TransactionException as e:
                 self._roll_back()
-                if attempt == MEMORY_RETRIES:
-                    raise StoreFailed(f"cannot commit: {one_line(e)}") from None
+                if attempt == MEMORY_RETRIES or "Could not" in str(e):
+                    raise self._failed(e) from None
                 time.sleep(0.02)
             except (duckdb.Error, OSError) as e:
                 self._roll_back()
-                raise StoreFailed(
-                    f"cannot write {self.path}: {one_line(e)} (is the disk full? nothing was half-written; "
-                    "it goes on from its last commit when started again)"
-                ) from None
+                raise self._failed(e) from None
             except BaseException:
                 self._roll_back()
                 raise
+
+    def _failed(self, error: Exception) -> StoreFailed:
+        return StoreFailed(
+            f"cannot write {self.path}: {one_line(error)} (is the disk full? nothing was half-written; "
+            "it goes on from its last commit when started again)"
+        )
 
     def _commit(self, commit: Commit) -> None:
         run = self._connection.execute
