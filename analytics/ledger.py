@@ -229,11 +229,12 @@ def _add(unread: Unread, payload: Any) -> None:
             unread.stream_ids.add(record.stream)
 
 
-def stored_among(tables: Asking, stream_ids: set[str]) -> int:
-    """How many of these streams have a row already: a log may hold what was read."""
-    found = 0
+def stored_ids(tables: Asking, stream_ids: set[str]) -> set[str]:
+    """Which of these streams have a row already: a log may hold what was read."""
+    found: set[str] = set()
     ids = [i for i in sorted(stream_ids) if len(i) == 36 and set(i) <= set("0123456789abcdef-")]
     for start in range(0, len(ids), 2000):
         listed = ", ".join(f"'{i}'" for i in ids[start : start + 2000])
-        found += tables.query(f"SELECT count(*) FROM streams WHERE stream_id IN ({listed})").item()
+        rows = tables.query(f"SELECT stream_id::VARCHAR AS id FROM streams WHERE stream_id IN ({listed})")
+        found.update(rows["id"].to_list())
     return found

@@ -21,7 +21,7 @@ from analytics.ledger import (
     Unread,
     captured,
     count_tables,
-    stored_among,
+    stored_ids,
     unread_in_folder,
 )
 from ingest.log.cursors import read_cursors
@@ -59,10 +59,16 @@ def gather(data: Path) -> dict[str, Any]:
     with reach(data) as tables:
         counts = count_tables(tables)
         open_ids = {i for p in counts.positions for i in p.open_ids}
+        if len({p.log_id for p in counts.positions}) > 1:
+            # A log that is no longer read names streams that may have ended in the one that is.
+            open_ids -= stored_ids(tables, open_ids)
+            unknown.append(
+                "there are positions in a log that is no longer read: its open streams count as in flight"
+            )
         unread, notes = _unread(data, counts)
         unknown += notes
         new_ids = unread.stream_ids - open_ids
-        in_log = len(new_ids) - stored_among(tables, new_ids)
+        in_log = len(new_ids) - len(stored_ids(tables, new_ids))
     after = _tap_ledger(tap_file)
     taken = captured(counts.taps, before, after, now_ms=int(time.time() * 1000))
     ledger = Ledger(
