@@ -40,8 +40,9 @@ from ingest.log import LogBroken
 SEGMENT_OFFSETS = 2**20
 """Offsets that a segment owns: 16 MiB of entries of 16 bytes, so size ends a segment long before this does."""
 
-WAL_PAGES = 512
-"""Pages in the -wal before SQLite moves them to the main file: 512 x 8 KiB = 4 MiB, a quarter of a segment."""
+PAGE_BYTES = 8192
+WAL_BYTES = 4 * 2**20
+"""How far a -wal may grow before SQLite moves it to the main file: a quarter of a segment, and no more than this."""
 
 _SEGMENT = re.compile(r"(\d{20})\.sqlite")
 _SET_ASIDE = re.compile(r"(\d{20})\.sqlite\.corrupt")
@@ -134,11 +135,6 @@ def _listed(folder: Path, pattern: re.Pattern[str]) -> list[Segment]:
     )
 
 
-def size_bytes(segment: Segment) -> int:
-    """Bytes on disk: main file and -wal."""
-    return sum(_file_bytes(path) for path in (segment.path, _beside(segment.path, "-wal")))
-
-
 def folder_bytes(folder: Path) -> int:
     """Bytes of all segments of a partition, those set aside included."""
     total = 0
@@ -157,8 +153,8 @@ def log_bytes(log_dir: Path) -> int:
     return sum(folder_bytes(log_dir / name) for name in list_partitions(log_dir))
 
 
-def create_segment(folder: Path, first: int) -> tuple[Segment, sqlite3.Connection]:
-    """Make a new segment and open it for writing. Raises OSError or sqlite3.Error."""
+def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment, sqlite3.Connection]:
+    """Make a new segment that is to hold about `target_bytes`, and open it for writing. Raises OSError or sqlite3.Error."""
     final = folder / f"{first:020d}.sqlite"
     if final.exists():
         raise LogBroken(f"{final} is there already: offsets would be given twice")
@@ -168,7 +164,7 @@ def create_segment(folder: Path, first: int) -> tuple[Segment, sqlite3.Connectio
     try:
         connection = _connect(making, "rw")
         try:
-            connection.execute("PRAGMA page_size=8192")
+            connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute(
                 "CREATE TABLE entry (offset INTEGER PRIMARY KEY, appended_at INTEGER NOT NULL,"
@@ -184,7 +180,7 @@ def create_segment(folder: Path, first: int) -> tuple[Segment, sqlite3.Connectio
         raise
     connection = _connect(final, "rw")
     connection.execute("PRAGMA synchronous=NORMAL")
-    connection.execute(f"PRAGMA wal_autocheckpoint={WAL_PAGES}")
+    connection.execute(f"PRAGMA wal_autocheckpoint={max(8, min(WAL_BYTES, target_bytes // 4) // PAGE_BYTES)}")
     connection.execute("PRAGMA cache_size=-512")
     return Segment(first, final), connection
 

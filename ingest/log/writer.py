@@ -6,7 +6,8 @@ Rules
  3. Segments end by size, by age or by count; the next one begins with the next append, so an idle writer makes none.
  4. The cap is over the whole log. Over it, what every reader has released goes first, then files set aside, then, by
     `WhenFull`, the oldest unread segment: those of partitions without a writer before our own. Before a segment goes,
-    the ranges of every stream in it are appended to the same partition as `Lost`.
+    the ranges of every stream in it are appended to the same partition as `Lost`. A log that holds little but such
+    losses refuses.
  5. After an error the writer is usable: the next append tries again, in a new segment if this one is in doubt.
 """
 
@@ -27,6 +28,7 @@ from ingest.log import LogBroken, LogFull
 from ingest.log.cursors import highest_cursor, lowest_cursor, trim
 from ingest.log.losses import lost_entries, ranges_in
 from ingest.log.segments import (
+    PAGE_BYTES,
     SEGMENT_OFFSETS,
     LogInUse,
     Segment,
@@ -48,6 +50,7 @@ from ingest.log.segments import (
     seal,
     sealed_at,
     set_aside,
+    sync_folder,
 )
 
 log = logging.getLogger(__name__)
@@ -92,6 +95,7 @@ class EmbeddedWriter:
         self._segment_age_s, self._sync_s, self._when_full = segment_age_s, sync_s, when_full
         self.log_id = log_identity(log_dir)
         make_folder(self._folder)
+        sync_folder(log_dir)  # were the folder lost with the power, its offsets would begin again
         self._lock = hold(self._folder / "lock", f"another process already writes {self._folder}", wait=wait)
         self._segment: Segment | None = None
         self._connection: sqlite3.Connection | None = None
@@ -225,7 +229,7 @@ class EmbeddedWriter:
             self._roll()
         if self._connection is None:
             make_folder(self._folder)
-            self._segment, self._connection = create_segment(self._folder, self._next)
+            self._segment, self._connection = create_segment(self._folder, self._next, self._segment_bytes)
             self._began_s = self._synced_s = time.monotonic()
             self._written_bytes = 0
             self._stats["segments"] += 1
@@ -341,8 +345,11 @@ class EmbeddedWriter:
             log.error("segment %s is damaged (%s) and was to be dropped", oldest.path, error)
             self._stats["corrupt_segments"] += 1
         told = lost_entries(ranges, "log_full", time.time_ns())
+        told_bytes = sum(map(len, told))
+        if 2 * told_bytes > max(counts.bytes, PAGE_BYTES):
+            return False  # it holds little but losses told before: dropping it would only write them again
         if told:
-            self._insert(told, sum(map(len, told)))
+            self._insert(told, told_bytes)
         self._stats["dropped_segments"] += 1
         self._stats["dropped_entries"] += counts.entries
         self._stats["dropped_records"] += counts.records

@@ -16,7 +16,7 @@ import pytest
 from ingest.log import LogFull
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, LogInUse, WhenFull, log_bytes
 from ingest.log.segments import SEGMENT_OFFSETS
-from ingest.records import Lost
+from ingest.records import Alive, Lost
 from tests.ingest.log.entries import (
     MIB,
     abandon,
@@ -250,6 +250,27 @@ def test_the_cap_is_over_all_partitions_and_one_without_a_writer_gives_way_first
     of_gone = [record for record in records if record.stream == "s"]
     told = {seq for r in of_gone if isinstance(r, Lost) for seq in range(r.seq, r.last_seq + 1)}
     assert told | {r.seq for r in of_gone if not isinstance(r, Lost)} == set(range(40))
+
+
+@pytest.mark.timeout(60)
+def test_a_log_full_of_told_losses_refuses_in_the_end_and_tells_of_every_record(tmp_path: Path) -> None:
+    # Streams so small that telling their loss takes as much room as they do, and no reader ever.
+    with writer_of(tmp_path, cap_bytes=MIB, segment_age_s=3600) as writer:
+        kept: set[str] = set()
+        refused = 0
+        while refused < 20:
+            streams = [os.urandom(18).hex() for _ in range(40)]
+            try:
+                writer.append([entry_of(frames(stream, 0, 1)) for stream in streams])
+            except LogFull:
+                refused += 1
+            else:
+                kept.update(streams)
+                assert len(kept) < 100_000
+        assert writer.stats()["refused_entries"] == 20 * 40
+        assert log_bytes(tmp_path) < 1.3 * MIB
+    told = {record.stream for record in records_of(drain(tmp_path)) if not isinstance(record, Alive)}
+    assert told == kept
 
 
 def test_damaged_segments_are_the_first_to_go(tmp_path: Path) -> None:
