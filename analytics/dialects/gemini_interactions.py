@@ -41,6 +41,11 @@ class _Step(msgspec.Struct):
     arguments: Any = None
 
 
+class _WholeStep(_Step):
+    content: Any = None
+    summary: Any = None
+
+
 class _Interaction(msgspec.Struct):
     id: str | None = None
     model: str | None = None
@@ -50,7 +55,8 @@ class _Interaction(msgspec.Struct):
 
 
 class _Whole(_Interaction):
-    outputs: list[_Step] | None = None
+    outputs: list[_WholeStep] | None = None
+    steps: list[_WholeStep] | None = None
 
 
 class _Event(msgspec.Struct):
@@ -123,9 +129,11 @@ class InteractionsReader:
         if whole.error and not whole.status:
             return [Reading(kind="error", error=error_event(body))]
         fragment = Fragment(tools=[])
-        for key, step in enumerate(whole.outputs or []):
-            if step.type == "text":
-                fragment.text += step.text or ""
+        for key, step in enumerate(whole.steps or whole.outputs or []):
+            if step.type in ("text", "model_output"):
+                fragment.text += (step.text or "") + _joined(step.content)
+            elif step.type == "thought":
+                fragment.reasoning += _joined(step.summary)
             elif step.type == "function_call" and fragment.tools is not None:
                 arguments = compact(step.arguments or {})
                 fragment.tools.append(ToolFragment(key, step.id or "", step.name or "", arguments, True))
@@ -175,6 +183,12 @@ def normalised(raw: dict[str, Any]) -> Usage:
         cached_input_tokens=count(raw.get("total_cached_tokens")),
         raw=raw,
     )
+
+
+def _joined(parts: Any) -> str:
+    """The text of the parts of a whole step."""
+    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _text(arguments: Any) -> tuple[str, bool]:

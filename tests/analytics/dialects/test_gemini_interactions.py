@@ -132,5 +132,16 @@ def test_non_streamed_body() -> None:
     assert (str(tally.first_choice.text), usage(tally)) == ("Hi", (22, 15, 5, 3))
 
 
+def test_non_streamed_body_of_steps() -> None:
+    steps = [
+        {"type": "thought", "summary": [{"type": "text", "text": "hm"}]},
+        {"type": "function_call", "id": "c", "name": "n", "arguments": {"a": 1}},
+        {"type": "model_output", "content": [{"type": "text", "text": "Hi"}]},
+    ]
+    tally = read_body(DIALECT, {"id": "i", "status": "requires_action", "steps": steps})
+    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("Hi", "hm")
+    assert tools(tally) == [("c", "n", '{"a":1}')]
+
+
 def test_nonsense_is_malformed() -> None:
     assert read(DIALECT, b'data: {\n\ndata: {"delta":[]}\n\n').malformed_events == 2

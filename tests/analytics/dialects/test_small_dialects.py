@@ -1,10 +1,17 @@
-"""Dialects of a few event types: OpenAI's audio, Replicate, TGI's generate_stream, Writer's completions."""
+"""Dialects of a few event types: OpenAI's audio, Replicate, TGI, llama.cpp and SGLang's own, Writer's completions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from analytics.dialects import openai_audio, replicate, tgi_generate, writer_completion
+from analytics.dialects import (
+    llamacpp_completion,
+    openai_audio,
+    replicate,
+    sglang_generate,
+    tgi_generate,
+    writer_completion,
+)
 from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body, usage
 
@@ -100,6 +107,77 @@ def test_tgi_error_and_bodies() -> None:
     assert str(read_body(tgi_generate.DIALECT, b'[{"generated_text":"Hi"}]').first_choice.text) == "Hi"
 
 
+def test_llamacpp_pieces_and_the_last_event_with_its_timings() -> None:
+    last = {
+        "content": "",
+        "stop": True,
+        "stop_type": "limit",
+        "model": "qwen",
+        "tokens_predicted": 2,
+        "tokens_evaluated": 9,
+        "timings": {"prompt_ms": 12.5, "predicted_per_second": 40.0, "predicted_n": 2},
+    }
+    piece = {"index": 0, "content": "Hi", "tokens": [5, 6], "stop": False, "tokens_predicted": 1}
+    tally = read(llamacpp_completion.DIALECT, events(piece, last))
+    assert (str(tally.first_choice.text), tally.events.tokens, tally.finish_reason) == (
+        "Hi",
+        [2, None],
+        "limit",
+    )
+    assert (usage(tally), tally.response_model) == ((9, 2, None, None), "qwen")
+    stats = {stat.name: (stat.value, stat.unit) for _, stat in tally.server_stats}
+    assert stats == {
+        "prompt_ms": (12.5e6, "ns"),
+        "predicted_per_second": (40.0, "tok/s"),
+        "predicted_n": (2.0, "tokens"),
+    }
+
+
+def test_llamacpp_error_and_old_stop() -> None:
+    error = {"error": {"code": 500, "message": "slot unavailable", "type": "server_error"}}
+    tally = read(llamacpp_completion.DIALECT, events(error))
+    assert tally.error is not None
+    assert tally.error.type == "server_error"
+    old = read(llamacpp_completion.DIALECT, events({"content": "", "stop": True, "stopped_eos": True}))
+    assert (old.finish_reason, old.terminal_ns) == ("eos", 0)
+
+
+def generated(text: str, done: int, finish: Any = None, index: int = 0) -> dict[str, Any]:
+    meta = {
+        "id": "r1",
+        "finish_reason": finish,
+        "prompt_tokens": 4,
+        "completion_tokens": done,
+        "cached_tokens": 1,
+    }
+    return {"text": text, "meta_info": meta, "index": index}
+
+
+def test_sglang_repeats_the_text_so_far() -> None:
+    tally = read(
+        sglang_generate.DIALECT,
+        events(
+            generated("Hel", 1), generated("Hello", 3), generated("Hello", 3, {"type": "length", "length": 3})
+        ),
+    )
+    assert (str(tally.first_choice.text), tally.events.chars) == ("Hello", [3, 2, 0])
+    assert (tally.finish_reason, tally.response_id, usage(tally)) == ("length", "r1", (4, 3, None, 1))
+    assert tally.events.tokens == [1, 2, None]
+
+
+def test_sglang_increments_and_choices() -> None:
+    tally = read(
+        sglang_generate.DIALECT, events(generated("Hel", 1), generated("lo", 2), generated("Yo", 1, index=1))
+    )
+    assert {index: str(choice.text) for index, choice in tally.choices.items()} == {0: "Hello", 1: "Yo"}
+
+
+def test_sglang_abort_is_an_error() -> None:
+    tally = read(sglang_generate.DIALECT, events(generated("", 0, {"type": "abort", "message": "too long"})))
+    assert tally.error is not None
+    assert (tally.error.type, tally.error.message) == ("abort", "too long")
+
+
 def test_writer_values_are_text() -> None:
     tally = read(writer_completion.DIALECT, events({"value": "Sure"}, {"value": ","}, {"value": ""}))
     assert (str(tally.first_choice.text), tally.output_event_count) == ("Sure,", 2)
@@ -112,6 +190,10 @@ def test_each_knows_its_own_first_event() -> None:
     assert replicate.DIALECT.recognises("output", b"Sure") >= 5
     assert tgi_generate.DIALECT.recognises("", b'{"token":{"text":"a"},"generated_text":null}') >= 5
     assert writer_completion.DIALECT.recognises("", b'{"value":"Sure"}') >= 5
+    assert llamacpp_completion.DIALECT.recognises("", b'{"content":"a","stop":false,"id_slot":0}') >= 5
+    assert sglang_generate.DIALECT.recognises("", b'{"text":"a","meta_info":{}}') >= 5
+    assert llamacpp_completion.DIALECT.claims(Exchange(path="/completion")) == 5
+    assert llamacpp_completion.DIALECT.claims(Exchange(path="/v1/completions")) == 0
     assert replicate.DIALECT.claims(Exchange(path="/v1/streams/abc")) == 5
     assert tgi_generate.DIALECT.claims(Exchange(path="/generate_stream")) == 5
     assert openai_audio.DIALECT.claims(Exchange(path="/v1/audio/transcriptions")) == 5

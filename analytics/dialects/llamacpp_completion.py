@@ -1,0 +1,97 @@
+"""llama.cpp's own `/completion` and `/infill`: a piece of text an event, the last one with `stop: true`, counts and times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import decode_or_none
+from analytics.dialects.server_stats import stats_of
+from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, Usage
+
+_PATHS = ("/completion", "/infill")
+
+
+class _Event(msgspec.Struct):
+    index: int | None = None
+    content: str | None = None
+    tokens: list[int] | None = None
+    stop: bool | None = None
+    stop_type: str | None = None
+    stopped_eos: bool | None = None
+    stopped_limit: bool | None = None
+    model: str | None = None
+    tokens_predicted: Any = None
+    tokens_evaluated: Any = None
+    timings: Any = None
+    error: Any = None
+
+
+_event = msgspec.json.Decoder(_Event)
+
+
+class LlamaCppCompletion:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "llamacpp_completion"
+    provider = "llama.cpp"
+    operation = "text_completion"
+
+    def claims(self, exchange: Exchange) -> int:
+        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith(_PATHS) else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        if b'"content"' not in data or b'"stop"' not in data or b'"choices"' in data:
+            return 0
+        return 7 if b'"tokens_predicted"' in data or b'"id_slot"' in data else 4
+
+    def reader(self, exchange: Exchange) -> LlamaCppReader:
+        return LlamaCppReader()
+
+
+class LlamaCppReader:
+    """Reads one stream."""
+
+    def read(self, name: str, data: bytes) -> Reading | Delta:
+        event = decode_or_none(_event, data)
+        if event is None:
+            return (
+                Reading(kind="error", error=error_event(data))
+                if name == "error"
+                else Reading(kind="malformed")
+            )
+        if event.error or name == "error":
+            return Reading(kind="error", error=error_event(data))
+        if event.stop:
+            return _ended(event)
+        if not event.content:
+            return Reading(kind="other")
+        return Delta("text", event.content, event.index or 0, len(event.tokens) if event.tokens else None)
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        event = decode_or_none(_event, body)
+        if event is None:
+            return [Reading(kind="malformed")]
+        return [Reading(kind="error", error=error_event(body)) if event.error else _ended(event)]
+
+
+def _ended(event: _Event) -> Reading:
+    reason = event.stop_type if event.stop_type not in (None, "none", "") else None
+    if reason is None:  # what older servers say
+        reason = "limit" if event.stopped_limit else "eos" if event.stopped_eos else "stop"
+    inputs, outputs = event.tokens_evaluated, event.tokens_predicted
+    raw = {"tokens_evaluated": inputs, "tokens_predicted": outputs}
+    fragment = Fragment(choice=event.index or 0, text=event.content or "", finish_reason=reason)
+    return Reading(
+        kind="text" if event.content else "finish",
+        fragments=[fragment],
+        usage=Usage(count(inputs), count(outputs), raw=raw) if (inputs, outputs) != (None, None) else None,
+        server_stats=stats_of("timings", event.timings) or None,
+        model=event.model or None,
+    )
+
+
+DIALECT = LlamaCppCompletion()

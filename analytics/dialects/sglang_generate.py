@@ -1,0 +1,106 @@
+"""SGLang's own `/generate`: each event repeats the text so far and the counts so far, then [DONE].
+
+What is new in the text is the fragment; a server that is told to stream increments sends only that. `meta_info` is a usage
+report on every event, and its `finish_reason` an object: {"type": "stop" | "length" | "abort", …}; an abort is an error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.numbers import count
+from analytics.dialects.payload import decode_or_none, json_or_none
+from analytics.dialects.shape import ErrorSeen, Exchange, Fragment, Reading, Usage
+
+
+class _Event(msgspec.Struct):
+    text: str | None = None
+    index: int | None = None
+    meta_info: dict[str, Any] | None = None
+    error: Any = None
+
+
+_event = msgspec.json.Decoder(_Event)
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
+
+
+class SGLangGenerate:
+    """The dialect; see `shape.Dialect`."""
+
+    name = "sglang_generate"
+    provider = "sglang"
+    operation = "text_completion"
+
+    def claims(self, exchange: Exchange) -> int:
+        path = exchange.path.partition("?")[0].rstrip("/")
+        return 3 if path.endswith("/generate") and not path.endswith(("/api/generate", "/v1/generate")) else 0
+
+    def recognises(self, name: str, data: bytes) -> int:
+        return 7 if b'"meta_info"' in data and (b'"text"' in data or b'"output_ids"' in data) else 0
+
+    def reader(self, exchange: Exchange) -> SGLangReader:
+        return SGLangReader()
+
+
+class SGLangReader:
+    """Reads one stream; keeps the text so far of each choice, which the next event repeats."""
+
+    def __init__(self) -> None:
+        self._so_far: dict[int, str] = {}
+
+    def read(self, name: str, data: bytes) -> Reading:
+        event = decode_or_none(_event, data)
+        if event is None:
+            return Reading(kind="malformed")
+        if event.error:
+            return Reading(kind="error", error=error_event(data))
+        return self._event(event)
+
+    def read_body(self, body: bytes) -> list[Reading]:
+        whole = json_or_none(body)
+        if not isinstance(whole, list):
+            return [self.read("", body)]
+        return [self.read("", msgspec.json.encode(item)) for item in whole]
+
+    def _event(self, event: _Event) -> Reading:
+        index, text = event.index or 0, event.text or ""
+        before = self._so_far.get(index, "")
+        if before and text.startswith(before):
+            new = text[len(before) :]
+            self._so_far[index] = text
+        else:
+            new = text
+            self._so_far[index] = before + text
+        meta = event.meta_info or {}
+        reason, error = _finish(meta.get("finish_reason"))
+        said = {key: meta[key] for key in _COUNTS if meta.get(key) is not None}
+        identity = meta.get("id")
+        return Reading(
+            kind="error" if error else "text" if new else "finish" if reason else "other",
+            fragments=[Fragment(choice=index, text=new, finish_reason=reason)],
+            usage=_usage(said) if said else None,
+            error=error,
+            response_id=identity if isinstance(identity, str) and identity else None,
+        )
+
+
+def _usage(said: dict[str, Any]) -> Usage:
+    inputs, outputs, cached = (count(said.get(key)) for key in _COUNTS)
+    return Usage(inputs, outputs, None, cached, said)
+
+
+def _finish(finish: Any) -> tuple[str | None, ErrorSeen | None]:
+    reason = finish.get("type") if isinstance(finish, dict) else finish
+    if not isinstance(reason, str) or not reason:
+        return None, None
+    if reason != "abort":
+        return reason, None
+    error = error_from(finish)
+    error.type = error.type or reason
+    return reason, error
+
+
+DIALECT = SGLangGenerate()
