@@ -91,11 +91,9 @@ def largest(frame: pl.DataFrame, column: str) -> float:
     return float(found) if isinstance(found, int | float) else 0.0
 
 
-def time_axis(field: str, zone: ZoneInfo, span: tuple[datetime, datetime] | None = None) -> alt.X:
-    """A time axis over the whole selection, whatever part of it has data."""
-    scale = (
-        alt.Scale(type="utc", domain=[_wall_moment(s, zone) for s in span]) if span else alt.Scale(type="utc")
-    )
+def time_axis(field: str, domain: Sequence[alt.DateTime] | None = None) -> alt.X:
+    """A time axis, as long as its data when no domain is given."""
+    scale = alt.Scale(type="utc", domain=list(domain)) if domain else alt.Scale(type="utc", nice=False)
     return alt.X(
         f"{field}:T", scale=scale, title=None, axis=alt.Axis(grid=False, labelOverlap=True, labelFlush=True)
     )
@@ -140,7 +138,7 @@ def time_lines(
     drawn = wall(frame.select("at", "y", "said", *keys), zone, "at")
     axis = alt.Axis(tickCount=5, format="%") if percent else alt.Axis(tickCount=5)
     encoded: dict[str, Any] = {
-        "x": time_axis("at", zone, span),
+        "x": time_axis("at", [_wall_moment(end, zone) for end in span]),
         "y": alt.Y("y:Q", title=unit, scale=alt.Scale(zero=zero, nice=True), axis=axis),
         "tooltip": [
             alt.Tooltip("at:T", title="time", timeUnit="utcyearmonthdatehoursminutesseconds"),
@@ -205,11 +203,12 @@ def time_bars(
         .with_columns(pl.col(value).cum_sum().over("at").alias("top"))
         .with_columns((pl.col("top") - pl.col(value)).alias("foot"))
     )
+    drawn = _to_the_ends(drawn, zone, span, flat=("foot", "top"))
     chart: alt.Chart = (
         alt.Chart(drawn)
         .mark_rect(stroke=None)
         .encode(
-            x=time_axis("at", zone, span),
+            x=time_axis("at"),
             x2="until:T",
             y=alt.Y("foot:Q", title=unit, axis=alt.Axis(tickCount=5)),
             y2="top:Q",
@@ -241,6 +240,21 @@ def _broken(frame: pl.DataFrame, keys: list[str], bucket_s: int) -> pl.DataFrame
         pl.lit(None, dtype=pl.String).alias("said"),
     )
     return pl.concat([ordered, breaks]).sort(*keys, "at")
+
+
+def _to_the_ends(
+    frame: pl.DataFrame, zone: ZoneInfo, span: tuple[datetime, datetime], *, flat: tuple[str, str]
+) -> pl.DataFrame:
+    """Adds a rectangle of no size at each end of the selection, so that the axis reaches there.
+
+    A domain would say it better, but Vega-Lite complains of one on a mark that has x and x2.
+    """
+    kind, (low, high) = frame.schema["at"], flat
+    ends = wall(pl.DataFrame({"end": list(span)}), zone, "end")["end"].cast(kind)
+    corner = pl.concat([frame.head(1)] * 2).with_columns(
+        ends.alias("at"), ends.alias("until"), pl.col(low).alias(high)
+    )
+    return pl.concat([frame, corner])
 
 
 def _wall_moment(at: datetime, zone: ZoneInfo) -> alt.DateTime:
@@ -283,11 +297,12 @@ def heatmap(
         "at",
         "until",
     )
+    drawn = _to_the_ends(drawn, zone, span, flat=("low", "high"))
     chart: alt.Chart = (
         alt.Chart(drawn)
         .mark_rect()
         .encode(
-            x=time_axis("at", zone, span),
+            x=time_axis("at"),
             x2="until:T",
             y=alt.Y(
                 "low:Q",

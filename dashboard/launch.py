@@ -1,8 +1,9 @@
 """Start the dashboard: Streamlit in this process, quiet, local, and announced in the data folder once it answers.
 
 - Nothing is asked of other sites: no usage statistics, no update check, fonts and scripts from the package itself.
+- Beyond the loopback a token is wanted (`door`); the address that is announced has it.
 - DATA/run/dashboard.json {"pid", "url"} is written (0600, whole) when /_stcore/health answers, and removed on a clean stop.
-- SIGTERM and SIGINT end it; Streamlit's own handlers do that, we only clean up.
+- SIGTERM and SIGINT end it with exit code 0: the server shuts down by itself and then raises the signal again, for us.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import ipaddress
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
+from dashboard.door import Door, RootGiven, kept_token
 from dashboard.settings_env import ENV_DATA, ENV_SLO_ITL, ENV_SLO_TTFT
 
 log = logging.getLogger(__name__)
@@ -41,6 +46,8 @@ class DashboardOptions:
     slo_ttft_s: float = 2.0
     slo_itl_s: float = 0.1
     """The objectives that goodput is measured against, in seconds."""
+    token: str | None = None
+    """What a reader must give; None: nothing on the loopback, elsewhere a token that is kept in the data folder."""
 
 
 def run(options: DashboardOptions) -> int:
@@ -55,19 +62,24 @@ def run(options: DashboardOptions) -> int:
     os.environ[ENV_SLO_ITL] = repr(options.slo_itl_s)
     url = f"http://{_reachable(options.host)}:{port}"
     stopped = threading.Event()
-    herald = threading.Thread(target=_announce, args=(announcement, url, stopped), name="herald", daemon=True)
+    token = _token(options)
+    if token is not None:
+        log.info("the dashboard on %s wants a token: the address has it, and the data folder", options.host)
+    herald = threading.Thread(
+        target=_announce, args=(announcement, url, token, stopped), name="herald", daemon=True
+    )
     herald.start()
     try:
-        return _streamlit(options.host, port)
+        return _streamlit(options.host, port, token)
     finally:
         stopped.set()
         herald.join(timeout=5)
         _withdraw(announcement)
 
 
-def flags(host: str, port: int) -> list[str]:
+def settings(host: str, port: int) -> dict[str, object]:
     """Streamlit's options, the same for everyone."""
-    chosen: dict[str, object] = {
+    return {
         "server.address": host,
         "server.port": port,
         "server.headless": True,
@@ -83,24 +95,42 @@ def flags(host: str, port: int) -> list[str]:
         "runner.magicEnabled": False,
         "logger.level": "warning",
         "logger.hideWelcomeMessage": True,
-        "theme.base": HERE / "theme.toml",
+        "theme.base": str(HERE / "theme.toml"),
     }
-    return [
-        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in chosen.items()
-    ]
 
 
-def _streamlit(host: str, port: int) -> int:
-    from streamlit.web.cli import (
-        main,
-    )  # here: importing Streamlit takes a second, and a refused start need not wait for it
+def _streamlit(host: str, port: int, token: str | None) -> int:
+    # Here: importing Streamlit takes a second, and a refused start need not wait for it.
+    from starlette.middleware import Middleware
+    from streamlit.starlette import App
 
+    asked = [Middleware(Door, token=token)] if token else []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stop)
+    sys.argv = [str(HERE / "app.py")]  # what Streamlit takes for the command line of the script
     try:
-        main(["run", str(HERE / "app.py"), *flags(host, port)], prog_name="streamlit", standalone_mode=False)
+        App(HERE / "app.py", middleware=[*asked, Middleware(RootGiven)]).run(config=settings(host, port))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0
+
+
+def _stop(signum: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
+def _token(options: DashboardOptions) -> str | None:
+    """The token that readers need: none on the loopback unless one is asked for."""
+    if options.token is not None:
+        return options.token
+    return None if _is_loopback(options.host) else kept_token(options.data)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _claim(host: str, port: int) -> int:
@@ -148,13 +178,13 @@ def _reachable(host: str) -> str:
     return host
 
 
-def _announce(path: Path, url: str, stopped: threading.Event) -> None:
+def _announce(path: Path, url: str, token: str | None, stopped: threading.Event) -> None:
     """Wait for the health check, then write the file."""
     waited_s = 0.0
     while not stopped.wait(POLL_S):
         waited_s += POLL_S
         if _answers(url):
-            _write(path, {"pid": os.getpid(), "url": url})
+            _write(path, {"pid": os.getpid(), "url": f"{url}/?token={token}" if token else url})
             log.info("dashboard at %s", url)
             return
         if waited_s > READY_TIMEOUT_S:

@@ -138,7 +138,7 @@ def arrived(events: pl.DataFrame, axis: Axis, what: str) -> alt.Chart:
             x=axis.x("at"),
             y=alt.Y(
                 "sum:Q",
-                title=what,
+                title=None,
                 axis=alt.Axis(minExtent=AXIS_EXTENT, maxExtent=AXIS_EXTENT, tickCount=4),
             ),
             tooltip=[

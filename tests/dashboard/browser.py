@@ -1,0 +1,87 @@
+"""Debian's Chromium, driven by Playwright: it sees what a reader sees, and hears every complaint of the console."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
+
+CHROMIUM = shutil.which("chromium")
+ARGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+PATIENCE_MS = 60_000
+
+
+@dataclass
+class Reader:
+    """One page of the browser, and what was wrong with it."""
+
+    page: Page
+    base: str
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> None:
+        """Go there, and wait until the page has run and drawn its charts."""
+        self.page.goto(f"{self.base}/{path}")
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the script has run, and nothing is faded or in the making."""
+        self.page.wait_for_selector("[data-testid=stMain] h1", timeout=PATIENCE_MS)
+        self.page.wait_for_selector(
+            "[data-testid=stApp][data-test-script-state=notRunning]", timeout=PATIENCE_MS
+        )
+        self.page.wait_for_function(
+            "() => !document.querySelector('[data-testid=stSkeleton]') && "
+            "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(c => c.querySelector('svg, canvas'))",
+            timeout=PATIENCE_MS,
+        )
+
+    def metric(self, label: str) -> str:
+        """The value of a card."""
+        card = (
+            self.page.locator("[data-testid=stMetric]")
+            .filter(has=self.page.get_by_text(label, exact=True))
+            .first
+        )
+        return card.locator("[data-testid=stMetricValue]").inner_text()
+
+    def exceptions(self) -> int:
+        """How many stack traces or redacted errors the page shows."""
+        return self.page.locator("[data-testid=stException]").count()
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.complaints.append(f"console: {message.text}")
+
+    def _request(self, request: Request) -> None:
+        host = urlsplit(request.url).hostname
+        if request.url.startswith("http") and host not in ("127.0.0.1", "localhost"):
+            self.complaints.append(f"asked another site: {request.url}")
+
+    def listen(self) -> None:
+        """Collect complaints from now on."""
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"page: {error}"))
+        self.page.on("request", self._request)
+
+
+@contextlib.contextmanager
+def reader(base: str, *, dark: bool = False, width: int = 1280, height: int = 900) -> Iterator[Reader]:
+    """A browser window of this size."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+        try:
+            context = browser.new_context(
+                viewport={"width": width, "height": height},
+                color_scheme="dark" if dark else "light",
+                timezone_id="Europe/Berlin",
+            )
+            found = Reader(context.new_page(), base)
+            found.listen()
+            yield found
+        finally:
+            browser.close()
