@@ -59,6 +59,7 @@ def test_numbers_are_those_of_sql_and_a_filter_is_kept_in_the_link(seen: Reader,
     seen.page.wait_for_url("**model=claude-sonnet-4-5*", timeout=PATIENCE_MS)
     shown = seen.page.locator("[data-testid=stMetricValue]").first
     shown.filter(has_text=str(wanted["n"])).wait_for(timeout=PATIENCE_MS)
+    seen.settle()
     link = seen.page.url
     for _ in range(2):  # as chosen by hand, then as restored from the link
         assert seen.metric("Requests") == units.count(wanted["n"])
