@@ -61,7 +61,6 @@ class StreamDecoder(Findings):
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
         self._dialect: Dialect | None
         self._dialect, self._claim = choose_by_exchange(exchange)
-        self._vendor = vendor_of(exchange)
         self._tally = Tally(keep_text=keep_text)
         self._reader: Reader = self._new_reader()
         self._answers = Stencil(self._reader).read_many
@@ -70,7 +69,6 @@ class StreamDecoder(Findings):
         self._borne_out = False  # some event was recognised by the dialect
         self._last_read_ns = 0
         self._body_read = False
-        self._header_stats = header_stats(exchange.response_headers)
 
     # -- feeding -------------------------------------------------------------------------------------------------
 
@@ -215,7 +213,7 @@ class StreamDecoder(Findings):
     @property
     def provider(self) -> str | None:
         """The vendor: told by the exchange, else by a field of the stream, else what the dialect is named after."""
-        return self._vendor or self._tally.provider or (self._dialect.provider if self._dialect else None)
+        return vendor_of(self.exchange) or self._tally.provider or (self._dialect.provider if self._dialect else None)
 
     @property
     def operation(self) -> str | None:
@@ -266,7 +264,7 @@ class StreamDecoder(Findings):
     @property
     def server_stats(self) -> list[tuple[int | None, ServerStat]]:
         """(seq of the event, or None for response headers; the number)."""
-        return [*((None, stat) for stat in self._header_stats), *self._tally.server_stats]
+        return [*((None, stat) for stat in header_stats(self.exchange.response_headers)), *self._tally.server_stats]
 
     @property
     def comment_count(self) -> int:

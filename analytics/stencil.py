@@ -11,12 +11,12 @@ carry a running number or padding never fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from analytics.dialects.payload import FAULTS
-from analytics.dialects.shape import BatchReader, Delta, Kind, Reader, Reading
+from analytics.dialects.shape import Delta, Kind, Reader, Reading
 from analytics.sse import Event
 
 _decode_string = msgspec.json.Decoder(str).decode
@@ -33,7 +33,7 @@ class Stencil:
 
     def __init__(self, reader: Reader) -> None:
         self._read = reader.read
-        self._read_many = reader.read_many if isinstance(reader, BatchReader) else None
+        self._read_many: Callable[[Sequence[Event]], list[Reading | Delta]] | None = getattr(reader, "read_many", None)
         self._prefix = self._suffix = b""
         self._name = ""
         self._kind: Kind = "text"

@@ -6,6 +6,7 @@ vendor's own short name. Fields of the stream itself may tell more (`Reading.pro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from analytics.dialects.server_stats import stats_of
@@ -105,6 +106,8 @@ PATHS: tuple[tuple[str, str], ...] = (
     ("/backend-api/codex/", "openai"),
 )
 
+_HEADER = re.compile("|".join(re.escape(prefix) for prefix, _ in HEADERS))
+
 SERVERS: dict[str, str] = {"llama.cpp": "llama.cpp", "lmstudio": "lmstudio"}
 """The response header `server`, where it is telling."""
 
@@ -117,9 +120,9 @@ def vendor_of(exchange: Exchange) -> str | None:
         if vendor is not None:
             return vendor
     headers = exchange.response_headers
-    for prefix, vendor in HEADERS:
-        if prefix in headers or any(name.startswith(prefix) for name in headers):
-            return vendor
+    told = {match.group() for name in headers if (match := _HEADER.match(name))}
+    if told:
+        return next(vendor for prefix, vendor in HEADERS if prefix in told)
     if headers.get("server", "").lower() in SERVERS:
         return SERVERS[headers["server"].lower()]
     return next((vendor for part, vendor in PATHS if part in exchange.path), None)
