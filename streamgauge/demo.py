@@ -463,6 +463,10 @@ def _taken(address: str) -> str | None:
     show_default=True,
     help="Multiplies simulated times.",
 )
+@click.option("--kafka", help="HOST:PORT of a Kafka broker to send the log through.")
+@click.option(
+    "--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes of the tap."
+)
 @click.option("--seed", help="Draw the same requests and fates again.")
 def demo_command(
     seconds: float | None,
@@ -477,6 +481,8 @@ def demo_command(
     concurrency: int,
     rate_faults: float,
     time_scale: float,
+    kafka: str | None,
+    workers: int,
     seed: str | None,
 ) -> int:
     """Show Streamgauge at work: a simulated gateway in every dialect, traffic through the tap, the dashboard.
@@ -484,7 +490,12 @@ def demo_command(
     Runs until Ctrl-C, or for --seconds: then it compares what was measured with what was simulated, prints both, and
     ends with exit code 0 only if they agree.
     """
-    for name, address in (("--listen", listen), ("--admin", admin), ("--simulator", simulator)):
+    for name, address in (
+        ("--listen", listen),
+        ("--admin", admin),
+        ("--simulator", simulator),
+        ("--kafka", kafka),
+    ):
         if address is not None:
             host, _, port = address.rpartition(":")
             if not host or not port.isdigit() or int(port) > 65535:
@@ -505,5 +516,6 @@ def demo_command(
         concurrency=concurrency,
         rate_faults=rate_faults,
         time_scale=time_scale,
+        up_flags=("--workers", str(workers), *(("--kafka", kafka) if kafka else ())),
     )
     return Demo(options).run()

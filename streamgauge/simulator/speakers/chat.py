@@ -33,7 +33,7 @@ class Vendor:
     obfuscation: bool = False
     comment: bytes | None = None
     comment_first: bool = False
-    error: Literal["data", "event_then_done", "finish_error", "object"] = "data"
+    error: Literal["data", "text", "event_then_done", "finish_error", "object"] = "data"
     chunk_extra: dict[str, Any] = field(default_factory=dict)
     choice_extra: dict[str, Any] = field(default_factory=dict)
     headers: tuple[tuple[str, str], ...] = ()
@@ -150,6 +150,9 @@ class ChatSpeaker(Speaker):
             more["obfuscation"] = self.plan.token[: 1 + len(piece.text) % 16]
         return Wire(data=self.event(self.chunk(choices, **more)), piece=piece, usage=usage)
 
+    def broken(self) -> Wire:
+        return Wire(data=self.event(self.chunk([self.choice(0, {"content": ""})]))[:-24] + self.newline * 2)
+
     def finish(self) -> list[Wire]:
         wires: list[Wire] = []
         in_finish = self.vendor.usage == "finish_chunk" and self.wants_usage
@@ -204,6 +207,8 @@ class ChatSpeaker(Speaker):
                 "code": 500,
             }
             return [Wire(data=self.event(error)), done], "InternalServerError"
+        if style == "text":  # no type, no code: a reader can only call it by the outcome's name
+            return [Wire(data=self.event({"error": "model runner has unexpectedly stopped"}))], "inband_error"
         return [Wire(data=self.event({"error": _ERROR}))], "server_error"
 
     # not streamed

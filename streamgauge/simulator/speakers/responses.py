@@ -176,7 +176,9 @@ class Responses(Speaker):
         return [*wires, wire]
 
     def fail(self) -> tuple[list[Wire], str]:
-        error = {"code": "server_error", "message": "The model failed while generating."}
+        error: dict[str, Any] = {"code": "server_error", "message": "The model failed while generating."}
+        if int(self.plan.token[0], 16) % 2:  # both ways are in use: a flat error event, or a failed response
+            return [self._event("error", **error, param=None)], "server_error"
         response = self._response("failed", output=self.items, error=error)
         return [self._event("response.failed", response=response)], "server_error"
 

@@ -135,9 +135,7 @@ class Speaker:
 
     def broken(self) -> Wire:
         """An event whose JSON is cut off."""
-        return Wire(
-            data=b'data: {"id":"' + self.plan.token.encode() + b'","choices":[{"ind' + self.newline * 2
-        )
+        return Wire(data=b'data: {"delta":{"te' + self.newline * 2)
 
     @staticmethod
     def _parsed(arguments: str) -> Any:

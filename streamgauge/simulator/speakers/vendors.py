@@ -137,7 +137,7 @@ class Ollama(ChatSpeaker):
     """A role in every delta, reasoning in `reasoning`, plain usage."""
 
     name = "ollama"
-    vendor = Vendor(name=name, reasoning_field="reasoning", role_chunk=False, role_in_every_chunk=True,
+    vendor = Vendor(name=name, reasoning_field="reasoning", role_chunk=False, role_in_every_chunk=True, error="text",
                     reports_cached=False, chunk_extra={"system_fingerprint": "fp_ollama"})  # fmt: skip
 
     def _delta(self, piece: Piece) -> dict[str, Any]:

@@ -217,6 +217,14 @@ def test_a_client_that_left_may_be_told_as_such_even_when_everything_had_been_se
     assert kinds([row], [stream], clients=[seen(row)]) == ["outcome"]
 
 
+def test_a_client_that_left_after_the_terminal_is_ok_in_phase_post_finish() -> None:
+    row = simulated(client_left_ns=1_200 * MS)
+    stream = measured(row, error_phase="post_finish")
+    assert row.expected_outcome == "ok"
+    assert audit([row], [stream]) == []
+    assert kinds([simulated()], [stream]) == ["error_phase"]
+
+
 def test_an_abort_before_the_upstream_was_asked_is_no_unknown_stream() -> None:
     row = simulated()
     stream = measured(row, outcome="client_abort")
