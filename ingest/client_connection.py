@@ -47,6 +47,7 @@ class ClientConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._last_ns = 0
         self._lingering_bytes = -1
+        self._watching_drain = False
         self.write_paused = False
         self.transport_paused_by_us = False
         self._gone = False
@@ -229,12 +230,15 @@ class ClientConnection(asyncio.Protocol):
     def _watch_drain(self) -> None:
         if self._ending is not None and not self._check_drained():
             # The limits at 0 make the transport call resume_writing once everything is with the kernel.
+            self._watching_drain = True
             self.transport.set_write_buffer_limits(high=0)
 
     def _check_drained(self) -> bool:
         if self._unwritten_bytes():
             return False
-        self.transport.set_write_buffer_limits(high=self._worker.options.write_buffer_bytes)
+        if self._watching_drain:
+            self._watching_drain = False
+            self.transport.set_write_buffer_limits(high=self._worker.options.write_buffer_bytes)
         self._drained_or_not()
         return True
 

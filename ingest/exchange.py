@@ -124,7 +124,7 @@ class Exchange:
 
     def start(self) -> None:
         """Turn to the upstream: take a connection or open one."""
-        pool = self._worker.pools[self._route.index]
+        pool = self._worker.pools[self._route.place]
         idle = pool.take()
         if idle is not None:
             self._worker.counters.upstream_reuses += 1
@@ -407,7 +407,7 @@ class Exchange:
             self._worker.counters.retries += 1
             self._upstream = None
             upstream.exchange = None
-            self._connecting = self._worker.pools[self._route.index].connect(self)
+            self._connecting = self._worker.pools[self._route.place].connect(self)
             return
         name = self._route.upstream.name
         answer = bad_gateway(name, "upstream_reset", "closed the connection before it answered")
@@ -552,7 +552,7 @@ class Exchange:
         )
         if reusable:
             upstream.resume_reading()
-            self._worker.pools[self._route.index].give(upstream)
+            self._worker.pools[self._route.place].give(upstream)
         else:
             upstream.leave()
 

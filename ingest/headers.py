@@ -24,6 +24,10 @@ _HOP_BY_HOP = frozenset(
         b"http2-settings",
     }
 )
+_X_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"})
+_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+# What does not simply go on: dropped, replaced or looked at.
+_TREATED = _HOP_BY_HOP | _X_FORWARDED | _FRAMING | {b"host", b"traceparent", b"via"}
 _RESPONSE_HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"upgrade"})
 # A Connection header may name fields to drop, but not those that say where the message ends.
 _NEVER_DROPPED = frozenset(
@@ -76,24 +80,30 @@ class Forwarding:
     preserve_host: bool = False
 
 
-def _mirrored(
-    fields: Fields, names: frozenset[bytes], prefixes: tuple[bytes, ...], suffixes: tuple[bytes, ...]
-) -> list[tuple[str, str]]:
-    return [
-        (name.decode("ascii"), value[:_MAX_MIRRORED_VALUE_BYTES].decode("utf-8", "replace"))
-        for name, _, value in fields
-        if name in names or (prefixes and (name.startswith(prefixes) or name.endswith(suffixes)))
-    ]
+_REQUEST_NAMES = {name: name.decode() for name in _MIRRORED_REQUEST}
+_RESPONSE_NAMES = {name: name.decode() for name in _MIRRORED_RESPONSE}
 
 
 def mirrored_request_fields(fields: Fields) -> list[tuple[str, str]]:
     """The part of a request's fields that may be recorded; names in lower case."""
-    return _mirrored(fields, _MIRRORED_REQUEST, (), ())
+    names = _REQUEST_NAMES
+    return [(names[name], _text(value)) for name, _, value in fields if name in names]
 
 
 def mirrored_response_fields(fields: Fields) -> list[tuple[str, str]]:
     """The part of a response's fields that may be recorded; names in lower case."""
-    return _mirrored(fields, _MIRRORED_RESPONSE, _MIRRORED_RESPONSE_PREFIXES, _MIRRORED_RESPONSE_SUFFIXES)
+    mirrored: list[tuple[str, str]] = []
+    for name, _, value in fields:
+        text = _RESPONSE_NAMES.get(name)
+        if text is not None:
+            mirrored.append((text, _text(value)))
+        elif name.startswith(_MIRRORED_RESPONSE_PREFIXES) or name.endswith(_MIRRORED_RESPONSE_SUFFIXES):
+            mirrored.append((name.decode("ascii"), _text(value)))
+    return mirrored
+
+
+def _text(value: bytes) -> str:
+    return value[:_MAX_MIRRORED_VALUE_BYTES].decode("utf-8", "replace")
 
 
 def mirrored_path(target: str) -> str:
@@ -135,58 +145,61 @@ def request_for_upstream(
 ) -> bytes:
     """The request's head as the upstream gets it."""
     named = head.connection - _NEVER_DROPPED if head.connection else head.connection
-    lines = [f"{head.method} {target} HTTP/1.1".encode()]
+    lines = [f"{head.method} {target} HTTP/1.1\r\n".encode()]
     add = lines.append
-    host_line = b"Host: " + (head.host if forwarding.preserve_host and head.host else host.encode())
-    had_host = False
-    forwarded_for: list[bytes] = []
+    host_line = b"Host: %b\r\n" % (head.host if forwarding.preserve_host and head.host else host.encode())
+    forwarded: dict[bytes, bytes] = {}
     via: list[bytes] = []
-    trailers = False
-    for name, raw_name, value in head.fields:
-        if name == b"host":
+    had_host = trailers = False
+    for name, line, value in head.fields:
+        if name not in _TREATED:
+            if not (named and name in named) and not name.startswith(OWN_PREFIX):
+                add(line)
+        elif name == b"host":
             had_host = True
             add(host_line)
-        elif name in _HOP_BY_HOP:
-            trailers = trailers or (name == b"te" and b"trailers" in value.lower())
-        elif name in named or name == b"traceparent" or name.startswith(OWN_PREFIX):
-            pass
-        elif (
-            name[:12] == b"x-forwarded-"
-            and forwarding.x_forwarded
-            and name[12:] in (b"for", b"proto", b"host")
-        ):
-            if name == b"x-forwarded-for":
-                forwarded_for.append(value)
+        elif name in _FRAMING:
+            # Written anew: blanks around it, which servers strip each in their own way, must not decide what it says.
+            add(line[: len(name)] + b": " + value + b"\r\n")
+        elif name == b"te":
+            trailers = trailers or b"trailers" in value.lower()
+        elif name == b"via":
+            if forwarding.via:
+                via.append(value)
+            else:
+                add(line)
+        elif name in _X_FORWARDED:
+            if not forwarding.x_forwarded:
+                add(line)
+            elif name == b"x-forwarded-for":
+                before = forwarded.get(name)
+                forwarded[name] = before + b", " + value if before else value
             else:
                 # A proxy before us has said it already, and it stood nearer to the client.
-                add(raw_name + b": " + value)
-        elif name == b"via" and forwarding.via:
-            via.append(value)
-        else:
-            add(raw_name + b": " + value)
+                forwarded[name] = value
+                add(line)
     if not had_host:
         lines.insert(1, host_line)
-    add(b"traceparent: " + traceparent)
+    add(b"traceparent: %b\r\n" % traceparent)
     if forwarding.x_forwarded:
-        forwarded_for.append(client_address.encode())
-        add(b"X-Forwarded-For: " + b", ".join(forwarded_for))
-        names = {name for name, _, _ in head.fields}
-        if b"x-forwarded-proto" not in names:
-            add(b"X-Forwarded-Proto: " + client_scheme.encode())
-        if b"x-forwarded-host" not in names and head.host:
-            add(b"X-Forwarded-Host: " + head.host)
+        before = forwarded.get(b"x-forwarded-for")
+        client = client_address.encode()
+        add(b"X-Forwarded-For: %b\r\n" % (before + b", " + client if before else client))
+        if b"x-forwarded-proto" not in forwarded:
+            add(b"X-Forwarded-Proto: %b\r\n" % client_scheme.encode())
+        if b"x-forwarded-host" not in forwarded and head.host:
+            add(b"X-Forwarded-Host: %b\r\n" % head.host)
     if forwarding.via:
         via.append(b"1.%d streamgauge" % head.minor)
-        add(b"Via: " + b", ".join(via))
+        add(b"Via: %b\r\n" % b", ".join(via))
     if trailers:
-        add(b"TE: trailers")
+        add(b"TE: trailers\r\n")
     if asks_for_tunnel(head):
-        add(b"Connection: Upgrade")
-        add(b"Upgrade: " + (head.upgrade or b""))
+        add(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % (head.upgrade or b""))
     elif trailers:
-        add(b"Connection: TE")
+        add(b"Connection: TE\r\n")
     add(b"\r\n")
-    return b"\r\n".join(lines)
+    return b"".join(lines)
 
 
 def asks_for_tunnel(head: RequestHead) -> bool:
@@ -200,28 +213,28 @@ def response_for_client(
     """The response's head as the client gets it. `drop_chunked`: the body goes out without its chunk framing."""
     named = head.connection - _NEVER_DROPPED if head.connection else head.connection
     drop_length = bool(head.transfer_coding)
-    lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
-    for name, raw_name, value in head.fields:
-        if name in _RESPONSE_HOP_BY_HOP or name in named:
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    for name, line, _ in head.fields:
+        if name in _RESPONSE_HOP_BY_HOP or (named and name in named):
             continue
         if name == b"content-length":
             if drop_length:
                 continue
             drop_length = True  # the same length twice is one length
-        if drop_chunked and name in (b"transfer-encoding", b"trailer"):
+        elif drop_chunked and name in (b"transfer-encoding", b"trailer"):
             continue
-        lines.append(raw_name + b": " + value)
+        lines.append(line)
     if not keep_alive:
-        lines.append(b"Connection: close")
+        lines.append(b"Connection: close\r\n")
     elif client_minor == 0:
-        lines.append(b"Connection: keep-alive")
+        lines.append(b"Connection: keep-alive\r\n")
     lines.append(b"\r\n")
-    return b"\r\n".join(lines)
+    return b"".join(lines)
 
 
 def switching_for_client(head: ResponseHead) -> bytes:
     """A 101's head as the client gets it: every field, Connection and Upgrade too."""
-    lines = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
-    lines += [raw_name + b": " + value for _, raw_name, value in head.fields]
+    lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
+    lines += [line for _, line, _ in head.fields]
     lines.append(b"\r\n")
-    return b"\r\n".join(lines)
+    return b"".join(lines)

@@ -16,13 +16,13 @@ from enum import Enum
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")
-_FIELD = re.compile(rb"(" + _TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*)\r\n")
+_FIELD = re.compile(rb"((" + _TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*)\r\n)")
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _BARE_LF_OR_NUL = re.compile(rb"(?<!\r)\n|\0")
 _OTHER_VERSION = re.compile(rb"[^\r\n]* HTTP/[0-9.]+\r\n")
 
 Fields = list[tuple[bytes, bytes, bytes]]
-"""(name in lower case, name as sent, value without surrounding blanks), in order."""
+"""(name in lower case, the whole line as sent with its CRLF, value without surrounding blanks), in order."""
 
 
 class Refused(Exception):
@@ -95,16 +95,18 @@ class ResponseHead:
 
 
 _NO_OPTIONS: frozenset[bytes] = frozenset()
+_READ_OF_REQUESTS = frozenset(
+    (b"host", b"content-length", b"transfer-encoding", b"connection", b"upgrade", b"expect")
+)
 
 
 def _fields(head: bytes, start: int) -> Fields | None:
     """The fields of a head from `start` to its blank line, or None when anything in between is not a field."""
-    found = _FIELD.findall(head, start)
     size = start + 2
     fields: Fields = []
-    for name, value in found:
-        size += len(name) + len(value) + 3
-        fields.append((name.lower(), name, value.strip(b" \t")))
+    for line, name, value in _FIELD.findall(head, start):
+        size += len(line)
+        fields.append((name.lower(), line, value.strip(b" \t")))
     return fields if size == len(head) else None
 
 
@@ -151,6 +153,8 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     upgrade: bytes | None = None
     expects = False
     for name, _, value in fields:
+        if name not in _READ_OF_REQUESTS:
+            continue
         if name == b"host":
             hosts += 1
             host = value

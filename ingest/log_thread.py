@@ -90,7 +90,9 @@ class LogThread:
             while True:
                 self._wake.wait()
                 self._wake.clear()
-                stopping = self._stop_at is not None  # asked before draining: all that was put before the stop is seen
+                stopping = (
+                    self._stop_at is not None
+                )  # asked before draining: all that was put before the stop is seen
                 self._drain(writer)
                 if stopping:
                     self.left_records = sum(len(records) for records, _ in self._queue)

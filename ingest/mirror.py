@@ -83,7 +83,7 @@ class Mirror:
         """The stream has its first frame: flush it within the time."""
         self._waiting.append(stream)
         if self._timer is None:
-            self._timer = self._loop.call_later(_TICK_S, self._tick)
+            self._arm()
 
     def tell_later(self, lost: Lost) -> None:
         """Keep what is to be told of a stream's loss until there is room; neighbouring losses are joined."""
@@ -98,10 +98,12 @@ class Mirror:
         else:
             self.counters.lost_untold += 1
         if self._timer is None:
-            self._timer = self._loop.call_later(_TICK_S, self._tick)
+            self._arm()
 
     def tell(self, stream: str) -> bool:
         """Tell what is kept of a stream, before its next record; False while there is no room even for that."""
+        if not self._untold:
+            return True
         known = self._untold.get(stream)
         while known:
             if not self._room_for(_RECORD_OVERHEAD_BYTES):
@@ -130,7 +132,10 @@ class Mirror:
         if self._pending_bytes >= FLUSH_BYTES:
             self._hand_over()
         elif self._timer is None:
-            self._timer = self._loop.call_later(_TICK_S, self._tick)
+            self._arm()
+
+    def _arm(self) -> None:
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def _tell_untold(self) -> None:
         for stream in list(self._untold):
@@ -144,7 +149,6 @@ class Mirror:
             self._pending_bytes = 0
 
     def _tick(self) -> None:
-        self._timer = None
         old_enough_ns = time.monotonic_ns() - _FLUSH_AGE_NS
         waiting = self._waiting
         for _ in range(_MAX_STREAMS_A_TICK):
@@ -156,8 +160,10 @@ class Mirror:
         self._hand_over()
         for batch in self._sink.take_dropped():
             self._tell_dropped(batch)
-        if waiting or self._untold:
-            self._timer = self._loop.call_later(_TICK_S, self._tick)
+        # Only now: what was done above must not arm a second timer.
+        self._timer = None
+        if waiting or self._untold or self._pending:
+            self._arm()
 
     def _tell_dropped(self, batch: Iterable[AnyRecord]) -> None:
         """Records that the log's thread gave up."""

@@ -6,7 +6,7 @@ prefix is taken off. A name that is not configured is an answer for the client (
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ingest.headers import first
 from ingest.http_head import RequestHead
@@ -15,11 +15,10 @@ from ingest.upstreams import Upstream
 _HEADER = b"x-streamgauge-upstream"
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Where a request goes. `index` is the upstream's place among the configured ones."""
+class Route(NamedTuple):
+    """Where a request goes. `place` is its number among the configured ones."""
 
-    index: int
+    place: int
     upstream: Upstream
     target: str
 

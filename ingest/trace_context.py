@@ -7,7 +7,7 @@ that the tap begins is marked as sampled.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ingest.identity import new_span_id, new_trace_id
 
@@ -15,8 +15,7 @@ _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-
 _SAMPLED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TraceContext:
+class TraceContext(NamedTuple):
     """The trace that a request belongs to. `span_id` is the tap's own span, the parent of whatever comes after it."""
 
     trace_id: str

@@ -153,3 +153,7 @@ def test_a_connection_header_cannot_take_away_what_frames_the_message():
     assert b"Content-Length: 0\r\n" in head
     assert b"Host: " in head
     assert b"X-A" not in head
+
+
+def test_what_frames_the_message_goes_on_without_odd_blanks():
+    assert b"\r\nCONTENT-length: 0\r\n" in request_seen(b"CONTENT-length:\t 0\t\r\n")
