@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -170,6 +171,33 @@ def test_an_outage_is_waited_out_and_everything_has_arrived_after_it(
     found = arrived(broker.address, shipping.topic, all_of(streams, 400))
     for seqs in found.values():
         assert list(dict.fromkeys(seqs)) == list(range(400))
+    assert shipping.end() == 0
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_broker_that_comes_back_empty_gets_a_new_topic_and_what_was_not_acknowledged(
+    own_broker: Callable[..., Broker], shipping: Shipping, writer: EmbeddedWriter
+) -> None:
+    broker = own_broker()
+    streams = new_streams()
+    shipping.start(broker.address)
+    write(writer, streams, 0, 10)
+    arrived(broker.address, shipping.topic, all_of(streams, 10))
+    for _ in range(600):
+        if json.loads((shipping.data / "run" / "ship.json").read_text())["released"]["w0"] == 10:
+            break
+        signal.sigtimedwait([], 0.05)
+    broker.kill()
+    shutil.rmtree(broker.data / "topics")
+    write(writer, streams, 10, 40)
+    broker.start()
+    found = arrived(
+        broker.address, shipping.topic, lambda found: all(49 in found.get(s, ()) for s in streams)
+    )
+    for seqs in found.values():
+        assert list(dict.fromkeys(seqs)) == list(range(10, 50))
     assert shipping.end() == 0
 
 
