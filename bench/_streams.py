@@ -424,6 +424,38 @@ WORKLOADS = [
         [b"event: done\nid: 1\ndata: {}\n\n"],
     ),
     Workload(
+        "llamacpp_completion",
+        "llamacpp_completion",
+        "/completion",
+        "text/event-stream",
+        [],
+        lambda n, text: sse(
+            {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": 0, "tokens_predicted": n}
+        ),
+        [
+            sse(
+                {
+                    "content": "",
+                    "stop": True,
+                    "stop_type": "eos",
+                    "tokens_predicted": 400,
+                    "tokens_evaluated": 9,
+                }
+            )
+        ],
+    ),
+    Workload(
+        "sglang_generate",
+        "sglang_generate",
+        "/generate",
+        "text/event-stream",
+        [],
+        lambda n, text: sse(
+            {"text": text, "meta_info": {"id": "r1", "prompt_tokens": 9, "completion_tokens": n}}
+        ),
+        [sse({"text": ".", "meta_info": {"finish_reason": {"type": "stop"}}}), b"data: [DONE]\n\n"],
+    ),
+    Workload(
         "tgi_generate",
         "tgi_generate",
         "/generate_stream",

@@ -21,6 +21,7 @@ from analytics.dialects.partial_arguments import ArgumentJoiner
 from analytics.dialects.payload import compact, decode_or_none, json_or_none
 from analytics.dialects.shape import Exchange, Fragment, Kind, Reading, ToolFragment, Usage
 
+_COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
 _PATH = re.compile(r":(streamGenerateContent|generateContent)$")
 
 
@@ -145,6 +146,16 @@ class GeminiReader:
         return [self.read("", msgspec.json.encode(chunk)) for chunk in chunks]
 
     def _chunk(self, chunk: _Chunk) -> Reading:
+        plain = _plain(chunk.candidates)
+        if plain is not None:
+            raw = chunk.usage
+            return Reading(
+                "reasoning" if plain.reasoning else "text",
+                [plain],
+                normalised(raw) if type(raw) is dict else None,
+                response_id=chunk.response_id,
+                model=chunk.model,
+            )
         fragments: list[Fragment] = []
         kind: Kind = "start" if chunk.candidates else "usage"
         for place, candidate in enumerate(chunk.candidates or ()):
@@ -214,15 +225,27 @@ class GeminiReader:
 
 def normalised(raw: dict[str, Any]) -> Usage:
     """usageMetadata in the common terms. What a tool put into the prompt is not part of the prompt's own count."""
-    candidates, thoughts = count(raw.get("candidatesTokenCount")), count(raw.get("thoughtsTokenCount"))
-    output = None if candidates is None and thoughts is None else (candidates or 0) + (thoughts or 0)
-    return Usage(
-        input_tokens=count(raw.get("promptTokenCount")),
-        output_tokens=output,
-        reasoning_tokens=thoughts,
-        cached_input_tokens=count(raw.get("cachedContentTokenCount")),
-        raw=raw,
-    )
+    prompt, candidates, thoughts, cached = [
+        value if value is None or (type(value) is int and 0 <= value < 2**53) else count(value)
+        for value in map(raw.get, _COUNTS)
+    ]
+    output = candidates if thoughts is None else thoughts + (candidates or 0)
+    return Usage(prompt, output, thoughts, cached, raw)
+
+
+def _plain(candidates: list[_Candidate] | None) -> Fragment | None:
+    """The fragment of the most frequent chunk: one candidate with one part, which is text and nothing else."""
+    if not candidates or len(candidates) != 1:
+        return None
+    candidate = candidates[0]
+    parts = candidate.content.parts if candidate.content is not None else None
+    if not parts or len(parts) != 1 or candidate.finish_reason:
+        return None
+    part = parts[0]
+    if not part.text or part.call is not None or part.code is not None or part.inline is not None:
+        return None
+    index = candidate.index or 0
+    return Fragment(index, reasoning=part.text) if part.thought else Fragment(index, part.text)
 
 
 def _add(fragment: Fragment, piece: ToolFragment) -> None:
