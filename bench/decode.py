@@ -14,6 +14,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 from analytics.assemble import Assembler
 from analytics.decode import StreamDecoder
@@ -50,8 +51,8 @@ def main() -> int:
         _check(workload, bodies[0])
         events = sum(_event_count(workload, body) for body in bodies) / len(bodies) * streams
         size = sum(map(len, bodies[0])) / _event_count(workload, bodies[0])
-        decoded = _median(lambda w=workload, b=bodies: _decode(w, b, streams))  # type: ignore[misc]
-        measured = _median(lambda w=workload, b=bodies: _measure(w, b, streams))  # type: ignore[misc]
+        decoded = _median(partial(_decode, workload, bodies, streams))
+        measured = _median(partial(_measure, workload, bodies, streams))
         print(
             f"{workload.name:<30} {size:>11.0f} {events / decoded:>12,.0f} {events / measured:>14,.0f}",
             flush=True,

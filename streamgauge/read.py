@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import click
@@ -25,8 +25,6 @@ from analytics.decode import StreamDecoder
 from analytics.dialects.shape import Exchange
 from analytics.outcome import Transport, facts_of, judge
 
-_READ_BYTES = 256
-"""Small, so that what comes first in the file is also first in what stands for time."""
 _MAX_SIDECAR_BYTES = 16 * 2**20
 _MAX_HEAD_BYTES = 64 * 1024
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
@@ -60,8 +58,8 @@ def read_file(file: Path, told: Told) -> dict[str, Any]:
             response_headers=headers,
         )
         decoder = StreamDecoder(exchange, keep_text=True)
-        for offset, piece in _pieces(body_start, source):
-            decoder.feed([(offset, piece)])
+        for frames in _frames(body_start, source):
+            decoder.feed(frames)
         decoder.finish()
     found = _found(decoder, exchange)
     notes = _notes(decoder, exchange)
@@ -182,13 +180,16 @@ def _with_sidecar(told: Told, file: Path) -> tuple[Told, bool]:
     ), True
 
 
-def _pieces(first: bytes, source: Any) -> Iterator[tuple[int, bytes]]:
+def _frames(first: bytes, source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
+    """The body as reads of one line each, "at" the offset in the file: so that what comes first is first in time."""
     offset = 0
     data = first
     while data:
-        for at in range(0, len(data), _READ_BYTES):
-            yield offset + at, data[at : at + _READ_BYTES]
-        offset += len(data)
+        frames: list[tuple[int, bytes]] = []
+        for line in data.splitlines(keepends=True):
+            frames.append((offset, line))
+            offset += len(line)
+        yield frames
         data = source.read(_MAX_HEAD_BYTES)
 
 
