@@ -291,7 +291,7 @@ class Tally:
         """(characters made, whether generated content, first output channel)."""
         choice = self._choice(fragment.choice)
         made = fragment.audio_chars
-        channel: str | None = "audio" if made else None
+        channel: str | None = "audio" if made or fragment.audio_data_chars else None
         content = bool(made)
         if fragment.tools:
             for piece in fragment.tools:

@@ -91,6 +91,7 @@ class _Chunk(msgspec.Struct, gc=False):
     x_groq: Any = None
     time_info: Any = None
     metrics: Any = None
+    stats: Any = None
 
 
 class _FirstChunk(_Chunk, gc=False):
@@ -114,7 +115,7 @@ _PROVIDER_FIELDS = {
     "search_results": "perplexity",
     "obfuscation": "openai",
 }
-_STATS_FIELDS = ("perf_metrics", "timings", "time_info", "metrics")
+_STATS_FIELDS = ("perf_metrics", "timings", "time_info", "metrics", "stats")
 _USAGE_STATS = frozenset(
     {
         "queue_time", "prompt_time", "completion_time", "total_time",  # Groq
@@ -163,6 +164,7 @@ class ChoicesReader:
                 and chunk.perf_metrics is None
                 and chunk.time_info is None
                 and chunk.metrics is None
+                and chunk.stats is None
                 and not event.name
             ):
                 choice = choices[0]
@@ -270,6 +272,8 @@ class ChoicesReader:
             reading.fragments = fragments or None
         elif name == "error" and error is None:
             error = error_from(value)
+        if error is None and "base_resp" in value:
+            error = _minimax_error(value["base_resp"])
         reading.usage = self._usage(value) or reading.usage
         reading.server_stats = self._stats(value)
         reading.error = error
@@ -335,7 +339,8 @@ class ChoicesReader:
         if isinstance(reason, (str, int)) and reason not in ("", False):
             fragment.finish_reason = str(reason)
         fragment.tokens = _token_count(choice)
-        if fragment.text or fragment.reasoning or fragment.refusal or fragment.tools or fragment.audio_chars:
+        spoken = fragment.audio_chars or fragment.audio_data_chars
+        if fragment.text or fragment.reasoning or fragment.refusal or fragment.tools or spoken:
             self._begun.add(index)
         elif (
             said is None
@@ -370,8 +375,8 @@ class ChoicesReader:
             fragment.refusal = refusal
         audio = said.get("audio")
         if isinstance(audio, dict):
-            spoken = [audio.get("transcript"), audio.get("data")]
-            fragment.audio_chars = next((len(s) for s in spoken if isinstance(s, str) and s), 0)
+            fragment.audio_chars = len(_text(audio.get("transcript")))
+            fragment.audio_data_chars = len(_text(audio.get("data")))
         calls = said.get("tool_calls")
         if isinstance(calls, dict):
             calls = [calls]
@@ -428,6 +433,8 @@ class ChoicesReader:
         for source in _STATS_FIELDS:
             if isinstance(value.get(source), dict):
                 stats += stats_of(source, value[source])
+        if "prompt_progress" in value:
+            stats += stats_of("prompt_progress", value["prompt_progress"])
         groq = value.get("x_groq")
         if isinstance(groq, dict) and isinstance(groq.get("usage"), dict):
             stats += stats_of("x_groq", groq["usage"], only=_USAGE_STATS)
@@ -443,11 +450,20 @@ class ChoicesReader:
             return "finish"
         if reading.usage is not None:
             return "usage"
+        if "prompt_progress" in value:
+            return "progress"
         if reading.fragments and (roles or not self._any_event):
             return "start"
         if not reading.fragments and ("choices" in value or "prompt_filter_results" in value):
             return "annotation"
         return "other"
+
+
+def _minimax_error(told: Any) -> ErrorSeen | None:
+    """MiniMax says how it went in `base_resp`, under 200: a status code that is not 0 is an error."""
+    if not isinstance(told, dict) or not told.get("status_code"):
+        return None
+    return ErrorSeen(str(told["status_code"]), _text(told.get("status_msg")) or None, told)
 
 
 def _text(value: Any) -> str:

@@ -77,6 +77,8 @@ class Fragment(msgspec.Struct, gc=False):
     finish_reason: str | None = None
     tokens: int | None = None
     """n_i, where the server says it (logprobs, token_ids); continuous usage is differenced by the caller."""
+    audio_data_chars: int = 0
+    """Audio itself, encoded: output, but no content to read; a transcript is `audio_chars`."""
 
 
 class Usage(msgspec.Struct, gc=False):

@@ -125,7 +125,10 @@ def test_audio_is_output() -> None:
         ),
     )
     assert found.events.kind == ["audio", "audio", "finish"]
-    assert found.events.chars == [5, 8, 0]
+    assert found.events.chars == [5, 0, 0]
+    assert (found.output_event_count, found.content_event_count) == (2, 1), (
+        "encoded audio is output, nothing to read"
+    )
 
 
 def test_tokens_of_an_event_are_counted_by_logprobs_and_token_ids() -> None:
@@ -251,6 +254,45 @@ def test_vllm_metrics_and_cerebras_time_info_are_server_stats() -> None:
         ("metrics", "queue_time_ms", 1e6, "ns"),
         ("time_info", "queue_time", 0.5e9, "ns"),
     }
+
+
+def test_lm_studios_older_endpoint_has_stats() -> None:
+    stats = {
+        "tokens_per_second": 51.4,
+        "time_to_first_token": 0.111,
+        "generation_time": 0.95,
+        "stop_reason": "eosFound",
+    }
+    found = read(CHAT, events(chunk({}, "stop", stats=stats)))
+    assert [(s.name, s.value, s.unit) for _, s in found.server_stats] == [
+        ("tokens_per_second", 51.4, "tok/s"),
+        ("time_to_first_token", 0.111e9, "ns"),
+        ("generation_time", 0.95e9, "ns"),
+        ("stop_reason", None, "1"),
+    ]
+
+
+def test_llama_cpp_prompt_progress_is_progress() -> None:
+    progress = {"total": 900, "cache": 0, "processed": 512, "time_ms": 120}
+    found = read(
+        CHAT,
+        events(
+            chunk({"role": "assistant", "content": None}, prompt_progress=progress), chunk({"content": "a"})
+        ),
+    )
+    assert found.events.kind == ["progress", "text"]
+    assert ("time_ms", 120e6, "ns") in [(s.name, s.value, s.unit) for _, s in found.server_stats]
+
+
+def test_minimax_says_in_base_resp_how_it_went() -> None:
+    bad = {"status_code": 1008, "status_msg": "insufficient balance"}
+    found = read(CHAT, events({"choices": None, "base_resp": bad}))
+    assert found.error is not None
+    assert (found.error.type, found.error.message, found.error.raw) == ("1008", "insufficient balance", bad)
+    assert (
+        read(CHAT, events(chunk({"content": "a"}, base_resp={"status_code": 0, "status_msg": ""}))).error
+        is None
+    )
 
 
 def test_ids_that_change_keep_the_first() -> None:
