@@ -108,6 +108,8 @@ class AnthropicMessages:
             return 8
         if b'"type":"content_block_' in head or b'"type":"message_delta"' in head:
             return 7
+        if b'"stop_reason"' in data and (b'"type":"message"' in data or b'"type": "message"' in data):
+            return 6  # a whole body
         return 1 if name == "ping" else 0
 
     def reader(self, exchange: Exchange) -> AnthropicReader:

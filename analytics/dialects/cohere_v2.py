@@ -86,7 +86,9 @@ class CohereV2:
         kind = data.partition(b'"type"')[2].lstrip(b" :")[1:20].partition(b'"')[0]
         if b'"type":"message-start"' in data or b'"type": "message-start"' in data:
             return 8
-        return 6 if kind.decode("ascii", "replace") in _OWN_EVENTS else 0
+        if kind.decode("ascii", "replace") in _OWN_EVENTS:
+            return 6
+        return 6 if b'"billed_units"' in data and b'"message"' in data else 0
 
     def reader(self, exchange: Exchange) -> CohereReader:
         return CohereReader()

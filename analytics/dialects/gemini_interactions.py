@@ -87,7 +87,9 @@ class GeminiInteractions:
     def recognises(self, name: str, data: bytes) -> int:
         if name.startswith("interaction.") or name in ("step.start", "step.delta", "step.stop"):
             return 8
-        return 7 if b'"event_type"' in data and b'"interaction.' in data else 0
+        if b'"event_type"' in data and b'"interaction.' in data:
+            return 7
+        return 6 if b'"object":"interaction"' in data or b'"object": "interaction"' in data else 0
 
     def reader(self, exchange: Exchange) -> InteractionsReader:
         return InteractionsReader()

@@ -64,7 +64,12 @@ class _Event(msgspec.Struct):
     error: Any = None
 
 
+class _EndEvent(msgspec.Struct):
+    result: _Result | None = None
+
+
 _event = msgspec.json.Decoder(_Event)
+_end_event = msgspec.json.Decoder(_EndEvent)
 _result = msgspec.json.Decoder(_Result)
 
 
@@ -95,6 +100,7 @@ class LMStudioReader:
 
     def __init__(self) -> None:
         self._call_count = 0
+        self._spoken = False
         self._open_call: str | None = None
         """Name of the tool whose arguments are still to come."""
 
@@ -105,14 +111,18 @@ class LMStudioReader:
                 return Reading(kind="error", error=error_event(data))
             return Reading(kind="malformed")
         kind = event.type or name
-        if kind == "message.delta":
-            return Delta("text", event.content) if event.content else Reading(kind="annotation")
-        if kind == "reasoning.delta":
-            return Delta("reasoning", event.content) if event.content else Reading(kind="annotation")
+        if kind in ("message.delta", "reasoning.delta"):
+            if not event.content:
+                return Reading(kind="annotation")
+            self._spoken = True
+            return Delta("text" if kind == "message.delta" else "reasoning", event.content)
         if kind[:10] == "tool_call.":
             return self._tool(kind[10:], event)
         if kind == "chat.end":
-            return _ended(event.result or _Ending())
+            reading = _ended(event.result or _Ending())
+            if not self._spoken and not self._call_count:
+                _only_now(data, reading)
+            return reading
         if kind == "error" or event.error:
             return Reading(kind="error", error=error_event(data))
         if kind.startswith(_PROGRESS):
@@ -131,19 +141,8 @@ class LMStudioReader:
             return [Reading(kind="error", error=error_event(body))]
         if result.output is None and result.stats is None:
             return [Reading(kind="other")]
-        whole = Fragment(tools=[])
-        for part in result.output or []:
-            if part.type == "reasoning":
-                whole.reasoning += part.content or ""
-            elif part.type == "tool_call" and whole.tools is not None:
-                piece = ToolFragment(
-                    len(whole.tools), "", part.tool or "", compact(part.arguments or {}), True
-                )
-                whole.tools.append(piece)
-            else:
-                whole.text += part.content or ""
         ending = _ended(_Ending(result.model_instance_id, result.response_id, result.stats))
-        return [Reading(kind="text", fragments=[whole]), ending]
+        return [Reading(kind="text", fragments=[_whole(result.output or [])]), ending]
 
     def _tool(self, step: str, event: _Event) -> Reading:
         tool = event.tool or ""
@@ -166,6 +165,28 @@ class LMStudioReader:
 
     def _piece(self, piece: ToolFragment) -> Reading:
         return Reading(kind="tool_call", fragments=[Fragment(tools=[piece])])
+
+
+def _whole(parts: list[_Output]) -> Fragment:
+    whole = Fragment(tools=[])
+    for part in parts:
+        if part.type == "reasoning":
+            whole.reasoning += part.content or ""
+        elif part.type == "tool_call" and whole.tools is not None:
+            arguments = compact(part.arguments or {})
+            whole.tools.append(ToolFragment(len(whole.tools), "", part.tool or "", arguments, True))
+        else:
+            whole.text += part.content or ""
+    return whole
+
+
+def _only_now(data: bytes, reading: Reading) -> None:
+    """chat.end of a stream that had no output: what was made is in its result, if anywhere."""
+    event = decode_or_none(_end_event, data)
+    whole = _whole((event.result.output if event and event.result else None) or [])
+    if whole.text or whole.reasoning or whole.tools:
+        reading.kind = "text" if whole.text else "reasoning" if whole.reasoning else "tool_call"
+        reading.fragments, reading.late = [whole], True
 
 
 def _progressed(kind: str, event: _Event) -> Reading:

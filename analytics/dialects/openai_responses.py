@@ -118,7 +118,12 @@ class _Event(msgspec.Struct):
     error: Any = None
 
 
+class _FinalEvent(msgspec.Struct):
+    response: _Final | None = None
+
+
 _event = msgspec.json.Decoder(_Event)
+_final_event = msgspec.json.Decoder(_FinalEvent)
 _final = msgspec.json.Decoder(_Final)
 
 
@@ -180,8 +185,11 @@ class ResponsesReader:
             return self._done(kind[:-5], event)
         if kind == "response.output_item.added":
             return self._item_added(event)
-        if event.response is not None:
-            return _snapshot(kind, event.response)
+        if event.response is not None or kind[9:] in _FINAL:
+            reading = _snapshot(kind, event.response or _Snapshot())
+            if reading.terminal and not self._families and not self._call_count:
+                self._only_now(data, reading)
+            return reading
         if kind == "keepalive":
             return Reading(kind="ping")
         if kind[-6:] == ".added":
@@ -234,6 +242,8 @@ class ResponsesReader:
     def _done(self, family: str, event: _Event) -> Reading:
         if family == "response.output_item":
             return self._item_done(event)
+        if family == "response":  # what the Realtime API calls the end, and some gateways with it
+            return _snapshot("response.completed", event.response or _Snapshot())
         channel = _CHANNELS.get(family)
         if channel == "call":
             call = self._call(event.item_id, None, event.output_index, server=False)
@@ -319,12 +329,24 @@ class ResponsesReader:
         if final is None or final.object != "response":
             return Reading(kind="other")
         reading = _snapshot("", final)
-        if final.status in _FINAL and not self._families and not self._call_count:
-            whole = self._whole(final.output or [])
-            reading.fragments = [*(reading.fragments or []), whole]
-            if reading.kind == "finish" and (kind := _kind_of(whole)):
-                reading.kind = kind
+        if reading.terminal and not self._families and not self._call_count:
+            self._late_output(final.output or [], reading)
         return reading
+
+    def _only_now(self, data: bytes, reading: Reading) -> None:
+        """The final event of a stream that had no output: what it made is in the response, if anywhere."""
+        event = decode_or_none(_final_event, data)
+        if event is not None and event.response is not None:
+            self._late_output(event.response.output or [], reading)
+
+    def _late_output(self, items: list[_WholeItem], reading: Reading) -> None:
+        whole = self._whole(items)
+        kind = _kind_of(whole)
+        if kind is None:
+            return
+        reading.fragments, reading.late = [*(reading.fragments or []), whole], True
+        if reading.kind == "finish":
+            reading.kind = kind
 
     def _whole(self, items: list[_WholeItem]) -> Fragment:
         whole = Fragment(tools=[])

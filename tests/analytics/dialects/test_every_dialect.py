@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analytics.decode import StreamDecoder
 from analytics.dialects import all_dialects
 from analytics.dialects.shape import OUTPUT_KINDS, Delta, Dialect, Exchange, Kind, Reading
 from analytics.tally import Tally
@@ -104,3 +105,67 @@ def test_control_traffic_over_sse_stays_unknown() -> None:
         b'{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"2024-01-01"}],"isError":false}}'
     )
     assert all(dialect.recognises("message", data) == 0 for dialect in DIALECTS)
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "anthropic_messages": {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "text", "text": "Hi"}],
+        "stop_reason": "end_turn",
+    },
+    "anthropic_complete": {
+        "type": "completion",
+        "id": "c",
+        "completion": "Hi",
+        "stop_reason": "stop_sequence",
+    },
+    "openai_responses": {
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "output": [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}],
+    },
+    "lmstudio_chat": {
+        "model_instance_id": "m",
+        "output": [{"type": "message", "content": "Hi"}],
+        "stats": {},
+    },
+    "cohere_v2": {
+        "id": "c",
+        "finish_reason": "COMPLETE",
+        "message": {"role": "assistant", "content": [{"type": "text", "text": "Hi"}]},
+        "usage": {"billed_units": {"input_tokens": 1, "output_tokens": 1}},
+    },
+    "cohere_v1": {
+        "generation_id": "g",
+        "text": "Hi",
+        "finish_reason": "COMPLETE",
+        "meta": {"api_version": {}},
+    },
+    "gemini": {"candidates": [{"content": {"parts": [{"text": "Hi"}]}, "finishReason": "STOP"}]},
+    "gemini_interactions": {
+        "object": "interaction",
+        "status": "completed",
+        "outputs": [{"type": "text", "text": "Hi"}],
+    },
+    "ollama": {
+        "model": "m",
+        "created_at": "t",
+        "message": {"content": "Hi"},
+        "done": True,
+        "done_reason": "stop",
+    },
+    "llamacpp_completion": {"content": "Hi", "stop": True, "stop_type": "eos", "tokens_predicted": 1},
+    "sglang_generate": {"text": "Hi", "meta_info": {"finish_reason": {"type": "stop"}}},
+}
+
+
+@pytest.mark.parametrize("dialect", BODIES)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_whole_body_tells_its_dialect_without_a_path(dialect: str, indent: int | None) -> None:
+    decoder = StreamDecoder(Exchange(content_type="application/json"), keep_text=True)
+    decoder.feed([(1, json.dumps(BODIES[dialect], indent=indent).encode())])
+    decoder.finish()
+    assert (decoder.dialect, decoder.text, decoder.streamed) == (dialect, "Hi", False)

@@ -144,6 +144,15 @@ def test_error_type_is_lm_studios_own(kind: str) -> None:
     assert tally.error.type == kind
 
 
+def test_output_that_only_chat_end_tells_is_late() -> None:
+    tally = read(DIALECT, events(STREAM[0][0], END))
+    assert (str(tally.first_choice.text), tally.output_event_count, tally.content_event_count) == (
+        "The current top",
+        1,
+        0,
+    )
+
+
 def test_stats_are_usage_and_server_stats_in_ns() -> None:
     tally = read(DIALECT, events(END))
     assert usage(tally) == (329, 268, 5, None)

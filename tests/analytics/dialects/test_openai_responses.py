@@ -305,6 +305,24 @@ def test_incomplete_is_a_finish_and_no_error() -> None:
     assert (tally.finish_reason, tally.error, tally.terminal_seen) == ("incomplete", None, True)
 
 
+def test_end_without_a_response_and_end_by_another_name() -> None:
+    bare = read(DIALECT, events({"type": "response.completed"}))
+    assert (bare.finish_reason, bare.terminal_seen) == ("completed", True)
+    done = read(
+        DIALECT,
+        events({"type": "response.done", "response": {"id": "r", "status": "incomplete", "usage": USAGE}}),
+    )
+    assert (done.finish_reason, done.terminal_seen, usage(done)[1]) == ("incomplete", True, 11)
+
+
+def test_output_that_only_the_final_response_tells_is_late() -> None:
+    output = [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]
+    only = read(DIALECT, events(CREATED, response("completed", output=output)))
+    assert (str(only.first_choice.text), only.output_event_count, only.content_event_count) == ("Hi", 1, 0)
+    repeated = read(DIALECT, events(delta("output_text", "Hi"), response("completed", output=output)))
+    assert str(repeated.first_choice.text) == "Hi"
+
+
 def test_failed_is_an_error() -> None:
     error = {"code": "server_error", "message": "The model failed"}
     tally = read(DIALECT, events(response("failed", error=error, usage=None)))
