@@ -58,6 +58,8 @@ def ask(rng: Random, profile: Profile, request_id: str, key: str, *, stream_shar
             body["stream_options"] = options
         if profile.speaker in ("openai", "vllm") and rng.random() < 0.04:
             body["n"] = rng.choice((2, 3))
+        if family == "chat" and rng.random() < 0.05:
+            body["logprobs"] = True
     headers = [("content-type", "application/json"), ("x-request-id", request_id), *_credentials(family, key)]
     odd = rng.random()
     if odd < 0.02 and streamed:

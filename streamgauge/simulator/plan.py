@@ -145,6 +145,8 @@ class Plan:
     length_finish: bool
     include_usage: bool
     continuous_usage: bool
+    logprobs: bool
+    """List each token with its log probability, where the vendor knows how (chat completions)."""
     ttft_s: float
     head_s: float
     gap_s: float
@@ -338,6 +340,7 @@ def draw(
         length_finish=length_finish,
         include_usage=bool(options.get("include_usage")) if wish.usage is None else wish.usage,
         continuous_usage=bool(options.get("continuous_usage_stats")),
+        logprobs=body.get("logprobs") is True,
         ttft_s=ttft_s,
         head_s=head_s,
         gap_s=gap_s,

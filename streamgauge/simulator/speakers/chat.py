@@ -119,10 +119,21 @@ class ChatSpeaker(Speaker):
         delta = self._delta(piece)
         if last and self.vendor.text_in_finish and self.plan.choices == 1 and piece.kind == "text":
             self.finished = True
-            wire = self._wire([self.choice(0, delta, self.plan.finish)], piece=piece)
+            choice = self._with_logprobs(self.choice(0, delta, self.plan.finish), piece)
+            wire = self._wire([choice], piece=piece)
             wire.terminal, wire.finish_reason = True, self.plan.finish
             return [wire]
-        return [self._wire([self.choice(piece.choice, delta)], piece=piece)]
+        return [self._wire([self._with_logprobs(self.choice(piece.choice, delta), piece)], piece=piece)]
+
+    def _with_logprobs(self, choice: dict[str, Any], piece: Piece) -> dict[str, Any]:
+        if not self.plan.logprobs or piece.kind not in ("text", "refusal"):
+            return choice
+        tokens = [" " + word for word in piece.text.split(" ")[1:]]
+        listed = [
+            {"token": t, "logprob": -0.25, "bytes": list(t.encode()), "top_logprobs": []} for t in tokens
+        ]
+        channel = "content" if piece.kind == "text" else "refusal"
+        return {**choice, "logprobs": {"content": None, "refusal": None, channel: listed}}
 
     def _delta(self, piece: Piece) -> dict[str, Any]:
         if piece.kind == "reasoning":

@@ -125,6 +125,18 @@ def test_several_choices_are_interleaved_and_each_finishes(script: Script) -> No
     assert row.output_tokens == 12
 
 
+def test_logprobs_list_every_token_when_asked(script: Script) -> None:
+    _, body, row = script(
+        "kimi-sim", "/inference/v1/chat/completions", {"logprobs": True}, tokens=11, chunk_tokens=3
+    )
+    listed: list[list[dict[str, Any]]] = []
+    for _, data in events(body)[0]:
+        for choice in [] if data == "[DONE]" else json.loads(data)["choices"]:
+            listed += [choice["logprobs"]["content"]] if choice.get("logprobs") else []
+    assert [len(tokens) for tokens in listed] == [3, 3, 3, 2]
+    assert "".join(token["token"] for tokens in listed for token in tokens) == row.text
+
+
 def test_continuous_usage_grows_by_what_each_chunk_says(script: Script) -> None:
     options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     _, body, row = script("mixtral-sim", "/v1/chat/completions", options, tokens=6)
