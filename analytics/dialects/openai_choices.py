@@ -5,8 +5,7 @@ one piece of text or reasoning and nothing else is said, the answer is a `Delta`
 than OpenAI's, goes the long way, which looks at every field and trusts none.
 
 What a field means here: `delta` wins over `text` (Together sends both) and over `message` (Writer, Perplexity: the same
-again, cumulative); `reasoning_content`, `reasoning`, `reasoning_text` are one channel, and `reasoning_details` repeat it
-unless they are all there is; "" is no id, no model and no finish reason.
+again, cumulative); "" is no id, no model and no finish reason.
 """
 
 from __future__ import annotations
@@ -17,6 +16,9 @@ from typing import Any
 import msgspec
 
 from analytics.dialects.errors import error_from, error_in
+from analytics.dialects.openai_calls import Calls, text_of
+from analytics.dialects.openai_chunk import Choice, Chunk, FirstChunk
+from analytics.dialects.openai_said import read_said, token_count
 from analytics.dialects.openai_usage import usage_of
 from analytics.dialects.payload import FAULTS, compact, json_or_none
 from analytics.dialects.server_stats import stats_of
@@ -35,74 +37,8 @@ from analytics.sse import Event
 MAX_CHOICES = 4096
 
 
-class _Function(msgspec.Struct, gc=False):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Call(msgspec.Struct, gc=False):
-    index: int | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _Entry(msgspec.Struct, gc=False):
-    """A token in `logprobs`: counted, not read."""
-
-
-class _LogProbs(msgspec.Struct, gc=False):
-    content: list[_Entry] | None = None
-    refusal: list[_Entry] | None = None
-    tokens: list[str] | None = None
-
-
-class _Said(msgspec.Struct, gc=False):
-    """`delta`."""
-
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    reasoning_text: Any = None
-    reasoning_details: Any = None
-    refusal: str | None = None
-    tool_calls: list[_Call] | None = None
-    function_call: Any = None
-    audio: Any = None
-
-
-class _Choice(msgspec.Struct, gc=False):
-    index: int = 0
-    delta: _Said | None = None
-    text: str | None = None
-    finish_reason: str | None = None
-    logprobs: _LogProbs | None = None
-    token_ids: list[int] | None = None
-    message: Any = None
-    error: Any = None
-    usage: Any = None
-
-
-class _Chunk(msgspec.Struct, gc=False):
-    choices: list[_Choice] | None = None
-    usage: Any = None
-    error: Any = None
-    perf_metrics: Any = None
-    timings: Any = None
-    x_groq: Any = None
-    time_info: Any = None
-    metrics: Any = None
-    stats: Any = None
-
-
-class _FirstChunk(_Chunk, gc=False):
-    """Until id and model are known, they are read too."""
-
-    id: Any = None
-    model: Any = None
-
-
-_decode_first = msgspec.json.Decoder(_FirstChunk).decode
-_decode_next = msgspec.json.Decoder(_Chunk).decode
+_decode_first = msgspec.json.Decoder(FirstChunk).decode
+_decode_next = msgspec.json.Decoder(Chunk).decode
 
 _PROVIDER_FIELDS = {
     # a top-level member that only one vendor sends
@@ -134,10 +70,7 @@ class ChoicesReader:
         self._id_known = self._model_known = False
         self._provider: str | None = None
         self._begun: set[int] = set()  # choices that have had output
-        self._calls: dict[
-            tuple[int, Any], tuple[str, str]
-        ] = {}  # (choice, index) → (id, key) of the call there
-        self._last_key: dict[int, str] = {}
+        self._calls = Calls()
         self._any_event = False
 
     # -- one event -------------------------------------------------------------------------------------------------
@@ -183,7 +116,7 @@ class ChoicesReader:
                 decode = _decode_next
         return answers
 
-    def _quickly(self, choice: _Choice, usage: Any) -> Reading | Delta | None:
+    def _quickly(self, choice: Choice, usage: Any) -> Reading | Delta | None:
         """What one choice adds in mid-stream, if its fields are those of OpenAI. None: the long way must look."""
         said = choice.delta
         tools: list[ToolFragment] | None = None
@@ -209,7 +142,7 @@ class ChoicesReader:
             elif said.reasoning_details is not None:
                 return None
             if said.tool_calls:
-                tools = self._quick_calls(choice.index, said.tool_calls)
+                tools = self._calls.quick_pieces(choice.index, said.tool_calls)
                 if tools is None:
                     return None
         if not piece and tools is None:
@@ -232,20 +165,6 @@ class ChoicesReader:
             if report is None or not _USAGE_STATS.isdisjoint(usage):
                 return None
         return Reading(kind=kind, fragments=[fragment], usage=report)
-
-    def _quick_calls(self, choice: int, calls: list[_Call]) -> list[ToolFragment] | None:
-        """Pieces of calls that are known by their index already; None where there is more to it."""
-        pieces: list[ToolFragment] = []
-        for call in calls:
-            function = call.function
-            if call.index is None or call.id or function is None or function.name:
-                return None
-            known = self._calls.get((choice, call.index))
-            if known is None:
-                return None
-            pieces.append(ToolFragment(known[1], "", "", function.arguments or ""))
-            self._last_key[choice] = known[1]
-        return pieces
 
     def read(self, name: str, data: bytes) -> Reading | Delta:
         """One event, the long way."""
@@ -328,17 +247,17 @@ class ChoicesReader:
         said = choice.get("delta")
         role = isinstance(said, dict) and bool(said.get("role")) and index not in self._begun
         if isinstance(said, dict):
-            self._said(said, fragment)
+            read_said(said, fragment, self._calls)
         elif isinstance(said, str):
             fragment.text = said
         elif isinstance(choice.get("text"), str):
             fragment.text = choice["text"]
         elif isinstance(choice.get("message"), dict) and index not in self._begun:
-            self._said(choice["message"], fragment)
+            read_said(choice["message"], fragment, self._calls)
         reason = choice.get("finish_reason")
-        if isinstance(reason, (str, int)) and reason not in ("", False):
+        if isinstance(reason, (str, int)) and reason not in ("", "null", False):
             fragment.finish_reason = str(reason)
-        fragment.tokens = _token_count(choice)
+        fragment.tokens = token_count(choice)
         spoken = fragment.audio_chars or fragment.audio_data_chars
         if fragment.text or fragment.reasoning or fragment.refusal or fragment.tools or spoken:
             self._begun.add(index)
@@ -350,76 +269,6 @@ class ChoicesReader:
         ):
             return None, role
         return fragment, role
-
-    def _said(self, said: dict[str, Any], fragment: Fragment) -> None:
-        content = said.get("content")
-        if isinstance(content, str):
-            fragment.text = content
-        elif isinstance(content, (list, dict)):
-            _add_parts(content if isinstance(content, list) else [content], fragment)
-        thought = ""
-        for key in ("reasoning_content", "reasoning", "reasoning_text", "thinking"):
-            found = said.get(key)
-            if isinstance(found, str) and found:
-                thought = found
-                break
-            if isinstance(found, dict) and isinstance(found.get("content"), str):
-                thought = found["content"]
-                break
-        if not thought:
-            thought = _details(said.get("reasoning_details"))
-        if thought:
-            fragment.reasoning = thought
-        refusal = said.get("refusal")
-        if isinstance(refusal, str):
-            fragment.refusal = refusal
-        audio = said.get("audio")
-        if isinstance(audio, dict):
-            fragment.audio_chars = len(_text(audio.get("transcript")))
-            fragment.audio_data_chars = len(_text(audio.get("data")))
-        calls = said.get("tool_calls")
-        if isinstance(calls, dict):
-            calls = [calls]
-        if isinstance(calls, list):
-            pieces = [self._call(fragment.choice, call) for call in calls if isinstance(call, dict)]
-            fragment.tools = pieces or None
-        call = said.get("function_call")
-        if isinstance(call, dict) and not fragment.tools:
-            arguments, was_object = _arguments(call.get("arguments"))
-            fragment.tools = [
-                ToolFragment("function_call", "", _text(call.get("name")), arguments, was_object)
-            ]
-
-    def _call(self, choice: int, call: dict[str, Any]) -> ToolFragment:
-        """One piece of a tool call. Calls are told apart by index; without one, or where it is reused, by id."""
-        function = call.get("function")
-        if not isinstance(function, dict):
-            custom = call.get("custom")
-            function = custom if isinstance(custom, dict) else call
-        identity, name = _text(call.get("id")), _text(function.get("name"))
-        arguments, was_object = _arguments(function.get("arguments", function.get("input")))
-        index = call.get("index")
-        if index is None:
-            index = function.get("index")
-        if not isinstance(index, (int, str)) or isinstance(index, bool):
-            index = None
-        key = self._key(choice, index, identity, name)
-        self._last_key[choice] = key
-        return ToolFragment(key, identity, name, arguments, was_object)
-
-    def _key(self, choice: int, index: int | str | None, identity: str, name: str) -> str:
-        if index is None:
-            if not identity and not name and choice in self._last_key:
-                return self._last_key[choice]
-            return f"id:{identity}" if identity else f"name:{name}:{len(self._calls)}"
-        known = self._calls.get((choice, index))
-        if known is not None and (not identity or known[0] in ("", identity) or not name):
-            if identity and not known[0]:
-                self._calls[choice, index] = (identity, known[1])
-            return known[1]
-        key = f"{index}" if known is None else f"{index}:{identity}"
-        self._calls[choice, index] = (identity, key)
-        return key
 
     def _usage(self, value: dict[str, Any]) -> Usage | None:
         found = usage_of(value.get("usage"))
@@ -463,67 +312,7 @@ def _minimax_error(told: Any) -> ErrorSeen | None:
     """MiniMax says how it went in `base_resp`, under 200: a status code that is not 0 is an error."""
     if not isinstance(told, dict) or not told.get("status_code"):
         return None
-    return ErrorSeen(str(told["status_code"]), _text(told.get("status_msg")) or None, told)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _arguments(value: Any) -> tuple[str, bool]:
-    if isinstance(value, str):
-        return value, False
-    if value is None:
-        return "", False
-    return compact(value), True
-
-
-def _add_parts(parts: list[Any], fragment: Fragment) -> None:
-    """`content` as a list (Mistral, Databricks): typed parts of text, thinking, reasoning."""
-    for part in parts:
-        if isinstance(part, str):
-            fragment.text += part
-        elif isinstance(part, dict):
-            kind = part.get("type")
-            if kind in ("thinking", "reasoning"):
-                fragment.reasoning += _nested_text(part)
-            elif kind == "refusal":
-                fragment.refusal += _text(part.get("refusal"))
-            elif isinstance(part.get("text"), str):
-                fragment.text += part["text"]
-
-
-def _nested_text(part: dict[str, Any]) -> str:
-    for key in ("thinking", "reasoning", "summary", "content", "text"):
-        inner = part.get(key)
-        if isinstance(inner, str):
-            return inner
-        if isinstance(inner, list):
-            return "".join(
-                i if isinstance(i, str) else _text(i.get("text")) for i in inner if isinstance(i, (str, dict))
-            )
-    return ""
-
-
-def _details(details: Any) -> str:
-    """OpenRouter's `reasoning_details`, where nothing else tells the reasoning."""
-    if not isinstance(details, list):
-        return ""
-    return "".join(_text(d.get("text")) or _text(d.get("summary")) for d in details if isinstance(d, dict))
-
-
-def _token_count(choice: dict[str, Any]) -> int | None:
-    ids = choice.get("token_ids")
-    if isinstance(ids, list) and ids:
-        return len(ids)
-    logprobs = choice.get("logprobs")
-    if not isinstance(logprobs, dict):
-        return None
-    lists = [logprobs.get(key) for key in ("content", "refusal")]
-    if not any(isinstance(found, list) for found in lists):
-        lists = [logprobs.get("tokens")]
-    total = sum(len(found) for found in lists if isinstance(found, list))
-    return total or None
+    return ErrorSeen(str(told["status_code"]), text_of(told.get("status_msg")) or None, told)
 
 
 def _provider(value: dict[str, Any]) -> str | None:

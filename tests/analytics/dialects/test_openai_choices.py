@@ -65,6 +65,14 @@ def test_tool_call_pieces_without_index_and_id_belong_to_the_last_call() -> None
     assert tools(found) == [("a", "f", '{"x":1}')]
 
 
+def test_whole_calls_without_index_and_id_are_calls_of_their_own() -> None:
+    calls = [{"function": {"name": "f", "arguments": {"n": n}}} for n in range(2)]
+    assert tools(read(CHAT, events(chunk({"tool_calls": calls}, "tool_calls")))) == [
+        ("", "f", '{"n":0}'),
+        ("", "f", '{"n":1}'),
+    ]
+
+
 def test_an_index_used_again_by_another_id_and_name_is_another_call() -> None:
     found = read(
         CHAT,
@@ -96,7 +104,7 @@ def test_arguments_as_an_object_are_its_json() -> None:
         CHAT, events(chunk({"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}))
     )[0]
     assert answer.fragments is not None
-    assert answer.fragments[0].tools == [ToolFragment("name:f:0", "", "f", '{"x":1}', True)]
+    assert answer.fragments[0].tools == [ToolFragment("new:1", "", "f", '{"x":1}', True)]
 
 
 def test_custom_tool_and_legacy_function_call() -> None:

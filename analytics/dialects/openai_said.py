@@ -1,0 +1,92 @@
+"""What a `delta` (or a `message`) of the OpenAI family says: text, reasoning, refusal, audio, tool calls. No field is trusted.
+
+`reasoning_content`, `reasoning`, `reasoning_text`, `thinking` are one channel, whoever's name for it; `reasoning_details`
+repeat it, and count only where they are all there is. `content` may be a list of typed parts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analytics.dialects.openai_calls import Calls, arguments_of, text_of
+from analytics.dialects.shape import Fragment, ToolFragment
+
+
+def read_said(said: dict[str, Any], fragment: Fragment, calls: Calls) -> None:
+    """Add it to the fragment."""
+    content = said.get("content")
+    if isinstance(content, str):
+        fragment.text = content
+    elif isinstance(content, (list, dict)):
+        _add_parts(content if isinstance(content, list) else [content], fragment)
+    fragment.reasoning = _thought(said) or fragment.reasoning
+    fragment.refusal = text_of(said.get("refusal")) or fragment.refusal
+    audio = said.get("audio")
+    if isinstance(audio, dict):
+        fragment.audio_chars = len(text_of(audio.get("transcript")))
+        fragment.audio_data_chars = len(text_of(audio.get("data")))
+    fragment.tools = calls.pieces(fragment.choice, said.get("tool_calls"))
+    call = said.get("function_call")
+    if isinstance(call, dict) and not fragment.tools:
+        arguments, was_object = arguments_of(call.get("arguments"))
+        fragment.tools = [ToolFragment("function_call", "", text_of(call.get("name")), arguments, was_object)]
+
+
+def token_count(choice: dict[str, Any]) -> int | None:
+    """Tokens of this event, where the server lists them: `token_ids`, else `logprobs`."""
+    ids = choice.get("token_ids")
+    if isinstance(ids, list) and ids:
+        return len(ids)
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict):
+        return None
+    lists = [logprobs.get(key) for key in ("content", "refusal")]
+    if not any(isinstance(found, list) for found in lists):
+        lists = [logprobs.get("tokens")]
+    total = sum(len(found) for found in lists if isinstance(found, list))
+    return total or None
+
+
+def _thought(said: dict[str, Any]) -> str:
+    for key in ("reasoning_content", "reasoning", "reasoning_text", "thinking"):
+        found = said.get(key)
+        if isinstance(found, str) and found:
+            return found
+        if isinstance(found, dict) and isinstance(found.get("content"), str):
+            return str(found["content"])
+    details = said.get("reasoning_details")
+    if not isinstance(details, list):
+        return ""
+    return "".join(
+        text_of(d.get("text")) or text_of(d.get("summary")) for d in details if isinstance(d, dict)
+    )
+
+
+def _add_parts(parts: list[Any], fragment: Fragment) -> None:
+    """`content` as a list (Mistral, Databricks): typed parts of text, thinking, reasoning."""
+    for part in parts:
+        if isinstance(part, str):
+            fragment.text += part
+        elif isinstance(part, dict):
+            kind = part.get("type")
+            if kind in ("thinking", "reasoning"):
+                fragment.reasoning += _nested_text(part)
+            elif kind == "refusal":
+                fragment.refusal += text_of(part.get("refusal"))
+            elif isinstance(part.get("text"), str):
+                fragment.text += part["text"]
+
+
+def _nested_text(part: dict[str, Any]) -> str:
+    for key in ("thinking", "reasoning", "summary", "content", "text"):
+        inner = part.get(key)
+        if isinstance(inner, str):
+            return inner
+        if isinstance(inner, list):
+            pieces = (
+                i if isinstance(i, str) else text_of(i.get("text"))
+                for i in inner
+                if isinstance(i, (str, dict))
+            )
+            return "".join(pieces)
+    return ""
