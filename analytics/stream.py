@@ -7,7 +7,6 @@ who it was and what the transport itself counted.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +16,6 @@ from analytics.outcome import LOST, NO_BODY, Transport, Verdict, facts_of, judge
 from analytics.request import NOTHING, RequestRead, header, read_request
 from ingest.records import AnyRecord, Closed, Lost, Opened, Request, ResponseHead
 
-STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 MAX_HOLES = 64
 """A stream keeps no more holes than this apart; further ones widen the last."""
 
@@ -72,6 +70,8 @@ class OpenStream:
     request: RequestRead = NOTHING
     response: ResponseHead | None = None
     decoder: StreamDecoder | None = None
+    pending: list[tuple[int, bytes]] = field(default_factory=list)
+    """Frames that are still to be decoded, none from behind a hole."""
     broken: bool = False
     """It has a hole: nothing more is decoded."""
     holes: list[Hole] = field(default_factory=list)
@@ -88,7 +88,11 @@ class OpenStream:
     """Offset of the oldest entry with a record that no checkpoint holds, -1 when there is none."""
     held_since_ns: int = 0
     held_bytes: int = 0
-    checkpointed: bool = False
+
+    @property
+    def event_count(self) -> int:
+        """What it has in memory: events, and frames that are still to be decoded."""
+        return len(self.pending) + (len(self.decoder.events) if self.decoder is not None else 0)
 
     def read_opened(self, record: Opened) -> None:
         self.opened = record
@@ -101,10 +105,9 @@ class OpenStream:
                 record.body, truncated=record.truncated, path=opened.path, headers=dict(opened.headers)
             )
 
-    def begin_body(self, response: ResponseHead | None, *, capture_content: bool) -> StreamDecoder:
-        """The response's head is known: make the decoder of its body."""
-        opened = self.opened
-        self.response = response
+    def begin_body(self, *, capture_content: bool) -> StreamDecoder:
+        """Make the decoder of the body, from all that is known before it."""
+        opened, response = self.opened, self.response
         headers = response.headers if response is not None else []
         exchange = Exchange(
             method=opened.method if opened is not None else "POST",
@@ -156,7 +159,7 @@ class OpenStream:
         capture = self.captures(capture_content)
         decoder = self.decoder
         if decoder is None and self.opened is not None:
-            decoder = self.begin_body(self.response, capture_content=capture_content)
+            decoder = self.begin_body(capture_content=capture_content)
         verdict = LOST
         if not lost and closed is not None:
             if decoder is not None:

@@ -1,0 +1,73 @@
+"""What no honest tap writes: records whose ids or numbers must not get further. No I/O, no clock.
+
+A log can be written by anybody who reaches the broker. A record that is one by its shape may still name a stream by something
+that is no UUID, or count beyond what a column holds; it is refused here, before it can stop the consumer in the store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ingest.records import Alive, AnyRecord, Closed, Frames, Lost, Opened
+
+STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+MAX_NS = 2**61
+"""No honest time, length or count is larger."""
+
+
+def stream_of(record: AnyRecord) -> str | None:
+    """The stream that a record names, None if it names none by a proper id."""
+    stream = None if isinstance(record, Alive) else record.stream
+    return stream if stream is not None and STREAM_ID.fullmatch(stream) else None
+
+
+def unsound(record: AnyRecord) -> str | None:
+    """Why no honest tap wrote this record, None if it may have. Times within frames are left to `unsound_frames`."""
+    if isinstance(record, Alive):
+        numbers: tuple[int | None, ...] = (
+            record.wall_ns,
+            record.mono_ns,
+            record.started_wall_ns,
+            record.tap_worker,
+        )
+        return None if _within(numbers) else "bad_numbers"
+    if not STREAM_ID.fullmatch(record.stream):
+        return "bad_stream_id"
+    numbers = (record.seq,)
+    if isinstance(record, Opened):
+        numbers += (
+            record.wall_ns,
+            record.mono_ns,
+            record.tap_worker,
+            record.server_port,
+            -record.client_start_ns,
+        )
+        if record.server_port > 65535 or not 0 <= record.trace_flags <= 255 or record.seq != 0:
+            return "bad_numbers"
+    elif isinstance(record, Closed):
+        numbers += (record.end_ns, record.connected_ns, record.request_sent_ns, record.request_bytes)
+        numbers += (record.response_bytes, record.delivered_bytes, record.client_drain_ns)
+        if record.client_left_ns is not None and not -MAX_NS < record.client_left_ns < MAX_NS:
+            return "bad_numbers"
+    elif isinstance(record, Lost):
+        numbers += (record.last_seq - record.seq, record.last_seq, record.at_wall_ns, record.bytes)
+    return None if _within(numbers) else "bad_numbers"
+
+
+def unsound_frames(record: Frames, before_ns: int) -> str | None:
+    """The same for the numbers of frames: times never go back, neither within the record nor behind `before_ns`."""
+    response = record.response
+    if response is not None and not (100 <= response.status <= 999 and 0 <= response.headers_ns < MAX_NS):
+        return "bad_numbers"
+    if not 0 <= record.uncaptured_bytes < MAX_NS:
+        return "bad_numbers"
+    for at_ns, _ in record.frames:
+        if at_ns < before_ns:
+            return "bad_times"
+        before_ns = at_ns
+    return None if before_ns < MAX_NS else "bad_times"
+
+
+def _within(numbers: Iterable[int | None]) -> bool:
+    return all(n is None or 0 <= n < MAX_NS for n in numbers)
