@@ -489,6 +489,36 @@ WORKLOADS = [
         [],
     ),
     Workload(
+        "cloudflare_run",
+        "cloudflare_run",
+        "/client/v4/accounts/x/ai/run/@cf/meta/llama-3.1-8b-instruct",
+        "text/event-stream",
+        [],
+        lambda n, text: sse({"response": text, "p": _padding()}),
+        [sse({"response": "", "usage": USAGE}), sse("[DONE]")],
+    ),
+    Workload(
+        "watsonx_generate",
+        "watsonx_generate",
+        "/ml/v1/text/generation_stream",
+        "text/event-stream",
+        [],
+        lambda n, text: sse(
+            {
+                "model_id": "ibm/granite",
+                "results": [
+                    {
+                        "generated_text": text,
+                        "generated_token_count": n + 1,
+                        "input_token_count": 0,
+                        "stop_reason": "not_finished",
+                    }
+                ],
+            }
+        ),
+        [sse({"model_id": "ibm/granite", "results": [{"generated_text": "", "stop_reason": "eos_token"}]})],
+    ),
+    Workload(
         "unknown",
         "unknown",
         "/mcp",
