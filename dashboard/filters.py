@@ -112,7 +112,7 @@ def _choices() -> dict[str, list[str]]:
         chosen = selection()
         coarse = chosen.since.replace(second=0)  # so that the answer is shared for a while
         return overview.choices(
-            source.ask, Selection(since=coarse, until=coarse + chosen.length + timedelta(minutes=2))
+            source.ask_seldom, Selection(since=coarse, until=coarse + chosen.length + timedelta(minutes=2))
         )
     except source.AskError:
         return {}  # the page itself says what is wrong

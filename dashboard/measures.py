@@ -1,7 +1,7 @@
 """What each number means, in one or two sentences: the help text beside it. docs/metrics.md has the long form.
 
-Column comments of the database win over the words here, so that the page says what the store says; these stand in for
-databases without comments, and for what is computed here over many streams.
+These speak of many streams. What a single column means is said by the database's own comments (`queries.catalog`), where
+single streams and tables are shown.
 """
 
 from __future__ import annotations

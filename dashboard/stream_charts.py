@@ -79,7 +79,7 @@ def waterfall(phases: Sequence[Phase], axis: Axis) -> alt.LayerChart | alt.Facet
     return alt.layer(bars, ticks, text).properties(height=26 * len(phases) + 40)
 
 
-def event_marks(events: pl.DataFrame, axis: Axis, stall_ns: float) -> alt.LayerChart | alt.FacetChart:
+def event_marks(events: pl.DataFrame, axis: Axis, stall_ns: float | None) -> alt.LayerChart | alt.FacetChart:
     """Each event as a mark in the row of its kind; stalls as bands behind them."""
     frame = events.with_columns(
         (pl.col("at_ns") / axis.divisor).alias("at"),
@@ -103,12 +103,13 @@ def event_marks(events: pl.DataFrame, axis: Axis, stall_ns: float) -> alt.LayerC
                      "event_name:N", "finish_reason:N"],
         )
     )  # fmt: skip
-    return alt.layer(stall_bands(events, axis, stall_ns), marks).properties(height=26 * len(kinds) + 45)
+    bands = [stall_bands(events, axis, stall_ns)] if stall_ns is not None else []
+    return alt.layer(*bands, marks).properties(height=26 * len(kinds) + 45)
 
 
 def stall_bands(events: pl.DataFrame, axis: Axis, stall_ns: float) -> alt.Chart:
-    """A band for each gap above the limit."""
-    stalls = events.filter(pl.col("gap_ns") > stall_ns).select(
+    """A band for each gap that is a stall."""
+    stalls = events.filter(pl.col("gap_ns") >= stall_ns).select(
         ((pl.col("at_ns") - pl.col("gap_ns")) / axis.divisor).alias("from"),
         (pl.col("at_ns") / axis.divisor).alias("to"),
         pl.col("gap_ns").map_elements(units.duration, return_dtype=pl.String).alias("stall"),
@@ -152,8 +153,8 @@ def arrived(events: pl.DataFrame, axis: Axis, what: str) -> alt.Chart:
     return chart
 
 
-def gaps(events: pl.DataFrame, axis: Axis, stall_ns: float) -> alt.LayerChart | alt.FacetChart:
-    """The gap before each output event, on a log axis, and the line above which it is a stall.
+def gaps(events: pl.DataFrame, axis: Axis, stall_ns: float | None) -> alt.LayerChart | alt.FacetChart:
+    """The gap before each output event, on a log axis, and a line at the shortest stall.
 
     A gap of 0 means that two events came in one read: a log axis has no place for it.
     """
@@ -182,9 +183,11 @@ def gaps(events: pl.DataFrame, axis: Axis, stall_ns: float) -> alt.LayerChart | 
             tooltip=["seq:Q", "kind:N", "gap:N"],
         )
     )
+    if stall_ns is None:
+        return alt.layer(points).properties(height=190, title=_heading("gap before each output event, ms"))
     limit = (
         alt.Chart(pl.DataFrame({"stall": [stall_ns / 1e6]}))
         .mark_rule(strokeDash=[4, 4], color=STALL_COLOR)
-        .encode(y="stall:Q", tooltip=alt.Tooltip("stall:Q", title="stall above, ms"))
+        .encode(y="stall:Q", tooltip=alt.Tooltip("stall:Q", title="shortest stall, ms"))
     )
     return alt.layer(points, limit).properties(height=190, title=_heading("gap before each output event, ms"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from dashboard.queries import Ask
-from dashboard.queries.overview import SUMMARY
+from dashboard.queries.overview import SPREAD, SUMMARY
 from dashboard.queries.selection import IS_ERROR, Selection
 
 SAMPLE = 4000
@@ -23,6 +23,6 @@ def sample(ask: Ask, selection: Selection) -> pl.DataFrame:
 def summary(ask: Ask, selection: Selection) -> dict[str, float | None]:
     """The numbers of `overview.SUMMARY`, over all streams of the selection."""
     found: dict[str, float | None] = ask(
-        f"SELECT {SUMMARY} FROM streams WHERE {selection.where()}"
+        f"SELECT {SPREAD} FROM (SELECT {SUMMARY} FROM streams WHERE {selection.where()})"
     ).to_dicts()[0]
     return found

@@ -82,30 +82,35 @@ def one_open(ask: Ask, stream_id: UUID) -> dict[str, object] | None:
     return rows[0] if rows else None
 
 
+LONGEST_GAPS = 300
+"""Events after one of a stream's longest gaps are always taken, so that no stall is sampled away."""
+
+
 def events(ask: Ask, stream_id: UUID, *, most: int = 4000) -> tuple[pl.DataFrame, int]:
     """The events of a stream in order, with running sums of chars and tokens, and how many there are.
 
-    Over `most`, every n-th is taken, besides all that are no output or follow a long gap; the sums are over all.
+    Over `most`, every n-th is taken, besides all that are no output or follow one of the longest gaps; the sums are over all.
     Columns: `seq, read_seq, at_ns, kind, event_name, choice, chars, tokens, bytes, finish_reason, gap_ns` (since the
     output event before it in the same choice), `chars_sum, tokens_sum, bytes_sum`.
     """
-    total = int(ask(f"SELECT count(*) AS n FROM events WHERE stream_id = '{stream_id}'::UUID")["n"][0])
-    every = max(1, -(-total // most))
     frame = ask(f"""
         WITH e AS (
-            SELECT seq, read_seq, at_ns, kind, event_name, choice, chars, tokens, bytes, finish_reason,
-                kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio') AS is_output
-            FROM events WHERE stream_id = '{stream_id}'::UUID),
-        s AS (
-            SELECT *, CASE WHEN is_output THEN at_ns - lag(at_ns) OVER (PARTITION BY is_output, choice ORDER BY seq)
-                END AS gap_ns,
-                sum(coalesce(chars, 0)) OVER (ORDER BY seq)::BIGINT AS chars_sum,
-                sum(coalesce(tokens, 0)) OVER (ORDER BY seq)::BIGINT AS tokens_sum,
-                sum(coalesce(bytes, 0)) OVER (ORDER BY seq)::BIGINT AS bytes_sum
-            FROM e)
-        SELECT * FROM s WHERE seq % {every:d} = 0 OR NOT is_output OR gap_ns > 500000000 ORDER BY seq
-        LIMIT {most * 2:d}""")
-    return frame, total
+                SELECT seq, read_seq, at_ns, kind, event_name, choice, chars, tokens, bytes, finish_reason,
+                    kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio') AS is_output
+                FROM events WHERE stream_id = '{stream_id}'::UUID),
+            s AS (
+                SELECT *, count(*) OVER () AS total,
+                    CASE WHEN is_output
+                        THEN at_ns - lag(at_ns) OVER (PARTITION BY is_output, choice ORDER BY seq) END AS gap_ns,
+                    sum(coalesce(chars, 0)) OVER (ORDER BY seq)::BIGINT AS chars_sum,
+                    sum(coalesce(tokens, 0)) OVER (ORDER BY seq)::BIGINT AS tokens_sum,
+                    sum(coalesce(bytes, 0)) OVER (ORDER BY seq)::BIGINT AS bytes_sum
+                FROM e),
+            ranked AS (SELECT *, row_number() OVER (ORDER BY gap_ns DESC NULLS LAST, seq) AS gap_rank FROM s)
+        SELECT * EXCLUDE (gap_rank, is_output) FROM ranked
+        WHERE seq % ceil(total / {most:d})::BIGINT = 0 OR NOT is_output OR gap_rank <= {LONGEST_GAPS}
+        ORDER BY seq LIMIT {most * 2:d}""")
+    return frame.drop("total"), int(frame["total"][0]) if frame.height else 0
 
 
 def usage_reports(ask: Ask, stream_id: UUID) -> pl.DataFrame:

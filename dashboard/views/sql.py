@@ -11,6 +11,7 @@ import streamlit as st
 
 from dashboard import charts, filters, frame, source, tables, units
 from dashboard.cookbook import COOKBOOK
+from dashboard.queries import catalog
 
 MOST_ROWS = 10_000
 TIMEOUT_S = 20.0
@@ -54,6 +55,21 @@ def show(sql: str, answer: pl.DataFrame, took_s: float) -> None:
             icon=":material/download:", on_click="ignore",
         )  # fmt: skip
     drawing(answer)
+
+
+def catalogue() -> None:
+    """What can be asked for, and what it means."""
+    try:
+        found = catalog.columns(source.ask_seldom)
+    except source.AskError as error:
+        st.error(str(error), icon=":material/error:")
+        return
+    chosen = st.selectbox(
+        "Table or view", found["table_name"].unique(maintain_order=True).to_list(), key="table"
+    )
+    tables.plain(
+        found.filter(pl.col("table_name") == chosen).drop("table_name"), key="columns", zone=filters.zone()
+    )
 
 
 def as_csv(answer: pl.DataFrame) -> bytes:
@@ -137,3 +153,7 @@ if asked and written.strip():
 kept = st.session_state.get("answer")
 if kept:
     show(*kept)
+known = st.expander("Tables and columns", icon=":material/schema:", on_change="rerun")
+if known.open:
+    with known:
+        catalogue()

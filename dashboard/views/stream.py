@@ -11,11 +11,9 @@ import streamlit as st
 from dashboard import charts, filters, frame, source, stream_charts, units
 from dashboard.measures import described
 from dashboard.phases import phases
-from dashboard.queries import streams
+from dashboard.queries import catalog, streams
 from dashboard.queries.selection import Selection
 
-STALL_FLOOR_NS = 500_000_000
-STALL_FACTOR = 5.0
 Row = dict[str, Any]
 
 
@@ -36,7 +34,7 @@ def body(_: Selection) -> None:
     running = streams.one_open(source.ask, stream_id)
     if running is not None:
         st.info("This stream still runs: its page fills when it ends.", icon=":material/timelapse:")
-        raw(running)
+        raw(running, "open_streams")
         return
     st.warning(
         "No such stream. It may be older than what is kept (`--retain-streams`).", icon=":material/warning:"
@@ -56,7 +54,7 @@ def finished(stream_id: UUID, row: Row) -> None:
     said_by_server(stream_id, row)
     text(row)
     with st.expander("The whole row of `streams`"):
-        raw(row)
+        raw(row, "streams")
 
 
 def headline(row: Row) -> None:
@@ -111,14 +109,13 @@ def pictures(row: Row, events: pl.DataFrame, total: int) -> None:
             "No events are stored of this stream: it had none, or they are older than `--retain-events`."
         )
         return
-    median = row["icl_p50_ns"] or 0
-    stall_ns = max(STALL_FLOOR_NS, STALL_FACTOR * median)
+    stall_ns = shortest_stall_ns(events, row["stall_count"])
     with st.container(border=True):
         st.markdown("**Events**", help=described("stall", more="Stalls are the shaded bands."))
         if len(events) < total:
             st.caption(
                 f"{units.count(len(events))} of {units.count(total)} events drawn: every n-th, and all that are no output or "
-                "follow a gap over 500 ms. The sums are over all."
+                "follow one of the longest gaps. The sums are over all."
             )
         charts.draw(
             stream_charts.event_marks(events, axis, stall_ns), "Each event on the time axis", key="marks"
@@ -127,6 +124,13 @@ def pictures(row: Row, events: pl.DataFrame, total: int) -> None:
         charts.draw(stream_charts.arrived(events, axis, what), f"{what} arrived by when", key="arrived")
         if events["gap_ns"].drop_nulls().len():
             charts.draw(stream_charts.gaps(events, axis, stall_ns), "Gaps between output events", key="gaps")
+
+
+def shortest_stall_ns(events: pl.DataFrame, stalls: int | None) -> float | None:
+    """A stream's stalls are its longest gaps, and analytics has counted them: so the shortest one is known without the
+    settings that made it a stall. None without stalls."""
+    longest = events["gap_ns"].drop_nulls().sort(descending=True)
+    return float(longest[stalls - 1]) if stalls and stalls <= len(longest) else None
 
 
 def facts(row: Row) -> None:
@@ -234,9 +238,16 @@ def text(row: Row) -> None:
             st.code(value, language=None, wrap_lines=True, height=300)
 
 
-def raw(row: Row) -> None:
+def raw(row: Row, of: str) -> None:
+    meanings = catalog.meanings(source.ask_seldom, of)
     st.dataframe(
-        pl.DataFrame({"column": list(row), "value": [None if v is None else str(v) for v in row.values()]}),
+        pl.DataFrame(
+            {
+                "column": list(row),
+                "value": [None if v is None else str(v) for v in row.values()],
+                "meaning": [meanings.get(name, "") for name in row],
+            }
+        ),
         hide_index=True,
         placeholder="NULL",
         key="raw",

@@ -12,7 +12,6 @@ import contextlib
 import json
 import math
 import random
-import re
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -137,7 +136,8 @@ def fill(
     connection: duckdb.DuckDBPyConnection, *, streams: int, until: datetime, hours: float, seed: int = 1
 ) -> None:
     """Create the tables and put `streams` streams into the hours before `until`, and a few that still run."""
-    connection.execute(re.sub(r"\bat TIMESTAMPTZ", '"at" TIMESTAMPTZ', SCHEMA.read_text()))
+    connection.execute(SCHEMA.read_text())
+    connection.execute(SCHEMA.with_name("comments.sql").read_text())
     if not streams:
         return
     dice = random.Random(seed)
@@ -147,14 +147,14 @@ def fill(
         row, own = one_stream(dice, until - timedelta(seconds=age_s))
         rows.append(row)
         events += own
-    _insert(connection, "streams", rows)
-    _insert(connection, "events", events)
-    _insert(connection, "usage_reports", [
+    insert(connection, "streams", rows)
+    insert(connection, "events", events)
+    insert(connection, "usage_reports", [
         {"stream_id": r["stream_id"], "seq": r["event_count"], "at_ns": r["terminator_ns"], "input_tokens": r["input_tokens"],
          "output_tokens": r["output_tokens"], "raw": json.dumps({"prompt_tokens": r["input_tokens"], "completion_tokens": r["output_tokens"]})}
         for r in rows if r.get("output_tokens")
     ])  # fmt: skip
-    _insert(connection, "open_streams", [
+    insert(connection, "open_streams", [
         {"stream_id": uuid.UUID(int=dice.getrandbits(128), version=4), "gateway": dice.choice(GATEWAYS), "tap": "tap-1",
          "client_id": dice.choice(CLIENTS), "dialect": "openai_chat", "operation": "chat", "path": "/v1/chat/completions",
          "request_model": dice.choice(list(MODELS)), "trace_id": f"{dice.getrandbits(128):032x}",
@@ -163,13 +163,13 @@ def fill(
          "output_event_count": 38 * i, "output_tokens": 40 * i or None, "response_bytes": 9000 * i, "updated_at": until}
         for i in range(4)
     ])  # fmt: skip
-    _insert(connection, "log_positions", [
+    insert(connection, "log_positions", [
         {"log_id": "0b0e", "partition": "w0", "high": 123_456, "low": 123_400, "open_stream_ids": [], "owner": "test", "version": 7,
          "updated_at": until}
     ])  # fmt: skip
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]]) -> None:
+def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]]) -> None:
     columns = sorted({key for row in rows for key in row})
     plain = [{c: str(v) if isinstance(v := row.get(c), uuid.UUID) else v for c in columns} for row in rows]
     frame = pl.DataFrame(plain, infer_schema_length=None)

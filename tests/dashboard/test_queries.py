@@ -1,0 +1,205 @@
+"""What the SQL must not get wrong: escaping, the split of periods, unknowns, peaks, sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import duckdb
+import polars as pl
+import pytest
+
+from dashboard.queries import errors, latency, overview, streams, throughput, traces
+from dashboard.queries.selection import Selection, literal
+from tests.dashboard.river import SCHEMA, insert
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SLO = {"slo_ttft_s": 1.0, "slo_itl_s": 0.05}
+HOUR = Selection(since=NOON, until=NOON + timedelta(hours=1))
+MS = 1_000_000
+
+
+@pytest.fixture
+def store() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(SCHEMA.read_text())
+        yield connection
+
+
+def ask_of(connection: duckdb.DuckDBPyConnection) -> Any:
+    return lambda sql: connection.execute(sql).pl()
+
+
+def put(connection: duckdb.DuckDBPyConnection, *rows: dict[str, Any]) -> None:
+    filled = [
+        {"stream_id": UUID(int=i + 1), "started_at": NOON, "outcome": "ok", "request_model": "m", **row}
+        for i, row in enumerate(rows)
+    ]
+    insert(connection, "streams", filled)
+
+
+@pytest.mark.parametrize("name", ["o'brien", "'; DROP TABLE streams; --", "a\\'b", "näme", "", "x\x00y"])
+def test_a_name_is_a_value_whatever_it_holds(name: str, store: duckdb.DuckDBPyConnection) -> None:
+    row = store.execute(f"SELECT {literal(name)}").fetchone()
+    assert row == (name.replace("\x00", ""),)
+    chosen = Selection(
+        since=NOON, until=NOON + timedelta(hours=1), models=(name,), gateways=(name,), clients=(name,)
+    )
+    assert overview.active_streams(ask_of(store), chosen) == 0
+
+
+def test_a_stream_belongs_to_the_period_of_its_start(store: duckdb.DuckDBPyConnection) -> None:
+    put(
+        store,
+        {"started_at": NOON - timedelta(hours=1, microseconds=1)},
+        {"started_at": NOON - timedelta(hours=1)},
+        {"started_at": NOON - timedelta(microseconds=1)},
+        {"started_at": NOON},
+        {"started_at": NOON + timedelta(hours=1) - timedelta(microseconds=1)},
+        {"started_at": NOON + timedelta(hours=1)},
+    )
+    both = overview.summary_now_and_before(ask_of(store), HOUR, **SLO)
+    assert (both["now"]["requests"], both["before"]["requests"]) == (2, 2)
+
+
+def test_aborts_and_losses_are_no_errors_and_not_in_the_rate(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, {}, {}, {}, {"outcome": "http_error"}, {"outcome": "client_abort"}, {"outcome": "tap_lost"})
+    now = overview.summary_now_and_before(ask_of(store), HOUR, **SLO)["now"]
+    assert (now["errors"], now["aborts"], now["lost"], now["error_rate"]) == (1, 1, 1, 0.25)
+
+
+def test_a_rate_of_nothing_is_unknown(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, {"outcome": "client_abort"})
+    assert overview.summary_now_and_before(ask_of(store), HOUR, **SLO)["now"]["error_rate"] is None
+
+
+def test_goodput_counts_a_missing_metric_as_a_miss(store: duckdb.DuckDBPyConnection) -> None:
+    put(
+        store,
+        {"ttft_ns": 1000 * MS, "itl_ns": 50.0 * MS},
+        {"ttft_ns": 1001 * MS, "itl_ns": 50.0 * MS},
+        {"ttft_ns": 10 * MS, "itl_ns": 51.0 * MS},
+        {"ttft_ns": 10 * MS, "itl_ns": None},
+        {"ttft_ns": None, "itl_ns": 1.0},
+    )
+    assert overview.summary_now_and_before(ask_of(store), HOUR, **SLO)["now"]["good"] == 1
+
+
+def test_the_busiest_have_lines_of_their_own_and_the_rest_is_others(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, *({"request_model": f"m{i}"} for i in range(5) for _ in range(5 - i)))
+    found = overview.timeline_by(ask_of(store), HOUR, "model", most=2)
+    assert dict(found.select("name", "requests").iter_rows()) == {"m0": 5, "m1": 4, "others": 6}
+
+
+def test_what_changed_needs_streams_on_both_sides(store: duckdb.DuckDBPyConnection) -> None:
+    early = NOON - timedelta(minutes=30)
+    put(
+        store,
+        *({"request_model": "slower", "ttft_ns": 100 * MS, "started_at": early} for _ in range(5)),
+        *({"request_model": "slower", "ttft_ns": 300 * MS} for _ in range(5)),
+        *({"request_model": "new", "ttft_ns": 300 * MS} for _ in range(9)),
+    )
+    found = overview.moved_most(ask_of(store), HOUR).filter(pl.col("dimension") == "model")
+    assert found["name"].to_list() == ["slower"]
+    assert found["ttft_change"][0] == pytest.approx(2.0)
+
+
+def test_concurrency_is_the_peak_of_each_point_of_time(store: duckdb.DuckDBPyConnection) -> None:
+    minute = timedelta(minutes=1)
+    put(
+        store,
+        {"started_at": NOON - minute, "end_ns": 150_000 * MS},  # -1:00 … 1:30
+        {"started_at": NOON + timedelta(seconds=30), "end_ns": 40_000 * MS},  # 0:30 … 1:10
+        {"started_at": NOON + timedelta(seconds=70), "end_ns": 1_000 * MS},  # begins as the second ends
+        {"started_at": NOON - 2 * minute, "end_ns": 1_000 * MS},
+    )
+    found = throughput.concurrency(ask_of(store), HOUR)
+    assert dict(found.with_columns((pl.col("at") - NOON).dt.total_seconds()).iter_rows()) == {0: 2, 60: 3}
+
+
+def test_a_distribution_adds_up_and_ends_at_one(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, *({"ttft_ns": i * MS} for i in range(1, 101)), {"ttft_ns": None})
+    found = latency.distribution(ask_of(store), HOUR, "ttft_ns", "model")
+    assert found["n"].sum() == 100
+    assert found["share"].sum() == pytest.approx(1)
+    assert found["cumulated"].to_list() == sorted(found["cumulated"])
+    assert found["cumulated"][-1] == 1
+    below = found.filter(pl.col("high_ns") <= 50 * MS)["cumulated"].max()
+    assert below == pytest.approx(0.5, abs=0.12)
+
+
+def test_a_long_stream_is_sampled_but_its_sums_and_stalls_are_whole(store: duckdb.DuckDBPyConnection) -> None:
+    stream_id = UUID(int=5)
+    store.execute(f"""
+        INSERT INTO events BY NAME SELECT '{stream_id}'::UUID AS stream_id, i AS seq, i AS read_seq,
+            i * {MS} + CASE WHEN i > 7777 THEN {900 * MS} ELSE 0 END AS at_ns, 'text' AS kind, 0 AS choice, 2 AS chars,
+            10 AS bytes FROM range(100000) AS t(i)""")
+    found, total = streams.events(ask_of(store), stream_id, most=1000)
+    assert total == 100_000
+    assert 1000 <= found.height <= 2000
+    assert found["chars_sum"].max() == 2 * (found["seq"].max() + 1)  # type: ignore[operator]
+    assert found["seq"].max() >= 99_900  # type: ignore[operator]
+    assert found["gap_ns"].max() == 901 * MS
+    assert found["tokens_sum"].max() == 0
+
+
+def test_a_gap_is_within_one_choice_and_between_outputs(store: duckdb.DuckDBPyConnection) -> None:
+    own = {"stream_id": UUID(int=1), "bytes": 1}
+    kinds = [
+        ("start", None, 1),
+        ("text", 0, 10),
+        ("text", 1, 12),
+        ("ping", None, 15),
+        ("text", 0, 20),
+        ("text", 1, 40),
+    ]
+    insert(store, "events", [
+        {**own, "seq": i, "read_seq": i, "at_ns": at * MS, "kind": kind, "choice": choice}
+        for i, (kind, choice, at) in enumerate(kinds)
+    ])  # fmt: skip
+    found, _ = streams.events(ask_of(store), UUID(int=1))
+    assert found["gap_ns"].to_list() == [None, None, None, None, 10 * MS, 28 * MS]
+
+
+def test_waste_is_what_came_and_was_not_delivered(store: duckdb.DuckDBPyConnection) -> None:
+    put(
+        store,
+        {
+            "outcome": "client_abort",
+            "response_bytes": 900,
+            "delivered_bytes": 500,
+            "output_tokens": 7,
+            "ttft_ns": 1,
+        },
+        {"outcome": "client_abort", "response_bytes": None, "delivered_bytes": None},
+        {"response_bytes": 900, "delivered_bytes": 100},
+    )
+    left = errors.left_behind(ask_of(store), HOUR)
+    assert (left["aborts"], left["undelivered_bytes"], left["output_tokens"], left["before_output"]) == (
+        2,
+        400,
+        7,
+        1,
+    )
+
+
+def test_spans_of_a_trace_are_found_in_any_case(store: duckdb.DuckDBPyConnection) -> None:
+    trace = "ab" * 16
+    insert(store, "spans", [
+        {"trace_id": trace, "span_id": f"{i:016x}", "parent_span_id": f"{0:016x}" if i else None, "name": f"s{i}",
+         "kind": "internal", "started_at": NOON + timedelta(milliseconds=i), "start_ns": i * MS, "duration_ns": 5 * MS,
+         "status": "error" if i else "ok"}
+        for i in range(3)
+    ])  # fmt: skip
+    found = traces.spans(ask_of(store), trace.upper())
+    assert found["offset_ns"].to_list() == [0, MS, 2 * MS]
+    listed = traces.latest(ask_of(store), HOUR, text="S1").to_dicts()[0]
+    assert (listed["spans"], listed["errors"], listed["duration_ns"]) == (1, 1, 5 * MS)
+
+
+@pytest.mark.parametrize(("length", "bucket_s"), [(60, 1), (3600, 60), (86_400, 1800), (30 * 86_400, 43_200)])
+def test_a_line_has_about_sixty_points(length: int, bucket_s: int) -> None:
+    assert Selection(since=NOON, until=NOON + timedelta(seconds=length)).bucket_s == bucket_s
