@@ -5,8 +5,8 @@ Rules that this file and `analytics.partition` keep:
 1. A record is known by (stream, seq). The records of one stream come in order within one partition; duplicates, of one
    record or of whole sequences, are dropped. A seq that is jumped over is a hole, and a hole ends in `tap_lost`.
 2. A stream ends by its `Closed`; or, as `tap_lost`, when its incarnation is superseded, silent (`analytics.liveness`) or
-   has said that it stopped. Silence of the stream itself never ends it. One whose `Opened` is missing ends when nothing
-   has come of it for `lost_after_ns` of log time.
+   has said that it stopped. Silence of the stream itself never ends it, unless it has a hole: then it is lost anyway, its
+   `Closed` may be lost too, and it ends when nothing has come of it for `lost_after_ns` of log time.
 3. A stream that has ended is remembered, so that late duplicates do not raise it again: the newest `remember` per
    partition from here, and those that `recall` was told of (from the table) after a restart.
 4. `position` says what a restart needs: `high` (all before it is read), `low` (the oldest entry that holds a record of

@@ -85,7 +85,9 @@ class Partition:
         self._out = outbox
         self._lost_after_ns = lost_after_ns
         self._by_incarnation: dict[str, dict[str, OpenStream]] = {}
-        self._orphans: dict[str, OpenStream] = {}  # their Opened is missing
+        self._doomed: dict[
+            str, OpenStream
+        ] = {}  # have a hole: lost for sure, and their `Closed` may be in it
         self._finished: dict[str, None] = {}  # ids, the newest last
         self._wall_ns = 0
         self._scanned_ns = 0
@@ -188,7 +190,7 @@ class Partition:
             stream = self._admit(offset, record)
             if stream is None:
                 return
-            stream.add_hole(Hole(record.seq, record.last_seq, record.cause, record.bytes, record.at_wall_ns))
+            self._break(stream, record.seq, record.last_seq, record.cause, record.bytes, record.at_wall_ns)
         stream.next_seq = record.last_seq + 1
         stream.last_log_ns = self.liveness.now_ns
         self._hold(stream, offset, record, RECORD_BYTES)
@@ -204,8 +206,7 @@ class Partition:
             self._out.counters["duplicate_records"] += 1
             return None
         if record.seq > stream.next_seq:
-            at_wall_ns = stream.started_wall_ns + stream.last_ns
-            stream.add_hole(Hole(stream.next_seq, record.seq - 1, "missing", None, at_wall_ns))
+            self._break(stream, stream.next_seq, record.seq - 1, "missing")
             stream.next_seq = record.seq
             self._out.counters["holes"] += 1
         return stream
@@ -223,14 +224,12 @@ class Partition:
             return None
         stream = OpenStream(stream_id, int(stream_id[:8] + stream_id[9:13], 16) * 1_000_000)
         self.open[stream_id] = stream
-        self._orphans[stream_id] = stream
         self._out.counters["streams_opened"] += 1
         return stream
 
     def _enrol(self, stream: OpenStream, record: Opened) -> None:
         stream.read_opened(record)
         self._wall_ns = max(self._wall_ns, record.wall_ns)
-        self._orphans.pop(stream.stream_id, None)
         self._by_incarnation.setdefault(record.incarnation, {})[stream.stream_id] = stream
         given_up = self.liveness.opened(record)
         if given_up is not None:
@@ -250,7 +249,7 @@ class Partition:
             self._lose_all(record.incarnation)
             self.liveness.forget(record.incarnation)
         limit_ns = self.liveness.now_ns - self._lost_after_ns
-        for stream in [s for s in self._orphans.values() if s.last_log_ns < limit_ns]:
+        for stream in [s for s in self._doomed.values() if s.last_log_ns < limit_ns]:
             self._finish(stream, None)
 
     def lose_open(self) -> None:
@@ -271,7 +270,7 @@ class Partition:
         stream_id = stream.stream_id
         self.decode(stream)
         del self.open[stream_id]
-        self._orphans.pop(stream_id, None)
+        self._doomed.pop(stream_id, None)
         if stream.opened is not None:
             siblings = self._by_incarnation[stream.opened.incarnation]
             del siblings[stream_id]
@@ -311,8 +310,24 @@ class Partition:
         self._out.counters["failures"] += 1
         if stream is not None and not isinstance(record, Alive):
             seq = min(stream.next_seq, record.seq)
-            stream.add_hole(Hole(seq, seq, reason, None, stream.started_wall_ns + stream.last_ns))
+            self._break(stream, seq, seq, reason)
             stream.next_seq = max(stream.next_seq, seq + 1)
+
+    def _break(
+        self,
+        stream: OpenStream,
+        first_seq: int,
+        last_seq: int,
+        cause: str,
+        size: int | None = None,
+        at_wall_ns: int | None = None,
+    ) -> None:
+        """A stream has a hole."""
+        if at_wall_ns is None:
+            at_wall_ns = stream.started_wall_ns + stream.last_ns
+        stream.add_hole(Hole(first_seq, last_seq, cause, size, at_wall_ns))
+        if stream.stream_id in self.open:
+            self._doomed[stream.stream_id] = stream
 
     # -- what the log must keep --------------------------------------------------------------------------------------
 

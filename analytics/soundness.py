@@ -14,6 +14,9 @@ from ingest.records import Alive, AnyRecord, Closed, Frames, Lost, Opened
 STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 MAX_NS = 2**61
 """No honest time, length or count is larger."""
+MAX_SMALL = 2**16
+"""Ports, flags and numbers of workers are smaller."""
+MAX_COUNTERS = 1000
 
 
 def stream_of(record: AnyRecord) -> str | None:
@@ -25,34 +28,33 @@ def stream_of(record: AnyRecord) -> str | None:
 def unsound(record: AnyRecord) -> str | None:
     """Why no honest tap wrote this record, None if it may have. Times within frames are left to `unsound_frames`."""
     if isinstance(record, Alive):
-        numbers: tuple[int | None, ...] = (
-            record.wall_ns,
-            record.mono_ns,
-            record.started_wall_ns,
-            record.tap_worker,
-        )
-        return None if _within(numbers) else "bad_numbers"
+        return _unsound_alive(record)
     if not STREAM_ID.fullmatch(record.stream):
         return "bad_stream_id"
-    numbers = (record.seq,)
+    counts: tuple[int | None, ...] = (record.seq,)
+    times: tuple[int | None, ...] = ()
     if isinstance(record, Opened):
-        numbers += (
-            record.wall_ns,
-            record.mono_ns,
-            record.tap_worker,
-            record.server_port,
-            -record.client_start_ns,
-        )
-        if record.server_port > 65535 or not 0 <= record.trace_flags <= 255 or record.seq != 0:
+        counts += (record.wall_ns, record.mono_ns)
+        times = (record.client_start_ns,)
+        small = record.tap_worker, record.server_port, record.trace_flags
+        if record.seq != 0 or not all(0 <= n < MAX_SMALL for n in small):
             return "bad_numbers"
-    elif isinstance(record, Closed):
-        numbers += (record.end_ns, record.connected_ns, record.request_sent_ns, record.request_bytes)
-        numbers += (record.response_bytes, record.delivered_bytes, record.client_drain_ns)
-        if record.client_left_ns is not None and not -MAX_NS < record.client_left_ns < MAX_NS:
-            return "bad_numbers"
+    elif record.seq == 0 and not isinstance(record, Lost):
+        return "bad_numbers"  # a stream begins with `Opened`
+    if isinstance(record, Closed):
+        counts += (record.end_ns, record.request_bytes, record.response_bytes, record.delivered_bytes)
+        times = (record.connected_ns, record.request_sent_ns, record.client_drain_ns, record.client_left_ns)
     elif isinstance(record, Lost):
-        numbers += (record.last_seq - record.seq, record.last_seq, record.at_wall_ns, record.bytes)
-    return None if _within(numbers) else "bad_numbers"
+        counts += (record.last_seq - record.seq, record.last_seq, record.at_wall_ns, record.bytes)
+    return None if _within(counts, 0) and _within(times, -MAX_NS) else "bad_numbers"
+
+
+def _unsound_alive(record: Alive) -> str | None:
+    counts = (record.wall_ns, record.mono_ns, record.started_wall_ns)
+    small = 0 <= record.tap_worker < MAX_SMALL and len(record.counters) <= MAX_COUNTERS
+    return (
+        None if small and _within(counts, 0) and _within(record.counters.values(), -MAX_NS) else "bad_numbers"
+    )
 
 
 def unsound_frames(record: Frames, before_ns: int) -> str | None:
@@ -69,5 +71,5 @@ def unsound_frames(record: Frames, before_ns: int) -> str | None:
     return None if before_ns < MAX_NS else "bad_times"
 
 
-def _within(numbers: Iterable[int | None]) -> bool:
-    return all(n is None or 0 <= n < MAX_NS for n in numbers)
+def _within(numbers: Iterable[int | None], least: int) -> bool:
+    return all(n is None or least <= n < MAX_NS for n in numbers)

@@ -315,6 +315,13 @@ def test_a_stream_without_its_opened_ends_after_a_minute_of_log_time() -> None:
     assert outcomes(assembler) == {A: "tap_lost"}
 
 
+def test_a_stream_whose_closed_is_lost_ends_while_its_tap_lives_on() -> None:
+    records: list[AnyRecord] = [*whole_stream(A)[:4], Lost(A, 4, 7, "log_full", START_NS, 9), opened(B)]
+    assembler = fed(*records, *(alive(s) for s in range(0, 120, 5)))
+    assert outcomes(assembler) == {A: "tap_lost"}
+    assert assembler.position("w0", 999).open_stream_ids == (B,)
+
+
 def test_records_after_a_verdict_of_death_raise_nothing() -> None:
     records = whole_stream(A)
     assembler = fed(*records[:4], alive(0, incarnation="i2", started_wall_ns=START_NS + 1), *records[4:])
@@ -489,7 +496,7 @@ def test_counts_of_open_things_return_to_zero() -> None:
     assembler.lose_open("w0")
     assert (assembler.open_count, assembler.held_bytes, assembler.open_event_count) == (0, 0, 0)
     part = assembler._partitions["w0"]
-    assert [*part.open, *part._orphans, *part._by_incarnation] == []
+    assert [*part.open, *part._doomed, *part._by_incarnation] == []
 
 
 # -- what no honest tap writes -------------------------------------------------------------------------------------
@@ -507,8 +514,12 @@ def test_counts_of_open_things_return_to_zero() -> None:
         Lost(A, 5, 2, "x", START_NS),
         Lost(A, 0, 2**62, "x", START_NS),
         Frames("x", 0, []),
+        Frames(A, 0, []),
+        Request(A, 0, b"{}", False),
         Frames(A.upper(), 0, []),
         Alive("t", 0, "i", 2**63, 0, 0),
+        Alive("t", 2**31, "i", 0, 0, 0),
+        Alive("t", 0, "i", 0, 0, 0, False, {"records": 2**63}),
     ],
 )
 def test_an_unsound_record_is_set_aside(record: AnyRecord) -> None:
