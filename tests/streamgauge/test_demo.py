@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from streamgauge import demo as demo_module
-from streamgauge.demo import Demo, DemoOptions, demo_command
+from streamgauge import demo_run
+from streamgauge.demo import demo_command
+from streamgauge.demo_run import Demo, DemoOptions
 from streamgauge.simulator.remote import RemoteLedger
 from streamgauge.simulator.server import SimulatorOptions, simulating
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
@@ -63,7 +64,7 @@ def verdict(
 
     ledger = RemoteLedger("http://127.0.0.1:1")
     monkeypatch.setattr(ledger, "rows", lambda: rows)
-    monkeypatch.setattr(demo_module, "Asker", Nothing)
+    monkeypatch.setattr(demo_run, "Asker", Nothing)
     said: list[str] = []
     demo = Demo(DemoOptions(seconds=1), say=said.append)
 
@@ -84,7 +85,7 @@ def test_one_false_measurement_fails_the_demo(monkeypatch: pytest.MonkeyPatch, t
     code, said = verdict(monkeypatch, tmp_path, streams, rows)
     assert code == 1
     assert "r1: output_tokens: simulated 10, measured 11" in said
-    assert "1 measurements are not what was simulated" in said
+    assert "1 measurement is not what was simulated" in said
 
 
 @pytest.mark.parametrize(
@@ -123,8 +124,8 @@ def test_a_data_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 def test_the_simulator_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> None:
     """The demo's own simulator process, beside one that holds the wanted port."""
     with simulating(SimulatorOptions(listen="127.0.0.1:0")) as other:
-        assert demo_module._taken(other.url.removeprefix("http://")) == "address already in use"
-    assert demo_module._taken("127.0.0.1:0") is None
+        assert demo_run.taken(other.url.removeprefix("http://")) == "address already in use"
+    assert demo_run.taken("127.0.0.1:0") is None
 
 
 def test_ctrl_c_stops_every_process_and_removes_the_temporary_folder(tmp_path: Path) -> None:

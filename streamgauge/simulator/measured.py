@@ -1,0 +1,26 @@
+"""What was measured, fetched from the running analytics for the audit."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from analytics.ask import Asker
+from streamgauge.simulator.audit import STREAM_COLUMNS
+
+PAGE_ROWS = 20_000
+
+
+def streams_since(asker: Asker, since: datetime) -> list[dict[str, Any]]:
+    """Every row of `streams` that started since then (the columns that the audit reads). Raises AskError."""
+    found: list[dict[str, Any]] = []
+    while True:
+        page = asker.query(
+            f"SELECT {', '.join(STREAM_COLUMNS)} FROM streams WHERE started_at >= TIMESTAMPTZ '{since.isoformat()}' "
+            f"ORDER BY started_at, stream_id LIMIT {PAGE_ROWS} OFFSET {len(found)}",
+            max_rows=PAGE_ROWS,
+            timeout_s=30,
+        )
+        found += page.to_dicts()
+        if page.height < PAGE_ROWS:
+            return found
