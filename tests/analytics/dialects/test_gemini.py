@@ -112,6 +112,12 @@ def test_partial_arguments_are_joined() -> None:
     assert (tally.output_event_count, tally.content_event_count, tally.tool_call_count) == (4, 3, 1)
 
 
+def test_partial_arguments_are_whole_when_the_call_says_so_not_only_at_the_finish() -> None:
+    call = {"functionCall": {"name": "a", "willContinue": True}}
+    tally = read(DIALECT, events(chunk(call), chunk(piece("$.x", "1")), chunk({"functionCall": {}})))
+    assert tools(tally) == [("", "a", '{"x":"1"}')]
+
+
 def test_partial_calls_in_a_row_are_closed_by_the_next() -> None:
     tally = read(
         DIALECT,

@@ -105,6 +105,12 @@ def test_two_calls_of_the_same_tool_are_two_calls() -> None:
     assert tools(tally) == [("", "t", '{"a":1}'), ("", "t", "{}")]
 
 
+def test_arguments_after_arguments_are_another_call() -> None:
+    arguments = {"type": "tool_call.arguments", "tool": "t", "arguments": {}}
+    tally = read(DIALECT, events({"type": "tool_call.start", "tool": "t"}, arguments, arguments))
+    assert tools(tally) == [("", "t", "{}"), ("", "t", "{}")]
+
+
 def test_arguments_without_a_start_are_a_call_of_their_own() -> None:
     tally = read(DIALECT, events({"type": "tool_call.arguments", "tool": "t", "arguments": {"a": 1}}))
     assert tools(tally) == [("", "t", '{"a":1}')]

@@ -94,6 +94,13 @@ def test_function_call_and_generated_code() -> None:
     assert (code.events.kind, tools(code)) == (["tool_call"], [])
 
 
+def test_calls_of_different_steps_are_apart() -> None:
+    first = step(id="call_1", type="function", function={"name": "f", "arguments": "1"})
+    name, data = step(id="call_2", type="function", function={"name": "g", "arguments": "2"})
+    tally = read(DIALECT, named(first, (name, {**data, "id": "step_2"})))
+    assert tools(tally) == [("call_1", "f", "1"), ("call_2", "g", "2")]
+
+
 @pytest.mark.parametrize(
     ("status", "kind"), [("failed", "server_error"), ("cancelled", "cancelled"), ("expired", "expired")]
 )

@@ -70,6 +70,12 @@ def test_what_cannot_be_joined_is_left_out(late: tuple[str, Any, bool]) -> None:
     assert json.loads(joined(("$.a", "x", False), late)) == {"a": "x"}
 
 
+def test_item_before_the_last_one_is_left_out() -> None:
+    assert json.loads(joined(("$.a[0]", 1, False), ("$.a[1]", 2, False), ("$.a[0]", 3, False))) == {
+        "a": [1, 2]
+    }
+
+
 def leaves(value: Any, path: str = "$") -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [leaf for key, item in value.items() for leaf in leaves(item, f"{path}['{key}']")]

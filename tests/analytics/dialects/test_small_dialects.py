@@ -166,10 +166,9 @@ def test_sglang_repeats_the_text_so_far() -> None:
 
 
 def test_sglang_increments_and_choices() -> None:
-    tally = read(
-        sglang_generate.DIALECT, events(generated("Hel", 1), generated("lo", 2), generated("Yo", 1, index=1))
-    )
-    assert {index: str(choice.text) for index, choice in tally.choices.items()} == {0: "Hello", 1: "Yo"}
+    pieces = [generated(piece, 1) for piece in ("Hel", "lo", "lo!")]
+    tally = read(sglang_generate.DIALECT, events(*pieces, generated("Yo", 1, index=1)))
+    assert {index: str(choice.text) for index, choice in tally.choices.items()} == {0: "Hellolo!", 1: "Yo"}
 
 
 def test_sglang_abort_is_an_error() -> None:

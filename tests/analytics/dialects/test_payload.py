@@ -1,0 +1,77 @@
+"""JSON as servers really write it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analytics.dialects.payload import compact, decode_or_none, json_or_none, repair, text_of
+
+
+class Said(msgspec.Struct):
+    text: str | None = None
+    index: int | None = None
+
+
+DECODER = msgspec.json.Decoder(Said)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b'{"text": "a"}', "a"),
+        (b'\xef\xbb\xbf{"text": "a"}', "a"),
+        (b'{"text": "a", "logprob": -Infinity, "p": NaN}', "a"),
+        (b'{"text": "a\xff"}', "a\ufffd"),
+        (b'{"text": "a\\ud83d"}', "a?"),
+        (b'{"text": "\\ud83d\\ude00"}', "\U0001f600"),
+        (b'{"text": null}', None),
+    ],
+)
+def test_what_a_client_could_read_is_read(data: bytes, text: str | None) -> None:
+    said = decode_or_none(DECODER, data)
+    assert said is not None
+    assert said.text == text
+
+
+def test_number_given_as_a_string_is_taken() -> None:
+    assert decode_or_none(DECODER, b'{"index": "3"}') == Said(index=3)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"text": {}}', b'{"text": "a"} x', b"[" * 100_000, b"\x00"]
+)
+def test_what_is_not_of_the_shape_is_none(data: bytes) -> None:
+    assert decode_or_none(DECODER, data) is None
+
+
+@given(st.binary(max_size=80))
+def test_no_bytes_raise(data: bytes) -> None:
+    decode_or_none(DECODER, data)
+    json_or_none(data)
+    text_of(data)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8")),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+        max_leaves=10,
+    )
+)
+def test_repair_changes_nothing_that_is_whole(value: Any) -> None:
+    data = json.dumps(value).encode()
+    repaired = repair(data)
+    assert repaired is not None
+    assert msgspec.json.decode(repaired) == value == json_or_none(data)
+
+
+def test_text_and_compact() -> None:
+    assert text_of(b"a" * 10_000, limit=5) == "aaaaa"
+    assert compact({"a": [1, None]}) == '{"a":[1,null]}'
+    assert compact(msgspec.Raw(b'{"a" : 1}')) == '{"a" : 1}'
