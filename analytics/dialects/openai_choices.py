@@ -40,7 +40,7 @@ MAX_CHOICES = 4096
 _decode_first = msgspec.json.Decoder(FirstChunk).decode
 _decode_next = msgspec.json.Decoder(Chunk).decode
 
-_PROVIDER_FIELDS = {
+PROVIDER_FIELDS = {
     # a top-level member that only one vendor sends
     "x_groq": "groq",
     "timings": "llama.cpp",
@@ -316,7 +316,7 @@ def _minimax_error(told: Any) -> ErrorSeen | None:
 
 
 def _provider(value: dict[str, Any]) -> str | None:
-    for member, vendor in _PROVIDER_FIELDS.items():
+    for member, vendor in PROVIDER_FIELDS.items():
         if member in value:
             return vendor
     choices = value.get("choices")

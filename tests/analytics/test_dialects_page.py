@@ -1,0 +1,104 @@
+"""docs/dialects.md tells what the code does: its table, its list of providers, and its how-to, which runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analytics import decode as decode_module
+from analytics import dialects
+from analytics.dialects import all_dialects, vendors
+from analytics.dialects.openai_choices import PROVIDER_FIELDS
+from analytics.dialects.shape import Exchange
+from streamgauge.read import Told, read_file
+
+PAGE = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text()
+BY_NAME = {dialect.name: dialect for dialect in all_dialects()}
+
+
+def _rows() -> list[list[str]]:
+    table = PAGE.partition("| system |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def _quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def _providers() -> set[str]:
+    known = {*vendors.HOSTS.values(), *vendors.SERVERS.values(), *PROVIDER_FIELDS.values()}
+    known |= {vendor for _, vendor in (*vendors.HEADERS, *vendors.PATHS)}
+    return known | {dialect.provider for dialect in all_dialects()}
+
+
+def test_every_dialect_is_in_the_table_and_no_other() -> None:
+    assert {_quoted(row[2])[0] for row in _rows()} == {*BY_NAME, "unknown"}
+
+
+@pytest.mark.parametrize("row", _rows(), ids=lambda row: row[0])
+def test_endpoints_are_claimed_by_their_dialect_and_the_provider_is_known(row: list[str]) -> None:
+    _, provider, dialect, endpoints, _, _ = row
+    if _quoted(dialect) == ["unknown"]:
+        return
+    assert _quoted(provider)[0] in _providers()
+    assert _quoted(endpoints)
+    for path in _quoted(endpoints):
+        host = "api.writer.com" if _quoted(dialect) == ["writer_completion"] else ""
+        assert BY_NAME[_quoted(dialect)[0]].claims(Exchange(path=path, host=host)) > 0, path
+
+
+def test_the_list_of_providers_is_current() -> None:
+    lines = [
+        ("by host", set(vendors.HOSTS.values())),
+        ("by response header", {vendor for _, vendor in vendors.HEADERS} | set(vendors.SERVERS.values())),
+        ("by path", {vendor for _, vendor in vendors.PATHS}),
+        ("by field", set(PROVIDER_FIELDS.values()) | {"ollama", "openrouter"}),
+    ]
+    expected = "\n\n".join(
+        f"{how}: {', '.join(f'`{name}`' for name in sorted(names))}" for how, names in lines
+    )
+    found = PAGE.partition("test_dialects_page.py -->\n")[2].partition("\n<!-- end -->")[0]
+    assert " ".join(found.split()) == " ".join(expected.split())
+
+
+def test_a_host_or_a_header_tells_the_vendor() -> None:
+    def vendor(**exchange: Any) -> str | None:
+        return vendors.vendor_of(Exchange(**exchange))
+
+    assert vendor(host="api.groq.com") == "groq"
+    assert vendor(host="my-resource.openai.azure.com") == "azure.ai.openai"
+    assert vendor(host="notgroq.com.evil.example") is None
+    assert vendor(host="10.0.0.1", response_headers={"x-xerotier-worker-id": "w"}) == "xerotier"
+    assert vendor(host="10.0.0.1", response_headers={"server": "llama.cpp"}) == "llama.cpp"
+    assert vendor(path="/openai/deployments/x/chat/completions") == "azure.ai.openai"
+    assert vendor(host="api.groq.com", response_headers={"x-litellm-version": "1"}) == "groq"
+    assert vendor() is None
+
+
+def test_the_how_to_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how_to = PAGE.partition("## Adding a dialect")[2]
+    code, body, sidecar = (
+        re.findall(rf"```{kind}\n(.*?)```", how_to, re.DOTALL)[0] for kind in ("python", "text", "json")
+    )
+    module: dict[str, Any] = {}
+    exec(compile(code, "acme_talk.py", "exec"), module)
+    with_acme = (*all_dialects(), module["DIALECT"])
+    monkeypatch.setattr(dialects, "all_dialects", lambda: with_acme)
+    monkeypatch.setattr(decode_module, "all_dialects", lambda: with_acme)
+    (tmp_path / "talk.sse").write_text(body + "\n")
+    (tmp_path / "talk.json").write_text(sidecar)
+    expected = json.loads(sidecar)["expected"]
+    found = read_file(tmp_path / "talk.sse", Told())
+    assert {key: found[key] for key in expected} == expected
+    assert found["malformed_events"] == 0
+    found = read_file(tmp_path / "talk.sse", Told(path="/elsewhere"))
+    assert found["dialect"] == "acme_talk", "recognised by its events too"
+
+
+def test_the_how_to_is_under_a_page() -> None:
+    words = re.sub(r"```.*?```", "", PAGE.partition("## Adding a dialect")[2], flags=re.DOTALL).split()
+    assert len(words) < 250
