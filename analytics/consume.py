@@ -7,6 +7,7 @@ the tables, the lock. A part that cannot start says why in one line; a store tha
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -29,7 +30,7 @@ from analytics.retention import Retention
 from analytics.serve import Bounds, Server
 from analytics.store import FILE, Fenced, Store, StoreFailed
 from analytics.stream import FinishedStream
-from ingest.log import LogBroken, LogReader
+from ingest.log import LogBroken, LogChanged, LogReader
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +146,16 @@ def _consume(
                 server.sweep()
                 swept_s = time.monotonic()
         consumer.finish()
-    except (StoreFailed, Fenced, LogBroken) as e:
+    except (StoreFailed, Fenced) as e:
         log.error("analytics stops: %s", e)
+        return 1
+    except LogBroken as e:
+        log.error("analytics stops: %s", e)
+        with contextlib.suppress(StoreFailed, Fenced, LogBroken):
+            if isinstance(e, LogChanged):
+                consumer.abandon_log()
+            else:
+                consumer.finish()
         return 1
     finally:
         endpoints.remove(options.data, pid)
@@ -166,6 +175,24 @@ def _reader(options: AnalyzeOptions) -> LogReader:
 
     embedded: LogReader = EmbeddedReader(options.data / "log", "analyze")
     return embedded
+
+
+def _gone(options: AnalyzeOptions) -> Callable[[str], bool]:
+    """Whether a log that is not the one we read cannot be read by anybody any more.
+
+    A Kafka log's id has a slash in it: another one while we read Kafka was deleted and made anew. An embedded log is gone
+    when the folder holds another; while it is there, `ship` may yet bring its streams.
+    """
+
+    def gone(log_id: str) -> bool:
+        if "/" in log_id:
+            return options.kafka is not None
+        try:
+            return (options.data / "log" / "id").read_text().strip() != log_id
+        except OSError:
+            return True
+
+    return gone
 
 
 def _measure_with(

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from analytics.assemble import Assembler
-from analytics.store import Commit, Store, Tap
+from analytics.store import Commit, Store, StoredPosition, Tap
 from analytics.stream import FinishedStream
 from ingest.log import Entry, LogReader
 from ingest.records import pack, unpack
@@ -76,7 +76,12 @@ class Consumer:
         assembler: Assembler,
         measure: Measure,
         pace: Pace | None = None,
+        *,
+        is_gone: Callable[[str], bool] = lambda log_id: False,
     ) -> None:
+        """`is_gone` tells of another log's id whether nobody can read it any more: its open streams end as lost."""
+        self._is_gone = is_gone
+        self._asked_what_is_gone = False
         self._reader = reader
         self._store = store
         self._assembler = assembler
@@ -126,6 +131,9 @@ class Consumer:
     def _take(self, partition: str) -> bool:
         """Own a partition; True when it goes on from a stored position, to which the reader was sent."""
         log_id = self._reader.log_id
+        if not self._asked_what_is_gone:
+            self._asked_what_is_gone = True
+            self._end_what_was_open_in_logs_that_are_gone(log_id)
         stored = self._store.claim(log_id, partition)
         self._heard_s[partition] = time.monotonic()
         if stored is None:
@@ -149,6 +157,41 @@ class Consumer:
             partition, stored.high, len(stored.open_stream_ids), len(kept), entries,
         )  # fmt: skip
         return True
+
+    def _end_what_was_open_in_logs_that_are_gone(self, log_id: str) -> None:
+        for other_id, partition in self._store.other_positions(log_id):
+            if not self._is_gone(other_id):
+                continue
+            stored = self._store.claim(other_id, partition)
+            if stored is None or not stored.open_stream_ids:
+                continue
+            log.warning(
+                "%d streams were open in a log that is gone (%s, partition %s): they are lost",
+                len(stored.open_stream_ids), other_id, partition,
+            )  # fmt: skip
+            ids = list(stored.open_stream_ids)
+            streams = pl.concat([_lost_row(i, int(i[:8] + i[9:13], 16) * 1_000_000, None, None) for i in ids])
+            losses = streams.select(
+                "stream_id", "tap", pl.lit(partition).alias("partition"), cause=pl.lit("log_gone")
+            )
+            losses = losses.with_columns(at=pl.lit(time.time_ns() // 1000).cast(pl.Datetime("us", "UTC")))
+            self._store.commit(
+                Commit(
+                    other_id,
+                    positions={partition: StoredPosition(stored.high, stored.high, ())},
+                    tables={"streams": streams, "losses": losses},
+                    forget=ids,
+                    totals={"streams_rows": len(ids), "streams_lost": len(ids), "losses_rows": len(ids)},
+                )
+            )
+            self._store.disown(other_id, partition)
+
+    def abandon_log(self) -> None:
+        """The log was made anew under us: what was open in it will never end. Commit, as lost, and stop using this."""
+        for partition in list(self._high):
+            self._assembler.lose_open(partition)
+            self._moved.add(partition)
+        self.finish()
 
     def _replay(self, partition: str, low: int, high: int) -> Iterable[Entry]:
         """[low, high) in small steps; steps grow over gaps in the offsets."""
@@ -387,12 +430,22 @@ class Consumer:
 
 def _unmeasured(stream: FinishedStream) -> pl.DataFrame:
     """The row of a stream whose measuring failed: that it was there, and nothing invented."""
+    opened = stream.opened
+    return _lost_row(
+        stream.stream_id,
+        stream.started_wall_ns,
+        opened.gateway if opened else None,
+        opened.tap if opened else None,
+    )
+
+
+def _lost_row(stream_id: str, started_wall_ns: int, gateway: str | None, tap: str | None) -> pl.DataFrame:
     return pl.DataFrame(
         {
-            "stream_id": [stream.stream_id],
-            "started_at": [stream.started_wall_ns // 1000],
-            "gateway": [stream.opened.gateway if stream.opened else None],
-            "tap": [stream.opened.tap if stream.opened else None],
+            "stream_id": [stream_id],
+            "started_at": [started_wall_ns // 1000],
+            "gateway": [gateway],
+            "tap": [tap],
             "outcome": ["tap_lost"],
             "error_type": ["tap_lost"],
         },

@@ -196,6 +196,17 @@ class Unread:
     bytes: int = 0
     complete: bool = True
 
+    def add(self, payload: Any) -> None:
+        """One more entry; what is no entry is only counted."""
+        if not isinstance(payload, bytes):
+            return
+        self.entries += 1
+        self.bytes += len(payload)
+        self.complete = self.bytes < MAX_LOG_BYTES
+        self.stream_ids.update(
+            record.stream for record in unpack(payload)[0] if not isinstance(record, Alive)
+        )
+
 
 def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:
     """The streams in the embedded log from these offsets on (0 for a partition that is not named)."""
@@ -209,24 +220,13 @@ def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:
                     while unread.complete:
                         rows, error = read_rows(connection, start, 8 * 2**20)
                         for _, payload, _ in rows:
-                            _add(unread, payload)
+                            unread.add(payload)
                         if error is not None or not rows:
                             break
                         start = rows[-1][0] + 1
             except OSError:
                 continue  # trimmed meanwhile: it was read
     return unread
-
-
-def _add(unread: Unread, payload: Any) -> None:
-    if not isinstance(payload, bytes):
-        return
-    unread.entries += 1
-    unread.bytes += len(payload)
-    unread.complete = unread.bytes < MAX_LOG_BYTES
-    for record in unpack(payload)[0]:
-        if not isinstance(record, Alive):
-            unread.stream_ids.add(record.stream)
 
 
 def stored_ids(tables: Asking, stream_ids: set[str]) -> set[str]:

@@ -165,6 +165,13 @@ class Store:
         self._versions[key] = row[3] if row else 0
         return StoredPosition(row[0], row[1], tuple(row[2])) if row else None
 
+    def other_positions(self, log_id: str) -> list[tuple[str, str]]:
+        """(log id, partition) of every position in another log with streams open."""
+        return self._connection.execute(
+            "SELECT log_id, partition FROM log_positions WHERE log_id <> ? AND len(open_stream_ids) > 0",
+            [log_id],
+        ).fetchall()
+
     def disown(self, log_id: str, partition: str) -> None:
         """Forget a partition that another consumer reads now."""
         self._versions.pop((log_id, partition), None)

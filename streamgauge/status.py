@@ -30,24 +30,28 @@ from streamgauge.reach import reach
 
 FLUSH_S = 0.4
 """What a tap has captured is in the log within 100 ms, and then some for a busy machine."""
+KAFKA_S = 20.0
+Kafka = tuple[str, str, Mapping[str, Any]]
+"""Brokers, topic, client options."""
 PARTS = ("tap", "ship", "analyze", "dashboard")
 
 
 @click.command("status")
-@settings_options("data")
+@settings_options("data", "kafka", "kafka_topic", "kafka_options")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def status_command(data: Path | None, form: str) -> int:
+def status_command(form: str, **given: Any) -> int:
     """Show every counter, and whether captured = stored + in flight + lost. Exit code 0 if it does, 1 if not."""
-    folder = load({"data": data}).data
+    settings = load(given)
+    kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     try:
-        said = gather(folder)
+        said = gather(settings.data, kafka)
     except AskError as e:
         raise click.ClickException(str(e)) from None
     click.echo(json.dumps(said, indent=1) if form == "json" else render(said))
     return 0 if said["reconciles"] else 1
 
 
-def gather(data: Path) -> dict[str, Any]:
+def gather(data: Path, kafka: Kafka | None = None) -> dict[str, Any]:
     """Everything that can be known of the pipeline of a data folder. Raises AskError when its tables cannot be reached."""
     unknown: list[str] = []
     tap_file = _said_by(data, "tap")
@@ -65,7 +69,7 @@ def gather(data: Path) -> dict[str, Any]:
             unknown.append(
                 "there are positions in a log that is no longer read: its open streams count as in flight"
             )
-        unread, notes = _unread(data, counts)
+        unread, notes = _unread(data, counts, kafka)
         unknown += notes
         new_ids = unread.stream_ids - open_ids
         in_log = len(new_ids) - len(stored_ids(tables, new_ids))
@@ -83,22 +87,51 @@ def gather(data: Path) -> dict[str, Any]:
     return _as_json(data, ledger, counts, unread, after or before)
 
 
-def _unread(data: Path, counts: TableCounts) -> tuple[Unread, list[str]]:
+def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unread, list[str]]:
     """What no table knows of yet, and what cannot be seen from here."""
     notes: list[str] = []
     log_dir = data / "log"
-    if not log_dir.is_dir():
-        return Unread(), notes
+    unread = Unread()
     local_id = _text(log_dir / "id")
     local = {p.partition: p.high for p in counts.positions if p.log_id == local_id}
     shipped = read_cursors(log_dir).get("ship")
-    if shipped is not None:
-        local = shipped
-        notes.append("streams that wait in Kafka to be read are not counted")
-    unread = unread_in_folder(log_dir, local)
+    if local_id is not None:
+        unread = unread_in_folder(log_dir, shipped if shipped is not None else local)
+    if kafka is not None:
+        _read_on_in_kafka(unread, kafka, counts, notes)
+    elif shipped is not None:
+        notes.append("streams that wait in Kafka to be read are not counted: name it with --kafka")
     if not unread.complete:
         notes.append("the log holds more than was looked through")
     return unread, notes
+
+
+def _read_on_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, notes: list[str]) -> None:
+    """From where analytics has read to what is the end now, for at most `KAFKA_S`."""
+    from ingest.log.kafka import KafkaReader
+
+    reader = KafkaReader(*kafka)
+    deadline_s = time.monotonic() + KAFKA_S
+    try:
+        while not (partitions := reader.partitions()):
+            if time.monotonic() > deadline_s:
+                notes.append(f"Kafka at {kafka[0]} does not answer: streams that wait there are not counted")
+                return
+            time.sleep(0.1)
+        high = {p.partition: p.high for p in counts.positions if p.log_id == reader.log_id}
+        left = {p: reader.end(p) for p in partitions}
+        for partition in partitions:
+            reader.seek(partition, high.get(partition, 0))
+        left = {p: end for p, end in left.items() if end > high.get(p, 0)}
+        while left and unread.complete:
+            if time.monotonic() > deadline_s:
+                unread.complete = False
+            for entry in reader.poll(0.5):
+                unread.add(entry.payload)
+                if entry.offset + 1 >= left.get(entry.partition, 0):
+                    left.pop(entry.partition, None)
+    finally:
+        reader.close()
 
 
 def _as_json(

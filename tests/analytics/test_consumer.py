@@ -296,3 +296,24 @@ def test_a_consumer_that_lost_its_partition_commits_nothing(store: Store) -> Non
         drain(first)
     assert outcomes(store) == []
     store.commit(Commit("memory"))
+
+
+def test_what_was_open_in_a_log_that_is_gone_is_lost_and_said_so(store: Store) -> None:
+    old = MemoryLog({"w0": [*entries(range(2)), pack(stream(7)[:3], compress=False)]}, log_id="old")
+    drain(consumer(old, store))
+    fresh = MemoryLog({"w0": list(entries(range(20, 22)))}, log_id="new")
+    for is_gone, expected in ((False, 4), (True, 5)):
+        run = Consumer(fresh, store, Assembler(), measure, EAGER, is_gone=lambda _, gone=is_gone: gone)  # type: ignore[misc]
+        run.start()
+        drain(run)
+        assert len(outcomes(store)) == expected
+    assert (stream_id(7), "tap_lost") in outcomes(store)
+    assert ask(store, "SELECT stream_id::VARCHAR, cause FROM losses") == [(stream_id(7), "log_gone")]
+    assert ask(store, "SELECT open_stream_ids FROM log_positions WHERE log_id = 'old'") == [([],)]
+
+
+def test_a_log_made_anew_under_us_ends_its_open_streams_as_lost(store: Store) -> None:
+    run = consumer(MemoryLog({"w0": [*entries(range(2)), pack(stream(7)[:3], compress=False)]}), store)
+    run.step(0)
+    run.abandon_log()
+    assert outcomes(store) == [(stream_id(0), "ok"), (stream_id(1), "ok"), (stream_id(7), "tap_lost")]
