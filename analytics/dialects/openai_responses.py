@@ -16,11 +16,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
-
 from analytics.dialects.errors import error_event, error_from
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.responses_wire import (
+    Event,
+    Final,
+    Item,
+    Part,
+    Snapshot,
+    WholeItem,
+    event_decoder,
+    final_decoder,
+    final_event_decoder,
+)
 from analytics.dialects.shape import (
     Delta,
     ErrorSeen,
@@ -61,70 +70,6 @@ _BY_WORD: tuple[tuple[str, str], ...] = (  # for families that are not yet known
     ("output_content", ""), ("result", ""), ("image", ""), ("audio", "audio"), ("reasoning", "reasoning"),
     ("refusal", "refusal"), ("_call", "server_call"), ("text", "text"),
 )  # fmt: skip
-
-
-class _Part(msgspec.Struct):
-    type: str = ""
-    text: str | None = None
-    refusal: str | None = None
-
-
-class _Item(msgspec.Struct):
-    type: str = ""
-    id: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: Any = None
-    input: Any = None
-
-
-class _WholeItem(_Item):
-    content: list[_Part] | str | None = None
-    summary: list[_Part] | str | None = None
-
-
-class _Final(msgspec.Struct):
-    id: str | None = None
-    object: str | None = None
-    model: str | None = None
-    status: str | None = None
-    usage: Any = None
-    error: Any = None
-    output: list[_WholeItem] | None = None
-
-
-class _Snapshot(msgspec.Struct):
-    """A response object as it is embedded in an event; its output has been streamed already."""
-
-    id: str | None = None
-    model: str | None = None
-    status: str | None = None
-    usage: Any = None
-    error: Any = None
-
-
-class _Event(msgspec.Struct):
-    type: str | None = None
-    delta: str | dict[str, Any] | None = None
-    output_index: int | None = None
-    item_id: str | None = None
-    logprobs: list[msgspec.Raw] | None = None
-    arguments: Any = None
-    input: Any = None
-    text: str | None = None
-    refusal: str | None = None
-    item: _Item | None = None
-    response: _Snapshot | None = None
-    error: Any = None
-
-
-class _FinalEvent(msgspec.Struct):
-    response: _Final | None = None
-
-
-_event = msgspec.json.Decoder(_Event)
-_final_event = msgspec.json.Decoder(_FinalEvent)
-_final = msgspec.json.Decoder(_Final)
 
 
 class OpenAIResponses:
@@ -171,7 +116,7 @@ class ResponsesReader:
         self._families: set[str] = set()
 
     def read(self, name: str, data: bytes) -> Reading | Delta:
-        event = decode_or_none(_event, data)
+        event = decode_or_none(event_decoder, data)
         if event is None:
             if name == "error":
                 return Reading(kind="error", error=error_event(data))
@@ -186,7 +131,7 @@ class ResponsesReader:
         if kind == "response.output_item.added":
             return self._item_added(event)
         if event.response is not None or kind[9:] in _FINAL:
-            reading = _snapshot(kind, event.response or _Snapshot())
+            reading = _snapshot(kind, event.response or Snapshot())
             if reading.terminal and not self._families and not self._call_count:
                 self._only_now(data, reading)
             return reading
@@ -200,7 +145,7 @@ class ResponsesReader:
         return self._untyped(data)
 
     def read_body(self, body: bytes) -> list[Reading]:
-        final = decode_or_none(_final, body)
+        final = decode_or_none(final_decoder, body)
         if final is None:
             return [Reading(kind="malformed")]
         if final.output is None and final.status is None:
@@ -210,7 +155,7 @@ class ResponsesReader:
 
     # -- deltas ------------------------------------------------------------------------------------------------------
 
-    def _delta(self, family: str, event: _Event) -> Reading | Delta:
+    def _delta(self, family: str, event: Event) -> Reading | Delta:
         piece = event.delta
         if not piece:
             return Reading(kind="annotation")
@@ -239,11 +184,11 @@ class ResponsesReader:
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
-    def _done(self, family: str, event: _Event) -> Reading:
+    def _done(self, family: str, event: Event) -> Reading:
         if family == "response.output_item":
             return self._item_done(event)
         if family == "response":  # what the Realtime API calls the end, and some gateways with it
-            return _snapshot("response.completed", event.response or _Snapshot())
+            return _snapshot("response.completed", event.response or Snapshot())
         channel = _CHANNELS.get(family)
         if channel == "call":
             call = self._call(event.item_id, None, event.output_index, server=False)
@@ -251,7 +196,7 @@ class ResponsesReader:
         if channel in ("text", "reasoning", "refusal") and family not in self._families:
             self._families.add(family)
             whole = event.refusal if channel == "refusal" else event.text
-            if whole:
+            if isinstance(whole, str) and whole:
                 return _said_late(channel, whole)
         return Reading(kind="annotation")
 
@@ -270,7 +215,7 @@ class ResponsesReader:
 
     # -- items -------------------------------------------------------------------------------------------------------
 
-    def _item_added(self, event: _Event) -> Reading:
+    def _item_added(self, event: Event) -> Reading:
         item = event.item
         if item is None:
             return Reading(kind="start")
@@ -286,7 +231,7 @@ class ResponsesReader:
             return self._whole_arguments(call, arguments, piece)
         return _tool(piece) if piece.name else Reading(kind="progress", fragments=[Fragment(tools=[piece])])
 
-    def _item_done(self, event: _Event) -> Reading:
+    def _item_done(self, event: Event) -> Reading:
         item = event.item
         if item is None or item.type not in CLIENT_TOOLS:
             return Reading(kind="annotation")
@@ -297,7 +242,7 @@ class ResponsesReader:
             piece.id, piece.name = item.call_id or item.id or "", item.name or ""
         return self._late_arguments(call, item.arguments or item.input, piece)
 
-    def _new_call(self, item: _Item, index: int | None, *, server: bool) -> _Call:
+    def _new_call(self, item: Item, index: int | None, *, server: bool) -> _Call:
         known = self._calls.get(item.id) if item.id else None
         if known is None:
             known = _Call(self._call_count, server=server)
@@ -318,14 +263,14 @@ class ResponsesReader:
         """The call that a delta belongs to; one that was never announced begins with it."""
         call = self._find(item_id, call_id, index)
         if call is None:
-            call = self._new_call(_Item(id=item_id, call_id=call_id), index, server=server)
+            call = self._new_call(Item(id=item_id, call_id=call_id), index, server=server)
         return call
 
     # -- whole responses ---------------------------------------------------------------------------------------------
 
     def _untyped(self, data: bytes) -> Reading:
         """A bare response object in place of an event: its status may be final (Fireworks documents no event names)."""
-        final = decode_or_none(_final, data)
+        final = decode_or_none(final_decoder, data)
         if final is None or final.object != "response":
             return Reading(kind="other")
         reading = _snapshot("", final)
@@ -335,11 +280,11 @@ class ResponsesReader:
 
     def _only_now(self, data: bytes, reading: Reading) -> None:
         """The final event of a stream that had no output: what it made is in the response, if anywhere."""
-        event = decode_or_none(_final_event, data)
+        event = decode_or_none(final_event_decoder, data)
         if event is not None and event.response is not None:
             self._late_output(event.response.output or [], reading)
 
-    def _late_output(self, items: list[_WholeItem], reading: Reading) -> None:
+    def _late_output(self, items: list[WholeItem], reading: Reading) -> None:
         whole = self._whole(items)
         kind = _kind_of(whole)
         if kind is None:
@@ -348,7 +293,7 @@ class ResponsesReader:
         if reading.kind == "finish":
             reading.kind = kind
 
-    def _whole(self, items: list[_WholeItem]) -> Fragment:
+    def _whole(self, items: list[WholeItem]) -> Fragment:
         whole = Fragment(tools=[])
         for item in items:
             for part in [*_parts(item.content, "output_text"), *_parts(item.summary, "summary_text")]:
@@ -379,7 +324,7 @@ def normalised(raw: dict[str, Any]) -> Usage:
     return Usage(input_tokens, output_tokens, reasoning, cached, raw)
 
 
-def _snapshot(kind: str, response: _Snapshot | _Final) -> Reading:
+def _snapshot(kind: str, response: Snapshot | Final) -> Reading:
     """An event that carries the response as it now is; the last one says how it ended."""
     status = response.status or ""
     if kind[9:] in _FINAL and status not in _FINAL:
@@ -401,11 +346,11 @@ def _snapshot(kind: str, response: _Snapshot | _Final) -> Reading:
     return reading
 
 
-def _parts(content: list[_Part] | str | None, kind: str) -> list[_Part]:
-    return [_Part(kind, content)] if isinstance(content, str) else content or []
+def _parts(content: list[Part] | str | None, kind: str) -> list[Part]:
+    return [Part(kind, content)] if isinstance(content, str) else content or []
 
 
-def _is_call(item: _Item) -> bool:
+def _is_call(item: Item) -> bool:
     return item.type.endswith("_call") or bool(item.name)
 
 

@@ -43,7 +43,7 @@ def by_name(dialect: Dialect) -> str:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(sent=st.lists(st.tuples(st.just("") | NAMES, JSON), max_size=4))
 def test_any_json_is_read_without_an_exception(dialect: Dialect, sent: list[tuple[str, Any]]) -> None:
     reader, tally = dialect.reader(Exchange()), Tally(keep_text=True)
@@ -63,7 +63,7 @@ def test_any_json_is_read_without_an_exception(dialect: Dialect, sent: list[tupl
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(name=st.just("") | NAMES, data=st.binary(max_size=60) | st.text().map(str.encode))
 def test_any_bytes_are_read_without_an_exception(dialect: Dialect, name: str, data: bytes) -> None:
     dialect.recognises(name, data)

@@ -372,7 +372,14 @@ def test_bare_response_objects_in_place_of_events() -> None:
     tally = read(
         DIALECT,
         events(
-            {"id": "resp_1", "object": "response", "model": "m", "status": "in_progress", "output": []},
+            {
+                "id": "resp_1",
+                "object": "response",
+                "model": "m",
+                "status": "in_progress",
+                "output": [],
+                "text": {"format": {"type": "text"}},
+            },
             {
                 "id": "resp_1",
                 "object": "response",

@@ -1,0 +1,83 @@
+"""What is read of the Responses API on the wire: only the fields that say something of output, usage or the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Part(msgspec.Struct):
+    """A part of a whole message, or of a whole reasoning."""
+
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+
+
+class Item(msgspec.Struct):
+    """An output item as an event tells of it; a custom tool has its arguments in `input`."""
+
+    type: str = ""
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    input: Any = None
+
+
+class WholeItem(Item):
+    """An output item with what it says."""
+
+    content: list[Part] | str | None = None
+    summary: list[Part] | str | None = None
+
+
+class Final(msgspec.Struct):
+    """A whole response: a non-streamed body, or the last event of a stream that had no deltas."""
+
+    id: str | None = None
+    object: str | None = None
+    model: str | None = None
+    status: str | None = None
+    usage: Any = None
+    error: Any = None
+    output: list[WholeItem] | None = None
+
+
+class Snapshot(msgspec.Struct):
+    """A response object as it is embedded in an event; its output has been streamed already."""
+
+    id: str | None = None
+    model: str | None = None
+    status: str | None = None
+    usage: Any = None
+    error: Any = None
+
+
+class Event(msgspec.Struct):
+    """Any event. `text` is a str in events, and settings in a bare response object."""
+
+    type: str | None = None
+    delta: str | dict[str, Any] | None = None
+    output_index: int | None = None
+    item_id: str | None = None
+    logprobs: list[msgspec.Raw] | None = None
+    arguments: Any = None
+    input: Any = None
+    text: Any = None
+    refusal: Any = None
+    item: Item | None = None
+    response: Snapshot | None = None
+    error: Any = None
+
+
+class FinalEvent(msgspec.Struct):
+    """The last event, with the output that is else skipped."""
+
+    response: Final | None = None
+
+
+event_decoder = msgspec.json.Decoder(Event)
+final_event_decoder = msgspec.json.Decoder(FinalEvent)
+final_decoder = msgspec.json.Decoder(Final)
