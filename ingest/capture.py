@@ -35,7 +35,7 @@ class RequestCapture:
     __slots__ = ("_limit", "_parts", "_size", "_taken", "_wanted", "full", "truncated")
 
     def __init__(self, head: RequestHead, limit_bytes: int) -> None:
-        content_type = first(head.fields, b"content-type")
+        content_type = head.known.get(b"content-type")
         # Without a type it may well be JSON (curl users forget it); what it is not is for analytics to see.
         self._wanted = limit_bytes > 0 and (content_type is None or _is_text(content_type))
         self._limit = limit_bytes

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import select
 import socket
 import struct
 import termios
@@ -345,7 +346,12 @@ class ClientConnection(asyncio.Protocol):
             if options.keep_alive_timeout_s and now_ns - self._last_ns > options.keep_alive_timeout_s * 1e9:
                 self.transport.close()
                 return
-        elif exchange.request_open and not exchange.tunnel and not self.transport_paused_by_us:
+        elif self.transport_paused_by_us:
+            # We do not read, so the loop does not see the client go: look.
+            if _has_hung_up(self.transport.get_extra_info("socket").fileno()):
+                exchange.client_left(None)
+                return
+        elif exchange.request_open and not exchange.tunnel:
             silent_ns = now_ns - self._last_ns
             if options.body_timeout_s and silent_ns > options.body_timeout_s * 1e9:
                 exchange.request_timed_out()
@@ -360,6 +366,13 @@ def _acknowledged_bytes(sock: socket.socket) -> int | None:
         return int(struct.unpack_from("Q", info, 120)[0])
     except (OSError, struct.error, TypeError):
         return None
+
+
+def _has_hung_up(fd: int) -> bool:
+    """The peer has closed its side, though there may be bytes of it to read yet."""
+    poll = select.poll()
+    poll.register(fd, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
+    return bool(poll.poll(0))
 
 
 def _unsent_in_kernel(fd: int) -> int:

@@ -86,7 +86,7 @@ class Exchange:
         self._upstream_ended = False
         self._client_ended = False
         # what is mirrored
-        self._trace = join_trace(headers.first(head.fields, b"traceparent"))
+        self._trace = join_trace(head.known.get(b"traceparent"))
         self._mirror = worker.mirror_stream()
         self._request_capture = capture.RequestCapture(head, worker.options.request_capture_bytes)
         self._response_capture: capture.ResponseCapture | None = None
@@ -98,7 +98,7 @@ class Exchange:
     def _opened(self, client_start_ns: int) -> Opened:
         head, upstream, options = self._head, self._route.upstream, self._worker.options
         assert self._mirror is not None
-        wanted = headers.first(head.fields, b"x-streamgauge-capture")
+        wanted = head.known.get(b"x-streamgauge-capture")
         return Opened(
             stream=self._mirror.stream,
             seq=0,
@@ -117,7 +117,7 @@ class Exchange:
             span_id=self._trace.span_id,
             parent_span_id=self._trace.parent_span_id,
             trace_flags=self._trace.flags,
-            client_id=headers.client_id(head.fields, self._worker.client_key),
+            client_id=headers.client_id(head.known, self._worker.client_key),
             headers=headers.mirrored_request_fields(head.fields),
             capture_content=False if wanted is not None and wanted.lower() == b"none" else None,
         )
@@ -463,9 +463,7 @@ class Exchange:
 
     def _arm_timer(self) -> None:
         """One lazy timer for each exchange: it looks at the last activity when it fires, and is set again."""
-        options = self._worker.options
-        limits_s = (options.headers_timeout_s, options.idle_timeout_s, options.idle_output_timeout_s)
-        shortest_s = min((s for s in limits_s if s), default=0.0)
+        shortest_s = self._worker.shortest_limit_s
         if shortest_s:
             self._timer = self._worker.loop.call_later(shortest_s, self._check_time)
 

@@ -9,9 +9,10 @@ on it, and the query of a path, which may carry keys, is cut off.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ingest.http_head import Fields, RequestHead, ResponseHead
+from ingest.http_head import OWN_PREFIX, Fields, RequestHead, ResponseHead
 
 _HOP_BY_HOP = frozenset(
     {
@@ -33,12 +34,11 @@ _RESPONSE_HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connecti
 _NEVER_DROPPED = frozenset(
     {b"host", b"content-length", b"transfer-encoding", b"trailer", b"close", b"keep-alive"}
 )
-OWN_PREFIX = b"x-streamgauge-"
 
 _MIRRORED_REQUEST = frozenset(
     b"""
     accept accept-encoding anthropic-beta anthropic-version content-encoding content-length content-type
-    date http-referer idempotency-key openai-beta retry-after transfer-encoding user-agent via
+    date idempotency-key openai-beta retry-after transfer-encoding user-agent via
     x-correlation-id x-request-id x-client-request-id x-title x-stainless-arch x-stainless-async
     x-stainless-lang x-stainless-os x-stainless-package-version x-stainless-retry-count x-stainless-runtime
     x-stainless-runtime-version x-stainless-timeout traceparent x-ms-client-request-id
@@ -112,12 +112,14 @@ def mirrored_path(target: str) -> str:
     return path + "?alt=sse" if sep and "alt=sse" in query.split("&") else path
 
 
-def client_id(fields: Fields, key: bytes) -> str | None:
-    """Who calls, as a keyed hash of the API key (32 hex digits): the same key gives the same id, and no way back."""
-    values = {name: value for name, _, value in fields if name in _KEY_FIELDS and value}
+def client_id(known: Mapping[bytes, bytes], key: bytes) -> str | None:
+    """Who calls, as a keyed hash of the API key (32 hex digits): the same key gives the same id, and no way back.
+
+    `known` holds fields by their lower-case names (`RequestHead.known`).
+    """
     for name in _KEY_FIELDS:
-        if name in values:
-            secret = values[name]
+        secret = known.get(name)
+        if secret:
             scheme, sep, token = secret.partition(b" ")
             if name == b"authorization" and sep and scheme.lower() == b"bearer":
                 secret = token.strip()

@@ -71,9 +71,10 @@ class RequestHead:
     host: bytes
     """The Host that the client meant (an absolute target's authority wins)."""
     upgrade: bytes | None
-    expects_continue: bool
     connection: frozenset[bytes]
     """Options of the Connection header, in lower case: the names of further hop-by-hop fields."""
+    known: dict[bytes, bytes]
+    """The first value of each field that the tap looks at (`_READ_OF_REQUESTS`), and of its own `x-streamgauge-*`."""
 
 
 @dataclass(slots=True)
@@ -96,8 +97,13 @@ class ResponseHead:
 
 _NO_OPTIONS: frozenset[bytes] = frozenset()
 _READ_OF_REQUESTS = frozenset(
-    (b"host", b"content-length", b"transfer-encoding", b"connection", b"upgrade", b"expect")
+    b"""
+    host content-length content-type transfer-encoding connection upgrade traceparent authorization
+    x-api-key api-key x-goog-api-key
+    """.split()
 )
+OWN_PREFIX = b"x-streamgauge-"
+"""Requests may carry fields for the tap itself; they do not go upstream."""
 
 
 def _fields(head: bytes, start: int) -> Fields | None:
@@ -144,37 +150,29 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     if len(fields) > limits.fields:
         raise Refused(431, "too many header fields")
 
-    hosts = 0
-    host = b""
-    lengths = 0
-    length = b""
-    coding: bytes | None = None
+    hosts = lengths = codings = 0
     connection = _NO_OPTIONS
-    upgrade: bytes | None = None
-    expects = False
+    known: dict[bytes, bytes] = {}
     for name, _, value in fields:
-        if name not in _READ_OF_REQUESTS:
-            continue
-        if name == b"host":
-            hosts += 1
-            host = value
-        elif name == b"content-length":
-            lengths += 1
-            length = value
-        elif name == b"transfer-encoding":
-            if coding is not None:
-                raise Refused(400, "more than one Transfer-Encoding")
-            coding = value
-        elif name == b"connection":
-            connection |= _options(value)
-        elif name == b"upgrade":
-            upgrade = value
-        elif name == b"expect":
-            expects = value.lower() == b"100-continue"
-
+        if name in _READ_OF_REQUESTS or name.startswith(OWN_PREFIX):
+            if name not in known:
+                known[name] = value
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                lengths += 1
+            elif name == b"transfer-encoding":
+                codings += 1
+            elif name == b"connection":
+                connection |= _options(value)
+    if codings > 1:
+        raise Refused(400, "more than one Transfer-Encoding")
     if hosts > 1 or (hosts == 0 and minor == 1):
         raise Refused(400, "exactly one Host header is required")
-    body, body_length = _request_body(minor, coding, lengths, length)
+    body, body_length = _request_body(
+        minor, known.get(b"transfer-encoding"), lengths, known.get(b"content-length", b"")
+    )
+    upgrade = known.get(b"upgrade")
     target, authority = _origin_form(method, raw_target)
     return RequestHead(
         method=method,
@@ -184,10 +182,10 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         body=body,
         length=body_length,
         keep_alive=(b"close" not in connection) if minor else (b"keep-alive" in connection),
-        host=authority or host,
+        host=authority or known.get(b"host", b""),
         upgrade=upgrade if upgrade and b"upgrade" in connection and minor == 1 else None,
-        expects_continue=expects and minor == 1,
         connection=connection,
+        known=known,
     )
 
 

@@ -111,7 +111,7 @@ class LogThread:
             batches: list[Batch] = []
             while self._queue and len(batches) < _MAX_ENTRIES_AT_ONCE:
                 batches.append(self._queue.popleft())
-            payloads = [pack(records, compress=self._compress) for records, _ in batches]
+            payloads = self._pack(batches)
             while not self._append(writer, payloads, batches):
                 if self._stop_at is not None:
                     if time.monotonic() + pause_s >= self._stop_at:
@@ -123,6 +123,23 @@ class LogThread:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             pause_s = _FIRST_PAUSE_S
 
+    def _pack(self, batches: list[Batch]) -> list[bytes]:
+        """Pack the batches; one that cannot be packed is a bug of ours, and leaves `batches`."""
+        payloads: list[bytes] = []
+        for batch in list(batches):
+            try:
+                payloads.append(pack(batch[0], compress=self._compress))
+            except Exception:
+                logger.exception("a batch that cannot be packed was dropped")
+                batches.remove(batch)
+                self._give_up([batch])
+        return payloads
+
+    def _give_up(self, batches: list[Batch]) -> None:
+        self.append_errors += 1
+        self._dropped.extend(records for records, _ in batches)
+        self.done_bytes += sum(size for _, size in batches)
+
     def _append(self, writer: LogWriter, payloads: Sequence[bytes], batches: list[Batch]) -> bool:
         """Append; False to try again later."""
         try:
@@ -133,15 +150,14 @@ class LogThread:
             return self._failed("log_error", e)
         except Exception:  # our bug, and one batch must not stop all others for ever
             logger.exception("a batch that the log cannot take was dropped")
-            self.append_errors += 1
-            self._dropped.extend(records for records, _ in batches)
+            self._give_up(batches)
         else:
             self.appended_entries += len(payloads)
             self.appended_bytes += sum(map(len, payloads))
             if self.failing:
                 logger.warning("the log takes records again")
                 self.failing = None
-        self.done_bytes += sum(size for _, size in batches)
+            self.done_bytes += sum(size for _, size in batches)
         return True
 
     def _failed(self, word: str, error: Exception) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ingest.headers import first
 from ingest.http_head import RequestHead
 from ingest.upstreams import Upstream
 
@@ -39,7 +38,7 @@ class Router:
     def route(self, head: RequestHead) -> Route | None:
         """The route of a request, None when it names no upstream that there is."""
         target = head.target
-        asked = first(head.fields, _HEADER)
+        asked = head.known.get(_HEADER)
         if asked is not None:
             index = self._by_name.get(asked.decode("latin-1"))
         elif len(self._upstreams) == 1:

@@ -32,6 +32,7 @@ __all__ = ["TapOptions", "run"]
 logger = logging.getLogger("streamgauge.tap")
 
 _KEY_BYTES = 32
+_WANTED_FILES = 131_072
 
 
 def run(options: TapOptions) -> int:
@@ -155,7 +156,9 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def _raise_file_limit() -> None:
-    """Two descriptors for each stream: take what the system allows."""
-    with contextlib.suppress(OSError, ValueError):
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    """Two descriptors for each stream: take what the system allows, and ask for more where we may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (max(hard, _WANTED_FILES), hard):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+            return

@@ -75,6 +75,9 @@ class TapWorker:
         self._lag_last_ns = 0
         self._stop = asyncio.Event()
         self._hurry = False
+        limits_s = (options.headers_timeout_s, options.idle_timeout_s, options.idle_output_timeout_s)
+        self.shortest_limit_s = min((s for s in limits_s if s), default=0.0)
+        """The shortest limit of time of an exchange, 0 when there is none."""
         self.pools: list[UpstreamPool] = []
         self._tls = client_context(options)
         tls = upstream_context(options) if any(u.scheme == "https" for u in options.upstreams) else None
@@ -212,9 +215,9 @@ def bind(address: str, *, shared: bool) -> socket.socket:
     """A TCP socket bound to HOST:PORT; `shared`: several workers bind the same. Raises OSError in one line."""
     host, port = split_address(address)
     try:
-        family, _, _, _, where = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # "localhost" has two addresses, and what we say is then 127.0.0.1: every client reaches that.
+        family, _, _, _, where = min(found, key=lambda a: a[0] != socket.AF_INET)
         sock = socket.socket(family, socket.SOCK_STREAM)
     except OSError as e:
         raise OSError(f"cannot listen on {address}: {e.strerror or e}") from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import pickle
@@ -113,6 +114,10 @@ def wait_for(met: Callable[[], Any]) -> Any:
     raise SystemExit("bench tap: a server did not start")
 
 
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
 def listening(port: int) -> bool:
     import socket
 
@@ -120,11 +125,18 @@ def listening(port: int) -> bool:
         return True
 
 
+def pinned(cores: set[int]) -> Callable[[], None]:
+    """For a child before it runs: keep it on these cores."""
+
+    def pin() -> None:
+        os.sched_setaffinity(0, cores)
+
+    return pin
+
+
 @contextlib.contextmanager
 def started(argv: list[str], cores: set[int]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        argv, preexec_fn=lambda: os.sched_setaffinity(0, cores), stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(argv, preexec_fn=pinned(cores), stderr=subprocess.DEVNULL)
     try:
         yield process
     finally:
@@ -169,7 +181,7 @@ def targets(folder: Path) -> Iterator[list[Target]]:
             tap = stack.enter_context(
                 started([sys.executable, "-c", TAP_PROGRAM, pickle.dumps(options).hex()], PROXY_CORE)
             )
-            said = wait_for(lambda data=data: json.loads((data / "run" / "tap.json").read_bytes()))
+            said = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
             found.append(Target(name, int(said["listen"].rpartition(":")[2]), [tap.pid]))
         assert upstream.poll() is None
         yield found
@@ -194,7 +206,14 @@ def measure(folder: Path, target: Target, scenario: Scenario, seconds: float) ->
     """One run of one scenario against one target."""
     kind, connections, interval_us = scenario.load
     before_cpu, before_bytes = cpu_s(target.pids), resident_bytes(target.pids)
-    argv = [str(folder / "load"), kind, str(target.port), str(connections), str(seconds), str(interval_us)]
+    argv: list[str] = [
+        str(folder / "load"),
+        kind,
+        str(target.port),
+        str(connections),
+        str(seconds),
+        str(interval_us),
+    ]
     load = subprocess.Popen(
         argv, stdout=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, OTHER_CORES)
     )

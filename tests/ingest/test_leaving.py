@@ -362,3 +362,24 @@ def test_the_end_of_the_stream_is_the_end_even_if_the_client_closes_right_after(
             assert (await closed(it)).cause == "complete"
 
     run(scenario())
+
+
+def test_a_client_that_leaves_while_its_upload_is_held_back_is_noticed():
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await stop.wait()  # and reads no further
+
+    stop = asyncio.Event()
+
+    async def scenario() -> None:
+        async with rig(upstream, head_timeout_s=0.1) as it:
+            client = await it.client()
+            client.writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n")
+            sender = asyncio.create_task(client.send(b"x" * 50_000_000))
+            await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
+            sender.cancel()
+            linger_reset(client.writer)
+            assert (await closed(it)).cause == "client_left"
+            stop.set()
+
+    run(scenario())

@@ -132,3 +132,17 @@ def test_stopping_appends_what_is_queued():
     thread.stop(5)
     assert [r.seq for r in log.records] == list(range(100))
     assert thread.done_bytes == 1000
+
+
+def test_a_batch_that_cannot_be_packed_does_not_stop_the_others():
+    log = MemoryLog()
+    thread = LogThread(lambda: log)
+    thread.start()
+    bad: list[AnyRecord] = [Lost("s", 2**70, 0, "queue_full", 0)]
+    good: list[AnyRecord] = [Lost("s", 1, 1, "queue_full", 0)]
+    thread.put(bad, 10)
+    thread.put(good, 10)
+    thread.stop(5)
+    assert log.records == good
+    assert thread.take_dropped() == [bad]
+    assert thread.done_bytes == 20
