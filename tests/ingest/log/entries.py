@@ -41,9 +41,13 @@ def entry_of(*records: AnyRecord) -> bytes:
 
 
 def records_of(entries: list[Entry]) -> list[AnyRecord]:
+    return records_of_payloads(payloads(entries))
+
+
+def records_of_payloads(packed: list[bytes]) -> list[AnyRecord]:
     found: list[AnyRecord] = []
-    for entry in entries:
-        records, poison = unpack(entry.payload)
+    for payload in packed:
+        records, poison = unpack(payload)
         assert not poison
         found += records
     return found
