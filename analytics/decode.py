@@ -86,8 +86,6 @@ class StreamDecoder(Findings):
         events = self._framer.feed_many(frames)
         if events:
             self._read(events)
-        if self._framer.stray:
-            self._read_stray()
 
     def finish(self) -> None:
         """The body is over, cleanly or not."""
@@ -114,16 +112,14 @@ class StreamDecoder(Findings):
         self._tally.add_events(events, self._answers(events))
 
     def _read_stray(self) -> None:
-        """What was said between the events, or instead of them, counts for what it says."""
-        stray, self._framer.stray = self._framer.stray, []
-        if self._head is not None:
-            self._judge(stray, rows=False)
-        for event in stray:
-            self._tally.add(
-                _reading(self._reader.read(event.name, event.data)),
-                event.at_ns or self._last_read_ns,
-                row=False,
-            )
+        """What was said between the events, or instead of them, counts for what it says, dated by its read.
+
+        Read at the end, by the dialect that the events have settled: so the cut of the bytes changes nothing.
+        """
+        if self._head is not None and not self._borne_out:
+            self._judge(self._framer.stray, rows=False)
+        for event in self._framer.stray:
+            self._tally.add(_reading(self._reader.read(event.name, event.data)), event.at_ns, row=False)
 
     def _read_tail(self, tail: Event) -> None:
         done = _is_done(tail.data)
@@ -213,7 +209,11 @@ class StreamDecoder(Findings):
     @property
     def provider(self) -> str | None:
         """The vendor: told by the exchange, else by a field of the stream, else what the dialect is named after."""
-        return vendor_of(self.exchange) or self._tally.provider or (self._dialect.provider if self._dialect else None)
+        return (
+            vendor_of(self.exchange)
+            or self._tally.provider
+            or (self._dialect.provider if self._dialect else None)
+        )
 
     @property
     def operation(self) -> str | None:
@@ -264,7 +264,10 @@ class StreamDecoder(Findings):
     @property
     def server_stats(self) -> list[tuple[int | None, ServerStat]]:
         """(seq of the event, or None for response headers; the number)."""
-        return [*((None, stat) for stat in header_stats(self.exchange.response_headers)), *self._tally.server_stats]
+        return [
+            *((None, stat) for stat in header_stats(self.exchange.response_headers)),
+            *self._tally.server_stats,
+        ]
 
     @property
     def comment_count(self) -> int:

@@ -22,11 +22,11 @@ import msgspec
 from analytics.dialects.payload import json_or_none
 from analytics.json_array import ArraySplitter
 from analytics.sse import MAX_EVENT_BYTES, Event, SSEDecoder
+from analytics.stray import StrayLines
 
 Framing = Literal["undecided", "sse", "lines", "array", "body"]
 
 MAX_BODY_BYTES = 16 * 2**20
-MAX_STRAY_TRIES = 64
 MAX_LEADING_SPACE = 4096
 _SPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
@@ -53,7 +53,7 @@ class Framer:
         self.dropped_bytes = 0
         """Bytes beyond the bound of a body."""
         self.stray: list[Event] = []
-        """What was said outside of events; the caller takes it out."""
+        """What was said outside of events, so far."""
         self._sse = SSEDecoder()
         self._lines = _LineSplitter()
         self._array = ArraySplitter(MAX_EVENT_BYTES)
@@ -66,7 +66,8 @@ class Framer:
         self._head = b""
         self._may_be_array = True
         self._line_ended = False  # of an undecided body that begins with JSON: its first line is whole
-        self._stray_tries = 0
+        self._stray_lines = StrayLines()
+        self._last_ns = 0
 
     @property
     def comment_count(self) -> int:
@@ -84,6 +85,8 @@ class Framer:
             at_ns, data = frames[at]
             events += self.feed(data, at_ns)
             at += 1
+        if frames:
+            self._last_ns = frames[-1][0]
         feed, stray = self._sse.feed, self._sse.stray
         for at_ns, data in frames[at:] if at else frames:
             events += feed(data, at_ns)
@@ -119,7 +122,7 @@ class Framer:
         if self.framing == "sse":
             tail = self._sse.finish()
             if self._sse.stray:
-                self._look_at_stray(0, final=True)
+                self._look_at_stray(self._last_ns)
             return Ending(Event(tail[0], tail[1], 0, self._sse.read_count) if tail else None)
         if self.framing == "lines":
             return Ending(self._lines.finish())
@@ -174,26 +177,12 @@ class Framer:
             return "sse"  # bare JSON where events should be: its lines are stray
         return "undecided" if any(field.startswith(rest) for field in _FIELDS[:2]) else "body"
 
-    def _look_at_stray(self, at_ns: int, *, final: bool = False) -> None:
-        lines = self._sse.stray
-        last = lines[-1].rstrip(_SPACE)
-        if not final and (last[-1:] not in (b"}", b"]", b'"') or self._stray_tries >= MAX_STRAY_TRIES):
-            return
-        self._stray_tries += 1
-        read_seq = self._sse.read_count - 1
-        for start, line in enumerate(lines):
-            name, _, value = line.partition(b":")
-            value = value.strip(_SPACE)
-            if name.lower() == b"error" and value:
-                self.stray.append(Event("error", value, at_ns, read_seq))
-                lines.clear()
-                return
-            if line[:1] in (b"{", b"["):
-                data = b"\n".join(lines[start:])
-                if json_or_none(data) is not None:
-                    self.stray.append(Event("", data, at_ns, read_seq))
-                    lines.clear()
-                return
+    def _look_at_stray(self, at_ns: int) -> None:
+        for line in self._sse.stray:
+            found = self._stray_lines.add(line)
+            if found is not None:
+                self.stray.append(Event(*found, at_ns, self._sse.read_count - 1))
+        self._sse.stray.clear()
 
 
 class _LineSplitter:

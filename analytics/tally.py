@@ -255,7 +255,7 @@ class Tally:
             if not output:
                 kind = "error"
             if self.error is None:
-                self.error, self.error_ns, self.error_seq = reading.error, at_ns, seq
+                self.error, self.error_ns, self.error_seq = reading.error, at_ns, seq if row else None
         if reading.terminal and not self.terminal_seen:
             self.terminal_seen = True
             if self.terminal_ns is None:

@@ -1,0 +1,81 @@
+"""Fuzz the reading of bodies with atheris: any bytes, any label, any coding, any cut; nothing raises, nothing grows.
+
+    uv pip install atheris && python -m tests.fuzz.decode -max_total_time=600 [a folder of seed bodies]
+
+The first bytes of an input choose path, status, content type, coding and the length of reads; the rest is the body. Without
+atheris it says so and ends; the hypothesis tests of the same parts run in CI.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from analytics.decode import StreamDecoder
+from analytics.dialects import all_dialects
+from analytics.dialects.shape import Exchange
+from analytics.sse import MAX_STRAY_BYTES, SSEDecoder
+
+PATHS = (
+    "", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/api/v1/chat", "/v2/chat", "/v1/chat",
+    "/v1beta/models/m:streamGenerateContent", "/api/chat", "/generate_stream", "/generate", "/v1/complete", "/completion",
+    "/v1/threads/t/runs", "/v1beta/interactions", "/v1/streams/x", "/ai/run/x", "/ml/v1/text/generation_stream",
+)  # fmt: skip
+TYPES = ("", "text/event-stream", "application/json", "application/x-ndjson", "text/html")
+CODINGS = ("", "", "", "gzip", "deflate", "br", "zstd")
+STATUSES = (200, 200, 200, 404, 529)
+
+
+def one_input(data: bytes) -> None:
+    """Read one input in every way that must agree, and check what must hold."""
+    if len(data) < 5:
+        return
+    path, kind, coding, status, step = data[:5]
+    body = data[5:]
+    exchange = Exchange(
+        path=PATHS[path % len(PATHS)],
+        content_type=TYPES[kind % len(TYPES)],
+        status=STATUSES[status % len(STATUSES)],
+        response_headers={"content-encoding": CODINGS[coding % len(CODINGS)]},
+    )
+    found = [_read(exchange, body, size) for size in (step + 1, len(body) + 1)]
+    if not exchange.response_headers[
+        "content-encoding"
+    ]:  # broken compression gives what came before its read
+        assert found[0] == found[1], "the cut changed what was read"
+    for dialect in all_dialects():
+        reader = dialect.reader(exchange)
+        reader.read("", body)
+        reader.read_body(body)
+    decoder = SSEDecoder(max_event_bytes=64)
+    for at in range(0, len(body), step + 1):
+        decoder.feed(body[at : at + step + 1], at)
+        assert decoder._carry_bytes <= 64 + step + 1
+    assert sum(map(len, decoder.stray)) <= MAX_STRAY_BYTES
+
+
+def _read(exchange: Exchange, body: bytes, size: int) -> tuple[object, ...]:
+    decoder = StreamDecoder(exchange, keep_text=True)
+    for at in range(0, len(body), size):
+        decoder.feed([(at, body[at : at + size])])
+    decoder.finish()
+    error = decoder.error and (decoder.error.type, decoder.error.message)
+    return (
+        decoder.framing, decoder.dialect, decoder.event_count, decoder.text, decoder.reasoning, decoder.tool_calls,
+        decoder.finish_reason, error, decoder.comment_count, decoder.events.kind,
+    )  # fmt: skip
+
+
+def main() -> int:
+    try:
+        import atheris
+    except ImportError:
+        print("atheris is not installed: uv pip install atheris")
+        return 2
+    atheris.instrument_all()
+    atheris.Setup(sys.argv, one_input)
+    atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
