@@ -50,7 +50,7 @@ class ResponseHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """When the final (not 1xx) head was complete."""
 
 
-class Opened(Record):
+class Opened(Record, frozen=True):
     """A request's head was read and the tap turned to the upstream. Always seq 0."""
 
     stream: str
@@ -88,7 +88,7 @@ class Opened(Record):
     """False when the client sent `x-streamgauge-capture: none`; None when it said nothing."""
 
 
-class Request(Record):
+class Request(Record, frozen=True):
     """The first bytes (64 KiB by default) of the request's body, as sent."""
 
     stream: str
@@ -97,7 +97,7 @@ class Request(Record):
     truncated: bool
 
 
-class Frames(Record):
+class Frames(Record, frozen=True):
     """Reads of the response's body (transfer coding removed, content coding kept), in order of arrival.
 
     `response` is set on the first `Frames` of a stream and only there; a response without a body has one `Frames`
@@ -113,7 +113,7 @@ class Frames(Record):
     """Body bytes that passed but are not mirrored, by rule (content type, size cap): not a loss."""
 
 
-class Closed(Record):
+class Closed(Record, frozen=True):
     """The exchange is over: what the transport saw. Always the last seq of its stream."""
 
     stream: str
@@ -141,7 +141,7 @@ class Closed(Record):
     """An upgraded connection (WebSocket): measured by bytes, no frames."""
 
 
-class Lost(Record):
+class Lost(Record, frozen=True):
     """A hole in one stream: its records [seq, last_seq] will never come."""
 
     stream: str
@@ -153,7 +153,7 @@ class Lost(Record):
     bytes: int = 0
 
 
-class Alive(Record):
+class Alive(Record, frozen=True):
     """This incarnation of a tap worker lives. Sent every few seconds, and to every partition of a Kafka topic."""
 
     tap: str
