@@ -26,7 +26,7 @@ RANGES: dict[str, timedelta] = {
     "30d": timedelta(days=30),
 }
 CUSTOM = "custom"
-DEFAULT_RANGE = "1h"
+DEFAULT_RANGE = "15m"
 REFRESH_S: dict[str, int | None] = {"5s": 5, "15s": 15, "60s": 60, "off": None}
 DEFAULT_REFRESH = "5s"
 ALL = "all"

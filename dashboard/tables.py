@@ -226,6 +226,7 @@ def live(frame: pl.DataFrame) -> None:
         (pl.col("silent_ns") / 1e9).alias("silent_s"),
         (pl.col("ttft_ns") / 1e6).alias("ttft_ms"),
         "tps",
+        "events_per_s",
         "output_tokens",
         "output_event_count",
         "event_count",
@@ -245,13 +246,16 @@ def live(frame: pl.DataFrame) -> None:
             "state": column.TextColumn("State", width=90),
             "age_s": column.NumberColumn("Open for", format="%.1f s", width=90),
             "silent_s": column.NumberColumn("Last event", format="%.1f s ago", width=110),
+            "events_per_s": column.NumberColumn(
+                "Output events", format="%.1f /s", width=110, help="A chunk is not a token."
+            ),
             "tps": column.NumberColumn(
                 "Speed", format="%.1f tok/s", width=100, help="Output tokens / time since the first."
             ),
             "output_tokens": column.NumberColumn(
                 "Out", format="%d", width=70, help="Output tokens, where the stream tells already."
             ),
-            "output_event_count": column.NumberColumn("Output events", format="%d", width=110),
+            "output_event_count": column.NumberColumn("of them output", format="%d", width=110),
             "event_count": column.NumberColumn("Events", format="%d", width=80),
             "http_status": column.NumberColumn("HTTP", format="%d", width=70),
         },

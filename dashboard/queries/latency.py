@@ -86,14 +86,18 @@ def table(ask: Ask, selection: Selection, column: str, group: str, *, most: int 
 
 
 def firsts(ask: Ask, selection: Selection, group: str, quantile: float, *, most: int = 12) -> pl.DataFrame:
-    """Columns `name, n, first, value_ns`: first byte, chunk, token and answer token by group, one quantile of each."""
+    """Columns `name, n, first, value_ns`: first byte, chunk, token and answer token by group, one quantile of each.
+
+    Over streams with output: a body that was not streamed has a first byte, and would be compared with nothing.
+    """
     return ask(f"""
         WITH g AS (
-            SELECT {GROUPS[group]} AS name, count(ttft_ns) AS n,
+            SELECT {GROUPS[group]} AS name, count(*) AS n,
                 quantile_cont(ttfb_ns, {quantile:.4f}) AS "first byte", quantile_cont(ttfc_ns, {quantile:.4f}) AS "first chunk",
                 quantile_cont(ttft_ns, {quantile:.4f}) AS "first token",
                 quantile_cont(ttfo_ns, {quantile:.4f}) AS "first answer token"
-            FROM streams WHERE {selection.where()} GROUP BY ALL ORDER BY n DESC, name LIMIT {most:d})
+            FROM streams WHERE {selection.where()} AND ttft_ns IS NOT NULL
+            GROUP BY ALL ORDER BY n DESC, name LIMIT {most:d})
         SELECT name, n, first, value_ns FROM (
             UNPIVOT g ON "first byte", "first chunk", "first token", "first answer token" INTO NAME first VALUE value_ns)""")
 

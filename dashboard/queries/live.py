@@ -11,15 +11,17 @@ from dashboard.queries.selection import CLIENT, GATEWAY, MODEL, Selection
 def open_streams(ask: Ask, selection: Selection, *, most: int = 500) -> pl.DataFrame:
     """Streams in flight, the longest silent first; the time range does not matter.
 
-    Columns `stream_id, started_at, updated_at, model, gateway, client, dialect, http_status, age_ns, ttft_ns, silent_ns, tps,
-    event_count, output_event_count, output_tokens, response_bytes`. `age_ns` and `silent_ns` (since the last event) are as
-    of the row's `updated_at`; `tps` is output tokens / time since the first.
+    Columns `stream_id, started_at, updated_at, model, gateway, client, dialect, http_status, age_ns, ttft_ns, silent_ns,
+    tps, events_per_s, event_count, output_event_count, output_tokens, response_bytes`. `age_ns` and `silent_ns` (since the
+    last event) are as of the row's `updated_at`; `tps` and `events_per_s` are output tokens and output events / time from
+    the first to the last output.
     """
     return ask(f"""
         SELECT stream_id, started_at, updated_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client,
             dialect, http_status, (date_diff('microsecond', started_at, updated_at) * 1000)::BIGINT AS age_ns, ttft_ns,
             greatest(age_ns - last_event_ns, 0) AS silent_ns,
             output_tokens / nullif((last_output_ns - ttft_ns) / 1e9, 0) AS tps,
+            output_event_count / nullif((last_output_ns - ttft_ns) / 1e9, 0) AS events_per_s,
             event_count, output_event_count, output_tokens, response_bytes
         FROM open_streams WHERE {selection.filters()} ORDER BY coalesce(silent_ns, age_ns) DESC, stream_id LIMIT {most:d}""")
 

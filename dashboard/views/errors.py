@@ -95,7 +95,7 @@ def body(chosen: Selection) -> None:
         for split in ("phase", "type", "model", "gateway", "client", "HTTP status"):
             panel(
                 f"Errors by {split}",
-                errors.counts(source.ask, chosen, split),
+                errors.counts(source.ask, chosen, split, most=8),
                 lambda f: charts.stacked(f, colors=charts.OUTCOME_COLORS),
             )
     st.subheader("Kinds of errors", anchor=False)

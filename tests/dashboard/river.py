@@ -154,6 +154,14 @@ def fill(
          "output_tokens": r["output_tokens"], "raw": json.dumps({"prompt_tokens": r["input_tokens"], "completion_tokens": r["output_tokens"]})}
         for r in rows if r.get("output_tokens")
     ])  # fmt: skip
+    whole = [r for r in rows if r["outcome"] == "ok"][:30]
+    insert(connection, "spans", [span for r in whole for span in _spans(dice, r)])
+    insert(connection, "server_stats", [
+        {"stream_id": r["stream_id"], "seq": 0, "source": "perf_metrics", "name": name, "value": value, "unit": unit, "raw": str(value)}
+        for r in whole
+        for name, value, unit in (("server-time-to-first-token", r["ttft_ns"] * 0.97, "ns"), ("tokens_per_second", r["tps_user"], "tok/s"),
+                                  ("queue-duration", 1.5e6, "ns"))
+    ])  # fmt: skip
     insert(connection, "open_streams", [
         {"stream_id": uuid.UUID(int=dice.getrandbits(128), version=4), "gateway": dice.choice(GATEWAYS), "tap": "tap-1",
          "client_id": dice.choice(CLIENTS), "dialect": "openai_chat", "operation": "chat", "path": "/v1/chat/completions",
@@ -167,6 +175,39 @@ def fill(
         {"log_id": "0b0e", "partition": "w0", "high": 123_456, "low": 123_400, "open_stream_ids": [], "owner": "test", "version": 7,
          "updated_at": until}
     ])  # fmt: skip
+
+
+def _spans(dice: random.Random, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a client, the tap and the gateway would tell of one stream."""
+    client, gateway = (f"{dice.getrandbits(64):016x}" for _ in range(2))
+    ways = (
+        (client, None, "answer a question", "internal", "app", -3_000_000, row["end_ns"] + 5_000_000),
+        (row["span_id"], client, f"chat {row['request_model']}", "client", "tap", 0, row["end_ns"]),
+        (
+            gateway,
+            row["span_id"],
+            "POST /v1/chat/completions",
+            "server",
+            "gateway",
+            row["request_sent_ns"],
+            row["end_ns"] - 500_000,
+        ),
+        (
+            f"{dice.getrandbits(64):016x}",
+            gateway,
+            "llm_request",
+            "internal",
+            "gateway",
+            row["headers_ns"],
+            row["last_output_ns"],
+        ),
+    )
+    return [
+        {"trace_id": row["trace_id"], "span_id": own, "parent_span_id": parent, "stream_id": row["stream_id"], "name": name, "kind": kind,
+         "started_at": row["started_at"] + timedelta(microseconds=start // 1000), "start_ns": start, "duration_ns": end - start, "status": "ok",
+         "attributes": json.dumps({"service.name": service, "gen_ai.request.model": row["request_model"]}), "events": "[]"}
+        for own, parent, name, kind, service, start, end in ways
+    ]  # fmt: skip
 
 
 def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[str, Any]]) -> None:

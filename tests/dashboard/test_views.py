@@ -152,6 +152,23 @@ def test_sql_that_is_wrong_or_too_much_is_one_line(
     assert "\n" not in str(app.error[0].value)
 
 
+def test_a_trace_has_its_spans_and_links_to_its_stream(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, "traces", range="24h")
+    assert len(app.dataframe[0].value) == 30
+    row = Asker(river).query("SELECT trace_id, stream_id FROM spans LIMIT 1").to_dicts()[0]
+    app = opened(river, monkeypatch, "traces", trace=row["trace_id"])
+    assert not app.exception
+    assert len(app.get("vega_lite_chart")) == 1
+    assert len(app.dataframe[0].value) == 4
+    assert app.page_link[0].value == f"Stream {row['stream_id']}"
+
+
+def test_a_trace_that_is_not_there_has_words(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, "traces", trace="no'such")
+    assert not app.exception
+    assert "No spans are stored of this trace" in said(app)
+
+
 def test_compare_tells_two_different_models_apart(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = opened(
         river, monkeypatch, "compare", **{
