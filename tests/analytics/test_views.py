@@ -47,8 +47,8 @@ def fill(store: Store, rows: list[dict[str, Any]], events: list[tuple[int, int, 
     frames = pl.DataFrame(
         [(sid(n), seq, seq, at, kind, choice) for n, seq, kind, choice, at in events],
         schema={
-            **{"stream_id": pl.String, "seq": pl.Int32, "read_seq": pl.Int32, "at_ns": pl.Int64},
-            **{"kind": pl.String, "choice": pl.Int16},
+            "stream_id": pl.String, "seq": pl.Int32, "read_seq": pl.Int32, "at_ns": pl.Int64,
+            "kind": pl.String, "choice": pl.Int16,
         },
         orient="row",
     )  # fmt: skip
