@@ -1,24 +1,26 @@
 """The pages and what stands around them. Streamlit runs this file again for every reader and every full rerun.
 
-Streamlit puts this file's folder first on `sys.path`; the folder above it comes before, so that `analytics`, `ingest` and
-`dashboard` are ours, and nothing here is imported under a bare name. The pages' folder is not called `pages`: Streamlit would
-take its files for pages by itself, and open a deep link past this file until somebody had seen the first page.
+- Streamlit puts this file's folder on `sys.path`; it is taken off again, so that no file here hides a module of that name,
+  and the folder above it is there instead: `analytics`, `ingest` and `dashboard` are ours.
+- The pages' folder is not called `pages`: Streamlit would take its files for pages by itself, and open a deep link past this
+  file until somebody had seen the first page.
 """
 
 import sys
 from pathlib import Path
 
-ROOT = str(Path(__file__).resolve().parent.parent)
-if ROOT in sys.path:
-    sys.path.remove(ROOT)
-sys.path.insert(0, ROOT)
+HERE = Path(__file__).resolve().parent
+if str(HERE) in sys.path:
+    sys.path[:] = [entry for entry in sys.path if entry != str(HERE)]
+if str(HERE.parent) not in sys.path:
+    sys.path.insert(0, str(HERE.parent))
 
 import streamlit as st  # noqa: E402
 
 from dashboard import filters  # noqa: E402
 
-VIEWS = Path(__file__).parent / "views"
-LOGO = str(Path(__file__).parent / "logo.svg")
+VIEWS = HERE / "views"
+LOGO = str(HERE / "logo.svg")
 
 st.set_page_config(page_title="Streamgauge", page_icon=LOGO, layout="wide")
 st.logo(LOGO, size="large")

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import charts, filters, frame, source, tables, units
+from dashboard import charts, filters, frame, grids, source, units
 from dashboard.measures import described
 from dashboard.panels import names_of, panel
 from dashboard.queries import errors, overview, streams
@@ -99,13 +99,13 @@ def body(chosen: Selection) -> None:
                 lambda f: charts.stacked(f, colors=charts.OUTCOME_COLORS),
             )
     st.subheader("Kinds of errors", anchor=False)
-    tables.error_kinds(errors.kinds(source.ask, chosen))
+    grids.error_kinds(errors.kinds(source.ask, chosen))
     st.subheader("Latest examples", anchor=False)
     latest = streams.table(source.ask, chosen, kind="errors", limit=20)
     if latest.is_empty():
         st.caption("No errors in this selection.")
     else:
-        tables.streams(latest, key="examples")
+        grids.streams(latest, key="examples")
 
 
 frame.title("Errors")

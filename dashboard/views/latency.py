@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import charts, filters, frame, source, tables
+from dashboard import charts, filters, frame, grids, source
 from dashboard.measures import described
 from dashboard.panels import names_of, panel
 from dashboard.queries import latency
@@ -62,7 +62,7 @@ def body(chosen: Selection) -> None:
             help_text="Bins are a factor of 1.21 wide, each line adds up to 100 %.",
         )
     st.subheader(f"{metric} by {group}", anchor=False)
-    tables.durations(overall, key="quantiles", name=group)
+    grids.durations(overall, key="quantiles", name=group)
     panel(
         f"From the first byte to the answer, {named} by {group}",
         latency.firsts(source.ask, chosen, group, quantile),
@@ -71,7 +71,7 @@ def body(chosen: Selection) -> None:
         "see less. Between first token and first answer token lies visible reasoning.",
     )
     st.subheader(f"Stalls by {group}", anchor=False, help=described("stall"))
-    tables.stalls(latency.stalls(source.ask, chosen, group), name=group)
+    grids.stalls(latency.stalls(source.ask, chosen, group), name=group)
 
 
 def ordered(group: str, names: list[str]) -> list[str]:

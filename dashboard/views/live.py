@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import frame, source, tables, units
+from dashboard import frame, grids, source, units
 from dashboard.measures import described
 from dashboard.queries import live
 from dashboard.queries.selection import Selection
@@ -39,7 +39,7 @@ def body(chosen: Selection) -> None:
     st.caption(
         "As of each row's last commit, the longest silent first. A stream that ended is under Streams."
     )
-    tables.live(running)
+    grids.live(running)
     if running.height == 500:
         st.caption("The 500 longest silent are shown.")
 

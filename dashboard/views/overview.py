@@ -7,19 +7,19 @@ from typing import Any, Literal
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, source, tables, units
+from dashboard import charts, filters, frame, grids, source, units
 from dashboard.measures import described
 from dashboard.queries import overview, streams
 from dashboard.queries.selection import Selection
 
 Summary = dict[str, float | None]
 Worse = Literal["up", "down", "none"]
+# A change for the worse is red, and the arrow says the direction.
 DELTA_COLORS: dict[Worse, Literal["normal", "inverse", "off"]] = {
     "up": "inverse",
     "down": "normal",
     "none": "off",
 }
-"""A change for the worse is red, and the arrow says the direction."""
 
 
 def cards(now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection, active: int) -> None:
@@ -183,9 +183,9 @@ def body(chosen: Selection) -> None:
         return
     lines(chosen)
     st.subheader("What changed", anchor=False)
-    tables.changes(overview.moved_most(source.ask, chosen), chosen)
+    grids.changes(overview.moved_most(source.ask, chosen), chosen)
     st.subheader("Latest streams", anchor=False)
-    tables.streams(streams.table(source.ask, chosen, limit=15), key="latest")
+    grids.streams(streams.table(source.ask, chosen, limit=15), key="latest")
 
 
 frame.title("Overview")

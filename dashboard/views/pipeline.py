@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import filters, frame, source, tables, units
+from dashboard import filters, frame, grids, source, units
 from dashboard.queries import pipeline
 from dashboard.queries.selection import Selection
 
@@ -57,16 +57,16 @@ def body(_: Selection) -> None:
     )
     zone = filters.zone()
     st.subheader("By tap", anchor=False)
-    tables.plain(ledger, key="ledger", zone=zone)
+    grids.plain(ledger, key="ledger", zone=zone)
     st.subheader("Positions in the log", anchor=False, help="`high`: consumed up to here. `low`: the oldest record of a stream "
                  "that is still open; a restart replays from there.")  # fmt: skip
-    tables.plain(pipeline.positions(source.ask), key="positions", zone=zone)
+    grids.plain(pipeline.positions(source.ask), key="positions", zone=zone)
     st.subheader("Losses", anchor=False)
     if causes.is_empty():
         st.caption("None.")
     else:
-        tables.plain(causes, key="causes", zone=zone)
-        tables.plain(pipeline.losses(source.ask), key="losses", zone=zone)
+        grids.plain(causes, key="causes", zone=zone)
+        grids.plain(pipeline.losses(source.ask), key="losses", zone=zone)
     letters = pipeline.dead_letters(source.ask)
     st.subheader(
         "Records that could not be read", anchor=False, help="`dead_letters`: reasons and hashes, no text."
@@ -74,9 +74,9 @@ def body(_: Selection) -> None:
     if letters.is_empty():
         st.caption("None.")
     else:
-        tables.plain(letters, key="letters", zone=zone)
+        grids.plain(letters, key="letters", zone=zone)
     st.subheader("Stored", anchor=False)
-    tables.plain(pipeline.sizes(source.ask), key="sizes", zone=zone)
+    grids.plain(pipeline.sizes(source.ask), key="sizes", zone=zone)
     st.caption(
         f"Streamgauge {_own_version()} · DuckDB {pipeline.versions(source.ask)} · data folder `{source.data_dir()}`"
     )

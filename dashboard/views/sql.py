@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, source, tables, units
+from dashboard import charts, filters, frame, grids, source, units
 from dashboard.cookbook import COOKBOOK
 from dashboard.queries import catalog
 
@@ -40,7 +40,7 @@ def run(sql: str) -> None:
 
 def show(sql: str, answer: pl.DataFrame, took_s: float) -> None:
     st.caption(f"{units.count(answer.height)} rows in {units.duration(took_s * 1e9)}")
-    tables.plain(answer, key="result", zone=filters.zone(), height=420 if answer.height > 10 else "auto")
+    grids.plain(answer, key="result", zone=filters.zone(), height=420 if answer.height > 10 else "auto")
     with st.container(horizontal=True):
         st.download_button(
             "CSV",
@@ -67,7 +67,7 @@ def catalogue() -> None:
     chosen = st.selectbox(
         "Table or view", found["table_name"].unique(maintain_order=True).to_list(), key="table"
     )
-    tables.plain(
+    grids.plain(
         found.filter(pl.col("table_name") == chosen).drop("table_name"), key="columns", zone=filters.zone()
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import frame, source, tables, units
+from dashboard import frame, grids, source, units
 from dashboard.queries import streams
 from dashboard.queries.selection import Selection
 
@@ -22,7 +22,7 @@ def body(chosen: Selection) -> None:
     total = len(found) if len(found) < limit else streams.how_many(source.ask, chosen, kind=kind, text=text)
     shown = f"{units.count(len(found))} of {units.count(total)} streams"
     st.caption(shown if total > len(found) else f"{units.count(total)} streams, all shown")
-    tables.streams(found, key="streams", height=620)
+    grids.streams(found, key="streams", height=620)
 
 
 frame.title("Streams", "Finished streams of the time range. A click on a stream's id opens it.")

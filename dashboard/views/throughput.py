@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, source, tables, units
+from dashboard import charts, filters, frame, grids, source, units
 from dashboard.measures import described
 from dashboard.panels import names_of, panel
 from dashboard.queries import throughput
@@ -68,7 +68,7 @@ def body(chosen: Selection) -> None:
             help_text=described("concurrency", more="Shown is the most in each step of time."),
         )
     st.subheader(f"By {by}", anchor=False)
-    tables.throughput(throughput.table(source.ask, chosen, by), name=by)
+    grids.throughput(throughput.table(source.ask, chosen, by), name=by)
 
 
 frame.title("Throughput")

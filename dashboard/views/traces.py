@@ -9,11 +9,13 @@ import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, source, tables, units
+from dashboard import charts, filters, frame, grids, source, units
 from dashboard.queries import traces
 from dashboard.queries.selection import Selection
 
 TRACE_DIGITS = 32
+ROW_PX = 40
+INDENT = "› "
 
 
 def body(chosen: Selection) -> None:
@@ -44,12 +46,12 @@ def body(chosen: Selection) -> None:
         height=560,
         alt="Traces",
         column_config={
-            "link": tables.column.LinkColumn("Trace", display_text=r"trace=([0-9a-f]{12})", width=120),
-            "began_at": tables.column.DatetimeColumn(f"Began ({zone.key})", format="MM-DD HH:mm:ss.SSS"),
-            "length_ms": tables.column.NumberColumn("Length", format="%.0f ms"),
-            "spans": tables.column.NumberColumn("Spans", format="%d"),
-            "errors": tables.column.NumberColumn("Errors", format="%d"),
-            "names": tables.column.TextColumn("Names", width="large"),
+            "link": grids.column.LinkColumn("Trace", display_text=r"trace=([0-9a-f]{12})", width=120),
+            "began_at": grids.column.DatetimeColumn(f"Began ({zone.key})", format="MM-DD HH:mm:ss.SSS"),
+            "length_ms": grids.column.NumberColumn("Length", format="%.0f ms"),
+            "spans": grids.column.NumberColumn("Spans", format="%d"),
+            "errors": grids.column.NumberColumn("Errors", format="%d"),
+            "names": grids.column.TextColumn("Names", width="large"),
         },
     )
 
@@ -81,7 +83,7 @@ def one(trace_id: str) -> None:
     charts.draw(waterfall(spans), "Spans of the trace as a waterfall", key="trace-waterfall")
     if spans.height >= 1000:
         st.caption("The first 1,000 spans are drawn.")
-    tables.plain(
+    grids.plain(
         spans.select(
             "name", "kind", "status", "status_message", (pl.col("offset_ns") / 1e6).alias("offset, ms"),
             (pl.col("duration_ns") / 1e6).alias("duration, ms"), "span_id", "parent_span_id", "attributes", "events",
@@ -97,8 +99,8 @@ def waterfall(spans: pl.DataFrame) -> alt.LayerChart | alt.FacetChart:
     divisor, unit = (1e9, "s") if end >= 1e9 else (1e6, "ms")
     drawn = pl.DataFrame(
         {
-            "row": [f"{i:04d}" for i in range(len(rows))],
-            "label": ["\u2003" * r["depth"] + r["name"] for r in rows],
+            "row": list(range(len(rows))),
+            "label": [f"{INDENT * r['depth']}{r['name']} · {units.duration(r['duration_ns'])}" for r in rows],
             "start": [r["offset_ns"] / divisor for r in rows],
             "end": [(r["offset_ns"] + r["duration_ns"]) / divisor for r in rows],
             "length": [units.duration(r["duration_ns"]) for r in rows],
@@ -106,25 +108,17 @@ def waterfall(spans: pl.DataFrame) -> alt.LayerChart | alt.FacetChart:
             "status": [r["status"] for r in rows],
         }
     )
-    labels = json.dumps(dict(zip(drawn["row"], drawn["label"], strict=True)))
     base = alt.Chart(drawn).encode(
-        y=alt.Y(
-            "row:N",
-            title=None,
-            axis=alt.Axis(
-                grid=False,
-                labelExpr=f"({labels})[datum.value]",
-                labelLimit=260,
-                labelAlign="left",
-                labelPadding=262,
-            ),
-        ),
-        x=alt.X("start:Q", title=unit, scale=alt.Scale(zero=True)),
+        y=alt.Y("row:O", title=None, axis=None),
         tooltip=["label:N", "service:N", "length:N", "status:N"],
     )
-    bars = base.mark_bar(cornerRadius=2, height=14).encode(x2="end:Q", color="service:N")
-    text = base.mark_text(align="left", dx=6, color="#8d99a3").encode(x="end:Q", text="length:N")
-    return alt.layer(bars, text).properties(height=24 * len(rows) + 40)
+    across = alt.X("start:Q", title=unit, scale=alt.Scale(domain=[0, end / divisor * 1.01], nice=False))
+    bars = base.mark_bar(cornerRadius=2, height=11, yOffset=9).encode(x=across, x2="end:Q", color="service:N")
+    # The name above its bar, at the left: a column of names would leave a phone no room for the bars.
+    names = base.mark_text(align="left", dx=2, dy=-7, fontSize=12, color="#8d99a3").encode(
+        x=alt.datum(0), text="label:N"
+    )
+    return alt.layer(bars, names).properties(height=ROW_PX * len(rows) + 100)
 
 
 def nested(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:

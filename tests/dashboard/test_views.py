@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from analytics import endpoint
 from analytics.ask import Asker
 from dashboard import units
 from tests.dashboard.pages import VIEWS, metric, opened, said
+from tests.dashboard.river import served
 
 LIVE_VIEWS = sorted(set(VIEWS) - {"sql"})
 
@@ -52,6 +55,25 @@ def test_a_wrong_token_is_a_message(
     app = opened(tmp_path, monkeypatch, view, id="00000000-0000-4000-8000-000000000000")
     assert not app.exception
     assert "Analytics cannot be asked" in said(app)
+
+
+def test_no_file_of_the_dashboard_hides_a_module(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(river, monkeypatch, "sql")
+    folder = Path(__file__).parents[2] / "dashboard"
+    assert str(folder) not in sys.path
+    for name in ("grids", "units", "charts", "source", "views"):
+        assert importlib.util.find_spec(name) is None
+
+
+def test_pages_come_back_when_analytics_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path, streams=5):
+        app = opened(tmp_path, monkeypatch, range="24h")
+        assert metric(app, "Requests") == "5"
+    app.selectbox(key="range").set_value("6h").run()  # another question: no answer of a moment ago stands in
+    assert "Analytics cannot be asked" in said(app)
+    with served(tmp_path):  # another port, another token
+        app.selectbox(key="range").set_value("7d").run()
+        assert metric(app, "Requests") == "5"
 
 
 def test_streams_are_narrowed_sorted_and_found(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
