@@ -37,7 +37,6 @@ __all__ = ["Assembler", "Checkpoint", "Failure", "FinishedStream", "Position"]
 
 MAX_OPEN_ROWS = 20_000
 """`open_streams` shows the newest of them, no more: it is written anew with each commit."""
-MAX_TAPS = 1024
 
 
 class Assembler:
@@ -62,8 +61,11 @@ class Assembler:
         self._max_held_bytes = max_held_bytes
         self._partitions: dict[str, Partition] = {}
         self._out = Outbox(capture_content=capture_content, remember=remember)
-        self.taps: dict[tuple[str, int, str], Alive] = {}
-        """(tap, tap_worker, incarnation) → its newest `Alive`, for the ledger. The newest `MAX_TAPS`."""
+
+    @property
+    def taps(self) -> dict[tuple[str, int, str], Alive]:
+        """(tap, tap_worker, incarnation) → its newest `Alive`, for the ledger. The newest 1024."""
+        return self._out.taps
 
     @property
     def counters(self) -> Counter[str]:
@@ -124,9 +126,6 @@ class Assembler:
     def feed(self, partition: str, offset: int, records: Sequence[AnyRecord]) -> None:
         """The records of one entry. Entries of a partition come in order of their offsets."""
         part = self._partition(partition)
-        for record in records:
-            if type(record) is Alive:
-                self._note(record)
         opened = self.counters["streams_opened"]
         part.feed(offset, records)
         if self.counters["streams_opened"] != opened and self.open_count > self._max_open:
@@ -141,15 +140,6 @@ class Assembler:
         watched for `lost_after` without a record).
         """
         self._partition(partition).lose_open()
-
-    def _note(self, record: Alive) -> None:
-        key = (record.tap, record.tap_worker, record.incarnation)
-        known = self.taps.get(key)
-        if known is None or record.mono_ns >= known.mono_ns:
-            self.taps.pop(key, None)  # to the end: it is the newest
-            self.taps[key] = record
-            if len(self.taps) > MAX_TAPS:
-                del self.taps[next(iter(self.taps))]
 
     # -- bounds ----------------------------------------------------------------------------------------------------
 

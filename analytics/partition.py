@@ -17,6 +17,7 @@ from analytics.stream import FinishedStream, Hole, OpenStream
 from ingest.records import Alive, AnyRecord, Closed, Frames, Lost, Opened, Request, pack
 
 MAX_PENDING_FRAMES = 512
+MAX_TAPS = 1024
 RECORD_BYTES = 150
 """What a record and a frame cost in memory beside their bytes, about."""
 
@@ -70,6 +71,18 @@ class Outbox:
     held_bytes: int = 0
     """Memory of the records that are held for checkpoints, about."""
     counters: Counter[str] = field(default_factory=Counter)
+    taps: dict[tuple[str, int, str], Alive] = field(default_factory=dict)
+    """(tap, tap_worker, incarnation) → its newest `Alive`; the newest `MAX_TAPS`."""
+
+    def note(self, record: Alive) -> None:
+        """A sign of life, which may come in several partitions and more than once."""
+        key = (record.tap, record.tap_worker, record.incarnation)
+        known = self.taps.get(key)
+        if known is None or record.mono_ns >= known.mono_ns:
+            self.taps.pop(key, None)  # to the end: it is the newest
+            self.taps[key] = record
+            if len(self.taps) > MAX_TAPS:
+                del self.taps[next(iter(self.taps))]
 
 
 class Partition:
@@ -238,6 +251,7 @@ class Partition:
     # -- the end of streams ----------------------------------------------------------------------------------------
 
     def _feed_alive(self, record: Alive) -> None:
+        self._out.note(record)
         self._wall_ns = max(self._wall_ns, record.wall_ns)
         for incarnation in self.liveness.alive(record):
             self._lose_all(incarnation)

@@ -15,7 +15,7 @@ STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f
 MAX_NS = 2**61
 """No honest time, length or count is larger."""
 MAX_SMALL = 2**16
-"""Ports, flags and numbers of workers are smaller."""
+"""Ports and numbers of workers are smaller; trace flags are a byte."""
 MAX_COUNTERS = 1000
 
 
@@ -36,7 +36,7 @@ def unsound(record: AnyRecord) -> str | None:
     if isinstance(record, Opened):
         counts += (record.wall_ns, record.mono_ns)
         times = (record.client_start_ns,)
-        small = record.tap_worker, record.server_port, record.trace_flags
+        small = record.tap_worker, record.server_port, record.trace_flags << 8
         if record.seq != 0 or not all(0 <= n < MAX_SMALL for n in small):
             return "bad_numbers"
     elif record.seq == 0 and not isinstance(record, Lost):

@@ -385,6 +385,12 @@ def test_replay_ignores_streams_that_were_stored() -> None:
     assert assembler.position("w0", 2).open_stream_ids == (B,)
 
 
+def test_the_newest_alive_of_each_incarnation_is_told() -> None:
+    assembler = fed(alive(5), alive(10), alive(5), alive(3, incarnation="i2"))
+    assembler.feed("w1", 0, [alive(15)])
+    assert {key[2]: a.mono_ns // SECOND_NS for key, a in assembler.taps.items()} == {"i1": 15, "i2": 3}
+
+
 def test_a_dropped_partition_leaves_nothing_behind() -> None:
     assembler = fed(*whole_stream(A)[:5])
     assembler.drop("w0")
@@ -509,6 +515,7 @@ def test_counts_of_open_things_return_to_zero() -> None:
         opened(A, wall_ns=-1),
         opened(A, wall_ns=2**63),
         opened(A, server_port=99_999),
+        opened(A, trace_flags=256),
         opened(A, seq=4),
         closed(A, 0, end_ns=2**62),
         Lost(A, 5, 2, "x", START_NS),
@@ -527,6 +534,7 @@ def test_an_unsound_record_is_set_aside(record: AnyRecord) -> None:
     (failure,) = assembler.take_failures()
     assert failure.record is record
     assert failure.reason in ("bad_numbers", "bad_stream_id")
+    assert assembler.taps == {}
     assert assembler.take_finished() == []
 
 
