@@ -83,6 +83,15 @@ def test_hostile_sql_changes_nothing_and_reads_nothing(store: Store, asker: Aske
     assert asker.query("SELECT count(*) FROM streams").item() == ROWS
 
 
+@pytest.mark.parametrize(
+    "sql",
+    ["FROM read_text('/etc/passwd')", "SET threads = 3", "ATTACH '/tmp/x' AS x", "LOAD 'x.duckdb_extension'"],
+)
+def test_the_database_is_locked_even_behind_the_door(server: Server, store: Store, sql: str) -> None:
+    with store.cursor() as cursor, pytest.raises(duckdb.Error):
+        cursor.execute(sql).fetchall()
+
+
 def test_hostile_sql_through_an_attached_catalog_changes_nothing(
     store: Store, client: duckdb.DuckDBPyConnection
 ) -> None:
