@@ -158,7 +158,7 @@ def _add_tokens(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> 
     listed = _count(timing.listed_tokens)
     if row.get("output_tokens") is None and listed is not None:
         row["output_tokens"] = n = listed
-        row["token_source"] = "chunks"
+        row |= {"token_source": "chunks"}
     if n is None or n < 0 or decoder.last_output_ns is None:
         return
     if decoder.last_output_ns > 0:
