@@ -25,7 +25,9 @@ class Broker:
     def start(self) -> str:
         """Start it, or go on with the data that is there; HOST:PORT. Skips the test where Kafka cannot be had."""
         done = subprocess.run(
-            [SCRIPT, "start", "--port", "0", "--data", self.data, *self.arguments], capture_output=True, text=True
+            [SCRIPT, "start", "--port", "0", "--data", self.data, *self.arguments],
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             said = done.stderr.strip()
