@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from analytics.framing import MAX_BODY_BYTES, Ending, Framer, Framing
 
+LONG = json.dumps({"error": [[1]] * 300}, indent=1).encode()
 A, B = b'{"a": 1}', b'{"b": "x\\"}]"}'
 
 
@@ -75,6 +76,7 @@ def test_events_are_found_whatever_the_label_and_the_cut(
         (b"data: " + A + b'\n\nerror: {"code": 1}\n\ndata: ' + B + b"\n\n", [A, B], [b'{"code": 1}']),
         (b"data: " + A + b"\n\nerror: gone\n\n", [A], [b"gone"]),
         (b"data: " + A + b"\n\n" + B, [A], [B]),
+        (b"data: " + A + b"\n\n" + LONG + b"\n", [A], [LONG]),
         (b"data: " + A + b"\n\n{ nonsense }\npadding: x\n", [A], []),
     ],
 )  # fmt: skip

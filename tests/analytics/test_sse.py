@@ -178,6 +178,25 @@ def test_any_bytes_are_survived(body: bytes, cuts: list[int]) -> None:
 def test_rules_of_the_specification(body: bytes, events: list[tuple[str, bytes]]) -> None:
     for cuts in ([], list(range(len(body)))):
         assert said(decode(body, cuts)[0]) == events
+    if not body.startswith(b"\xef"):  # in a read that begins between events, too
+        warm = SSEDecoder()
+        warm.feed(b": warm\n\n", 0)
+        assert said(warm.feed(body, 1)) == events
+
+
+@settings(max_examples=300)
+@given(
+    reads=st.lists(
+        st.lists(lines, max_size=4).map(lambda some: b"".join(line + b"\n" for line in some) + b"\n"),
+        max_size=8,
+    )
+)
+def test_reads_of_whole_events_give_what_the_whole_gives(reads: list[bytes]) -> None:
+    decoder = SSEDecoder()
+    events = [event for read in reads for event in decoder.feed(read, 0)]
+    reference = Reference.read(b"".join(reads))
+    assert said(events) == reference.events
+    assert (decoder.comment_count, decoder.last_event_id) == (reference.comments, reference.last_id)
 
 
 def test_half_event_at_disconnect_is_handed_over_apart() -> None:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-import json
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.decode import one_input
 
-TOKENS = [
-    b"data: ", b"event: ", b"id: 1\n", b": x\n", b"\n", b"\n\n", b"\r\n\r\n", b"\r", b"{", b"}", b"[", b"]", b",", b":", b'"choices"',
-    b'"delta"', b'"content"', b'"message"', b'"type"', b'"message_start"', b'"response.output_text.delta"', b'"candidates"', b'"done"',
-    b'"error"', b"null", b"0", b"true", b'"text"', b'"a"', b'"finish_reason"', b'"stop"', b'"index"', b"[DONE]", b"\xff", b"\xef\xbb\xbf",
-    b'{"choices":[{"index":0,"delta":{"content":"a"}}]}', b'{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}',
-    json.dumps({"error": {"type": "t", "message": "m"}}).encode(), b'{"object":"chat.completion.chunk","choices":[]}',
+WORDS = [
+    "choices",
+    "delta",
+    "content",
+    "message",
+    "type",
+    "message_start",
+    "response.output_text.delta",
+    "candidates",
+    "done",
+    "error",
+    "text",
+    "a",
+    "finish_reason",
+    "stop",
+    "index",
+]
+TOKENS = [f'"{word}"'.encode() for word in WORDS] + [
+    b"data: ", b"event: ", b"id: 1\n", b": x\n", b"\n", b"\n\n", b"\r\n\r\n", b"\r", b"{", b"}", b"[", b"]", b",", b":",
+    b"null", b"0", b"true", b"[DONE]", b"\xff", b"\xef\xbb\xbf",
+    b'{"choices":[{"index":0,"delta":{"content":"a"}}]}',
+    b'{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}',
+    b'{"object":"chat.completion.chunk","choices":[]}',
+    b'{"error": {"type": "t", "message": "m"}}',
 ]  # fmt: skip
 
 

@@ -65,7 +65,10 @@ def test_json_is_one_object_a_line_with_the_documented_keys(body: Path, tmp_path
 def test_sidecar_says_what_the_exchange_was_and_nothing_else(body: Path) -> None:
     body.write_text('{"error": {"type": "slow_down", "message": "no"}}')
     body.with_suffix(".json").write_text(
-        json.dumps({"url": "https://api.openai.com/v1/chat/completions", "http_status": 429, "content_type": None, "text": "lie", "dialect": "lie"})
+        json.dumps(
+            {"url": "https://api.openai.com/v1/chat/completions", "http_status": 429, "content_type": None}
+            | {"text": "lie", "dialect": "lie"}
+        )
     )  # fmt: skip
     value = found(body)
     assert (value["outcome"], value["error_type"], value["error_phase"]) == (

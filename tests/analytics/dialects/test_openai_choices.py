@@ -209,7 +209,7 @@ def test_usage_inside_a_choice() -> None:
         ({"input_tokens": 5, "output_tokens": 6, "output_tokens_details": {"reasoning_tokens": 4}}, (5, 6, 4, None)),
         # xAI's completion tokens leave out reasoning; the total tells
         (
-            {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 31, "completion_tokens_details": {"reasoning_tokens": 20}},
+            {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 31, "completion_tokens_details": {"reasoning_tokens": 20}},  # noqa: E501
             (5, 26, 20, None),
         ),
     ],
