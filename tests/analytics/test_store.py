@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from analytics.ask import frame
+from analytics.schema import SCHEMA_VERSION
 from analytics.store import (
-    SCHEMA_VERSION,
     Commit,
     Fenced,
     Store,

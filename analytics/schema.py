@@ -1,0 +1,117 @@
+"""Open the DuckDB file, and make in it what this version needs: tables, missing columns, views.
+
+An older file gets the columns that it lacks (NULL in its rows) and this version's views; each change is noted in
+`internal.migrations`. A newer file is refused. What is in the schema `internal` is not for SQL from outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from importlib import resources
+from pathlib import Path
+
+import duckdb
+
+from analytics.guard import one_line
+
+SCHEMA_VERSION = 1
+
+_INTERNAL = """
+CREATE SCHEMA IF NOT EXISTS internal;
+CREATE TABLE IF NOT EXISTS internal.meta (key VARCHAR NOT NULL, value VARCHAR NOT NULL);
+CREATE TABLE IF NOT EXISTS internal.migrations (version INTEGER NOT NULL, what VARCHAR NOT NULL, done_at TIMESTAMPTZ NOT NULL);
+CREATE TABLE IF NOT EXISTS internal.open_stream_records (
+    log_id VARCHAR NOT NULL, partition VARCHAR NOT NULL, stream_id UUID NOT NULL, number BIGINT NOT NULL,
+    payload BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS internal.taps (
+    tap VARCHAR NOT NULL, tap_worker INTEGER NOT NULL, incarnation VARCHAR NOT NULL, started_at TIMESTAMPTZ NOT NULL,
+    last_alive_at TIMESTAMPTZ NOT NULL, stopping BOOLEAN NOT NULL, counters VARCHAR NOT NULL
+);
+CREATE TABLE IF NOT EXISTS internal.totals (name VARCHAR NOT NULL, value HUGEINT NOT NULL);
+"""
+
+
+def open_file(path: Path, memory_limit_bytes: int | None) -> duckdb.DuckDBPyConnection:
+    """The file, for writing, with its bounds on memory, threads and spill. Raises OSError with one line."""
+    try:
+        connection = duckdb.connect(str(path))
+    except duckdb.IOException as e:
+        text = one_line(e)
+        if "lock" in text.lower():
+            raise OSError(
+                f"{path} is open in another process: only one analytics may run on a data folder (stop that one first)"
+            ) from None
+        raise OSError(f"cannot open {path}: {text}") from None
+    except duckdb.Error as e:
+        raise OSError(
+            f"cannot open {path}: {one_line(e)} (move the file away to begin with empty tables)"
+        ) from None
+    limit = memory_limit_bytes or _default_memory_bytes(connection)
+    connection.execute(f"SET memory_limit = '{limit // 2**20} MiB'")
+    connection.execute("SET max_temp_directory_size = '8 GiB'")
+    # The consumer's Python has a core of its own; and inserting with one thread costs a third of what it does with two.
+    connection.execute(f"SET threads = {max(1, len(os.sched_getaffinity(0)) - 1)}")
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def _default_memory_bytes(connection: duckdb.DuckDBPyConnection) -> int:
+    """Half of what DuckDB would take (80 % of the machine or its cgroup), and never more than 8 GiB."""
+    row = connection.execute("SELECT parse_formatted_bytes(current_setting('memory_limit'))").fetchone()
+    return max(min(int(row[0]) // 2 if row else 2**31, 8 * 2**30), 256 * 2**20)
+
+
+def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | None) -> None:
+    """Make what is missing, bring an older file up to date, make the views anew. `stall` as in `Store`.
+
+    Raises OSError with one line for a file of a newer version, duckdb.Error when it cannot be written.
+    """
+    here = resources.files("analytics")
+    schema = (here / "schema.sql").read_text()
+    connection.execute(_INTERNAL)
+    found = connection.execute("SELECT max(version) FROM internal.migrations").fetchone()
+    version = found[0] if found else None
+    if version is not None and version > SCHEMA_VERSION:
+        raise OSError(
+            f"the tables were made by a newer Streamgauge (schema {version}, this one knows {SCHEMA_VERSION}): upgrade it"
+        )
+    connection.execute(schema)
+    added = _add_missing_columns(connection, schema)
+    if version is None:
+        connection.execute(
+            "INSERT INTO internal.migrations VALUES (?, 'first schema', now())", [SCHEMA_VERSION]
+        )
+    elif added:
+        connection.execute(
+            "INSERT INTO internal.migrations VALUES (?, ?, now())",
+            [SCHEMA_VERSION, f"columns added: {', '.join(added)}"],
+        )
+    meta = {"schema_version": str(SCHEMA_VERSION)}
+    if stall is not None:
+        meta |= {"stall_floor_ns": str(stall[0]), "stall_factor": str(stall[1])}
+    for key, value in meta.items():
+        connection.execute("DELETE FROM internal.meta WHERE key = ?", [key])
+        connection.execute("INSERT INTO internal.meta VALUES (?, ?)", [key, value])
+    for name in ("views.sql", "comments.sql"):
+        if (file := here / name).is_file():
+            connection.execute(file.read_text())
+
+
+def _add_missing_columns(connection: duckdb.DuckDBPyConnection, schema: str) -> list[str]:
+    """Columns that the schema has by now and an older file has not; they are NULL in its rows."""
+    columns = (
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() "
+        "WHERE schema_name = 'main' AND NOT internal ORDER BY table_name, column_index"
+    )
+    with contextlib.closing(duckdb.connect()) as empty:
+        empty.execute(schema)
+        wanted = empty.execute(columns).fetchall()
+    there = {(table, column) for table, column, _ in connection.execute(columns).fetchall()}
+    added = []
+    for table, column, kind in wanted:
+        if (table, column) not in there:
+            connection.execute(f'ALTER TABLE {table} ADD COLUMN "{column}" {kind}')
+            added.append(f"{table}.{column}")
+    return added
