@@ -12,16 +12,16 @@ Rules
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 
 from analytics.assemble import Assembler
+from analytics.dead_letters import DeadLetters
 from analytics.store import Commit, Store, StoredPosition, Tap
 from analytics.stream import FinishedStream
 from ingest.log import Entry, LogReader
@@ -34,8 +34,6 @@ Measure = Callable[[Sequence[FinishedStream]], dict[str, pl.DataFrame]]
 REPLAY_OFFSETS = 1024
 RECALLED = 65_536
 """Ids of stored streams that are remembered after a restart, for duplicates that a log may deliver late."""
-MAX_DEAD_LETTERS = 1_000
-"""Rows per commit; further ones are only counted (a garbage producer must not fill the table)."""
 OPEN_STREAMS_EVERY_S = 0.5
 TOTALS = (
     "records", "frames", "body_bytes", "streams_opened", "streams_finished", "streams_lost", "duplicate_records",
@@ -53,17 +51,6 @@ class Pace:
     lost_after_s: float = 60.0
     writers_are_local: bool = True
     """The log's silence is its writer's silence (embedded); not so behind a broker."""
-
-
-@dataclass(slots=True)
-class _Dead:
-    partition: str
-    offset: int
-    stream_id: str | None
-    reason: str
-    size: int
-    sha256: str
-    at_ns: int = field(default_factory=time.time_ns)
 
 
 class Consumer:
@@ -91,7 +78,7 @@ class Consumer:
         self._heard_s: dict[str, float] = {}
         self._finished: list[FinishedStream] = []
         self._finished_events = 0
-        self._dead: list[_Dead] = []
+        self._dead = DeadLetters()
         self._moved: set[str] = set()
         self._bytes = 0
         self._counters: Counter[str] = Counter()
@@ -240,13 +227,13 @@ class Consumer:
         partition, payload = entry.partition, entry.payload
         records, poison = unpack(payload)
         for bad in poison:
-            self._bury(partition, entry.offset, None, bad.reason, bad.size, bad.payload)
+            self._dead.bury(partition, entry.offset, None, bad.reason, bad.size, bad.payload)
         if records:
             try:
                 self._assembler.feed(partition, entry.offset, records)
             except Exception as e:
                 log.exception("entry %d of partition %s cannot be processed", entry.offset, partition)
-                self._bury(
+                self._dead.bury(
                     partition, entry.offset, None, f"assemble: {type(e).__name__}", len(payload), payload
                 )
         self._high[partition] = entry.offset + 1
@@ -276,16 +263,6 @@ class Consumer:
                 self._heard_s[partition] = time.monotonic()
                 self._open_is_stale = True
         self._take_finished()
-
-    def _bury(
-        self, partition: str, offset: int, stream_id: str | None, reason: str, size: int, payload: bytes
-    ) -> None:
-        self._counters["dead_letters"] += 1
-        if len(self._dead) < MAX_DEAD_LETTERS:
-            digest = hashlib.sha256(payload).hexdigest()
-            self._dead.append(_Dead(partition, offset, stream_id, reason[:100], size, digest))
-        else:
-            self._counters["dead_letters_not_kept"] += 1
 
     # -- committing --------------------------------------------------------------------------------------------------
 
@@ -318,7 +295,7 @@ class Consumer:
         commit.positions = positions
         tables = self._rows(self._finished)
         tables["losses"] = self._assembler.take_losses()
-        tables["dead_letters"] = self._dead_letters()
+        tables["dead_letters"] = self._dead.rows(self._reader.log_id)
         commit.tables = tables
         if self._open_is_stale and began_s - self._opened_at_s >= max(
             OPEN_STREAMS_EVERY_S, 10 * self._open_cost_s
@@ -335,7 +312,8 @@ class Consumer:
         self._kept_ids.difference_update(commit.forget)
         for partition, position in positions.items():
             self._reader.release(partition, position.low)
-        self._finished, self._dead, self._bytes, self._finished_events = [], [], 0, 0
+        self._finished, self._bytes, self._finished_events = [], 0, 0
+        self._dead.clear()
         self._moved.clear()
         self._committed_s = time.monotonic()
         self._commit_cost_s = self._committed_s - began_s
@@ -353,7 +331,7 @@ class Consumer:
                 parts.append(self._measure([stream]))
             except Exception as e:
                 reason = f"measure: {type(e).__name__}"
-                self._bury(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
+                self._dead.bury(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
                 parts.append({"streams": _unmeasured(stream)})
         names = {name for part in parts for name in part}
         return {
@@ -363,31 +341,15 @@ class Consumer:
     def _bury_failures(self) -> None:
         for failure in self._assembler.take_failures():
             payload = pack([failure.record], compress=False)
-            self._bury(
+            self._dead.bury(
                 failure.partition, failure.offset, failure.stream_id, failure.reason, len(payload), payload
             )
         take_damage = getattr(self._reader, "take_damage", None)
         if take_damage is not None:
             for damage in take_damage():
-                self._bury(
+                self._dead.bury(
                     damage.partition, damage.first, None, "damaged_segment", damage.end - damage.first, b""
                 )
-
-    def _dead_letters(self) -> pl.DataFrame:
-        dead = self._dead
-        return pl.DataFrame(
-            {
-                "at": [d.at_ns // 1000 for d in dead],
-                "log_id": [self._reader.log_id] * len(dead),
-                "partition": [d.partition for d in dead],
-                "log_offset": [d.offset for d in dead],
-                "stream_id": [d.stream_id for d in dead],
-                "reason": [d.reason for d in dead],
-                "size": [d.size for d in dead],
-                "sha256": [d.sha256 for d in dead],
-            },
-            schema_overrides={"stream_id": pl.String, "at": pl.Int64},
-        ).with_columns(pl.col("at").cast(pl.Datetime("us", "UTC")))
 
     def _news_of_taps(self) -> list[Tap]:
         news = []
@@ -416,6 +378,7 @@ class Consumer:
         for name, table in tables.items():
             increments[f"{name}_rows"] = table.height
         increments.update(self._counters)
+        increments.update(self._dead.counters)
         self._counters.clear()
         return increments
 
