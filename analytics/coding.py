@@ -9,6 +9,7 @@ stream of like chunks compresses some 50 times, the bound leaves room for four t
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Protocol
 
 import brotli
@@ -153,7 +154,7 @@ class BodyDecoder:
                 self._head = data
                 return b""
             self._head = b""
-            if self.plain:
+            if not self._names:  # it is not what the header says
                 return data
         for undo in self._chain or ():
             try:
@@ -179,6 +180,11 @@ class BodyDecoder:
         if not data.startswith(magic):
             self._names = []
             return True
-        makers = {"gzip": lambda: _Zlib(True), "deflate": lambda: _Zlib(False), "br": _Brotli, "zstd": _Zstd}
+        makers: dict[str, Callable[[], _Undo]] = {
+            "gzip": lambda: _Zlib(True),
+            "deflate": lambda: _Zlib(False),
+            "br": _Brotli,
+            "zstd": _Zstd,
+        }
         self._chain = [makers[_NAMES[n]]() for n in reversed(self._names)]
         return True

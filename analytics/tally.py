@@ -171,7 +171,7 @@ class Tally:
         keep_text, choices = self.keep_text, self.choices
         text_chars = reasoning_chars = outputs = 0
         for event, answer in zip(events, answers, strict=True):
-            if type(answer) is Delta:
+            if isinstance(answer, Delta):
                 piece, index = answer.piece, answer.choice
                 size = len(piece)
                 kind.append(answer.kind)
