@@ -92,6 +92,8 @@ class _Response:
     def __init__(self, row: ClientRow) -> None:
         self.row = row
         self.complete = False
+        self.ends_with_connection = True
+        """Neither a length nor chunks: the close of the connection is the end of the body."""
         self.keep_alive = False
         self.digest = hashlib.sha256()
         self.read_ns = 0
@@ -103,6 +105,10 @@ class _Response:
         self.parser.feed_data(data)
         if self.row.body_bytes > before and len(self.row.reads) < MAX_READS:
             self.row.reads.append((at_ns, self.row.body_bytes))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() in (b"content-length", b"transfer-encoding"):
+            self.ends_with_connection = False
 
     def on_headers_complete(self) -> None:
         self.row.status = self.parser.get_status_code()
@@ -261,7 +267,9 @@ class Traffic:
             data = await reader.read(65536)
             at_ns = time.monotonic_ns()
             if not data:
-                raise EOFError
+                if response.row.status is None or not response.ends_with_connection:
+                    raise EOFError
+                return
             response.feed(data, at_ns)
 
 

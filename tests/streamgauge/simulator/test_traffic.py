@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from streamgauge.simulator.asking import Question
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator
@@ -30,6 +31,26 @@ def test_every_request_is_answered_and_its_bytes_are_those_that_were_sent(simula
         row = rows[client.request_id]
         assert (client.status, client.error, client.model) == (200, None, row.model)
         assert (client.body_bytes, client.body_sha256) == (row.body_bytes, row.body_sha256)
+
+
+def test_a_body_that_ends_with_the_connection_is_no_error_but_a_cut_one_is(simulator: Simulator) -> None:
+    async def exchange(wish: str) -> ClientRow:
+        traffic = Traffic(TrafficOptions(base_url=simulator.url, run="close"))
+        headers = (("x-simulate", wish), ("content-type", "application/json"))
+        question = Question(
+            request_id=wish,
+            model="m",
+            path="/v1/messages",
+            headers=headers,
+            body=b'{"stream":true}',
+            streamed=True,
+        )
+        await traffic._one(question, None, False)
+        return traffic.rows[wish]
+
+    whole = asyncio.run(exchange('{"ttft_ms":1,"gap_ms":0,"tokens":3,"framing":"close"}'))
+    cut = asyncio.run(exchange('{"ttft_ms":1,"gap_ms":0,"tokens":3,"fault":"cut"}'))
+    assert (whole.error, cut.error) == (None, "EOFError")
 
 
 def test_all_models_are_asked(simulator: Simulator) -> None:
