@@ -24,6 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from dashboard.door import FILE as TOKEN_FILE
 from dashboard.door import Door, RootGiven, kept_token
 from dashboard.settings_env import ENV_DATA, ENV_SLO_ITL, ENV_SLO_TTFT
 
@@ -64,7 +65,7 @@ def run(options: DashboardOptions) -> int:
     stopped = threading.Event()
     token = _token(options)
     if token is not None:
-        log.info("the dashboard on %s wants a token: the address has it, and the data folder", options.host)
+        log.info("the dashboard on %s wants a token: it is in %s", options.host, options.data / TOKEN_FILE)
     herald = threading.Thread(
         target=_announce, args=(announcement, url, token, stopped), name="herald", daemon=True
     )

@@ -55,6 +55,22 @@ def ledger(ask: Ask) -> pl.DataFrame:
         GROUP BY ALL ORDER BY tap LIMIT 200""")
 
 
+def taps(ask: Ask) -> pl.DataFrame:
+    """What each run of each tap worker last said of itself.
+
+    Columns `tap, tap_worker, started_at, last_alive_at, stopped, streams_opened, counters` (JSON).
+    """
+    return ask("""
+        SELECT tap, tap_worker, started_at, last_alive_at, stopped,
+            CAST(json_extract_string(counters, '$.streams_opened') AS BIGINT) AS streams_opened, counters
+        FROM taps ORDER BY started_at DESC LIMIT 200""")
+
+
+def counters(ask: Ask) -> pl.DataFrame:
+    """Columns `name, value`: what analytics has counted since its file was made."""
+    return ask("SELECT name, value FROM counters ORDER BY name LIMIT 500")
+
+
 def losses(ask: Ask) -> pl.DataFrame:
     """The latest 200 holes that the taps told of."""
     return ask(

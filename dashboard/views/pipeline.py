@@ -6,11 +6,14 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import polars as pl
 import streamlit as st
 
 from dashboard import filters, frame, grids, source, units
 from dashboard.queries import pipeline
 from dashboard.queries.selection import Selection
+
+EXPIRED = "expired_streams_rows"
 
 
 def body(_: Selection) -> None:
@@ -56,6 +59,21 @@ def body(_: Selection) -> None:
         "`streamgauge status` reconciles the counters of every part: captured = stored + in flight + lost."
     )
     zone = filters.zone()
+    runs, counted = pipeline.taps(source.ask), pipeline.counters(source.ask)
+    told, expired = (
+        int(runs["streams_opened"].sum()),
+        int(counted.filter(pl.col("name") == EXPIRED)["value"].sum()),
+    )
+    if runs.height:
+        st.caption(
+            f"The taps last told of {units.count(told)} streams that they opened. Here: {units.count(finished)} finished, "
+            f"{units.count(float(str(fresh['open'])))} in flight, {units.count(expired)} expired. What differs was told or "
+            "read in the last seconds."
+        )
+        st.subheader(
+            "Runs of the taps", anchor=False, help="Each run of each worker, as of its last sign of life."
+        )
+        grids.plain(runs, key="runs", zone=zone)
     st.subheader("By tap", anchor=False)
     grids.plain(ledger, key="ledger", zone=zone)
     st.subheader("Positions in the log", anchor=False, help="`high`: consumed up to here. `low`: the oldest record of a stream "
@@ -77,6 +95,9 @@ def body(_: Selection) -> None:
         grids.plain(letters, key="letters", zone=zone)
     st.subheader("Stored", anchor=False)
     grids.plain(pipeline.sizes(source.ask), key="sizes", zone=zone)
+    if counted.height:
+        st.subheader("Counted by analytics", anchor=False, help="Since the database was made.")
+        grids.plain(counted, key="counted", zone=zone)
     st.caption(
         f"Streamgauge {_own_version()} · DuckDB {pipeline.versions(source.ask)} · data folder `{source.data_dir()}`"
     )

@@ -23,6 +23,7 @@ import polars as pl
 
 from analytics import endpoint
 from analytics.serve import Server
+from analytics.store import Store
 
 SCHEMA = Path(__file__).parents[2] / "analytics" / "schema.sql"
 MODELS: dict[str, tuple[float, float, str, str]] = {
@@ -135,9 +136,7 @@ def one_stream(dice: random.Random, started_at: datetime) -> tuple[dict[str, Any
 def fill(
     connection: duckdb.DuckDBPyConnection, *, streams: int, until: datetime, hours: float, seed: int = 1
 ) -> None:
-    """Create the tables and put `streams` streams into the hours before `until`, and a few that still run."""
-    connection.execute(SCHEMA.read_text())
-    connection.execute(SCHEMA.with_name("comments.sql").read_text())
+    """Put `streams` streams into the hours before `until`, and a few that still run."""
     if not streams:
         return
     dice = random.Random(seed)
@@ -226,7 +225,8 @@ def served(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """A data folder that a real analytics server answers for; yields the writer's own connection."""
     data.mkdir(parents=True, exist_ok=True)
-    with duckdb.connect(str(data / "streamgauge.duckdb")) as connection:
+    store = Store(data / "streamgauge.duckdb")
+    with store.cursor() as connection:
         fill(connection, streams=streams, until=until or datetime.now(UTC), hours=hours)
         server = Server(connection, port=0)
         endpoint.write(data, endpoint.Endpoint(server.quack, server.token, 0))
@@ -234,4 +234,5 @@ def served(
             yield connection
         finally:
             server.close()
+            store.close()
             endpoint.remove(data, 0)
