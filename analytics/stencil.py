@@ -24,6 +24,8 @@ _encode = msgspec.json.encode
 
 MAX_LEARNED_IN_VAIN = 8
 PAUSE_EVENTS = 512
+LOOK_EVENTS = 8
+"""So many events are asked at a time while there is nothing to go by."""
 MAX_STENCIL_BYTES = 16 * 1024
 _DONE = Reading(kind="terminal", done=True)
 
@@ -33,7 +35,9 @@ class Stencil:
 
     def __init__(self, reader: Reader) -> None:
         self._read = reader.read
-        self._read_many: Callable[[Sequence[Event]], list[Reading | Delta]] | None = getattr(reader, "read_many", None)
+        self._read_many: Callable[[Sequence[Event]], list[Reading | Delta]] | None = getattr(
+            reader, "read_many", None
+        )
         self._prefix = self._suffix = b""
         self._name = ""
         self._kind: Kind = "text"
@@ -48,13 +52,15 @@ class Stencil:
         at = 0
         while at < len(events):
             if not self._prefix:
-                rest = events[at:] if at else events
-                told = self._ask(rest)
+                some = events[at : at + (self._pause if self._pause > 0 else LOOK_EVENTS)]
+                told = self._ask(some)
+                answers += told
+                at += len(some)
                 if self._pause > 0:
-                    self._pause -= len(rest)
+                    self._pause -= len(some)
                 elif type(told[-1]) is Delta:
-                    self._learn(rest[-1], told[-1])
-                return answers + told
+                    self._learn(some[-1], told[-1])
+                continue
             at = self._fit(events, at, answers)
         return answers
 
