@@ -203,7 +203,7 @@ def time_bars(
         .with_columns(pl.col(value).cum_sum().over("at").alias("top"))
         .with_columns((pl.col("top") - pl.col(value)).alias("foot"))
     )
-    drawn = _to_the_ends(drawn, zone, span, flat=("foot", "top"))
+    drawn = to_the_ends(drawn, zone, span, flat=("foot", "top"))
     chart: alt.Chart = (
         alt.Chart(drawn)
         .mark_rect(stroke=None)
@@ -242,7 +242,7 @@ def _broken(frame: pl.DataFrame, keys: list[str], bucket_s: int) -> pl.DataFrame
     return pl.concat([ordered, breaks]).sort(*keys, "at")
 
 
-def _to_the_ends(
+def to_the_ends(
     frame: pl.DataFrame, zone: ZoneInfo, span: tuple[datetime, datetime], *, flat: tuple[str, str]
 ) -> pl.DataFrame:
     """Adds a rectangle of no size at each end of the selection, so that the axis reaches there.
@@ -269,129 +269,6 @@ def _wall_moment(at: datetime, zone: ZoneInfo) -> alt.DateTime:
         seconds=local.second,
         utc=True,
     )
-
-
-def heatmap(
-    frame: pl.DataFrame,
-    *,
-    zone: ZoneInfo,
-    span: tuple[datetime, datetime],
-    bucket_s: int,
-    height: int = 280,
-) -> alt.Chart:
-    """Streams per point of time and log bin of a duration (`at, low_ns, high_ns, n`): darker is more."""
-    divisor, unit = unit_of(frame, "high_ns")
-    drawn = wall(
-        frame.with_columns(
-            (pl.col("at") + pl.duration(seconds=bucket_s)).alias("until"),
-            (pl.col("low_ns") / divisor).alias("low"),
-            (pl.col("high_ns") / divisor).alias("high"),
-            pl.struct("low_ns", "high_ns")
-            .map_elements(
-                lambda b: f"{units.duration(b['low_ns'])} – {units.duration(b['high_ns'])}",
-                return_dtype=pl.String,
-            )
-            .alias("range"),
-        ),
-        zone,
-        "at",
-        "until",
-    )
-    drawn = _to_the_ends(drawn, zone, span, flat=("low", "high"))
-    chart: alt.Chart = (
-        alt.Chart(drawn)
-        .mark_rect()
-        .encode(
-            x=time_axis("at"),
-            x2="until:T",
-            y=alt.Y(
-                "low:Q",
-                scale=alt.Scale(type="log", nice=False),
-                title=unit,
-                axis=alt.Axis(tickCount=6, grid=False),
-            ),
-            y2="high:Q",
-            color=alt.Color(
-                "n:Q", legend=alt.Legend(title="streams", gradientLength=120), scale=alt.Scale(type="sqrt")
-            ),
-            tooltip=[
-                alt.Tooltip("at:T", title="from", timeUnit="utcyearmonthdatehoursminutesseconds"),
-                alt.Tooltip("range:N"),
-                alt.Tooltip("n:Q", title="streams"),
-            ],
-        )
-        .properties(height=height)
-    )
-    return chart
-
-
-def _log_x(field: str, unit: str) -> alt.X:
-    return alt.X(
-        f"{field}:Q",
-        scale=alt.Scale(type="log", nice=False),
-        title=unit,
-        axis=alt.Axis(tickCount=8, labelOverlap=True),
-    )
-
-
-def _binned(frame: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    divisor, unit = unit_of(frame, "high_ns")
-    said = pl.struct("low_ns", "high_ns").map_elements(
-        lambda b: f"{units.duration(b['low_ns'])} – {units.duration(b['high_ns'])}", return_dtype=pl.String
-    )
-    return frame.with_columns(
-        (pl.col("low_ns") / divisor).alias("low"),
-        (pl.col("high_ns") / divisor).alias("high"),
-        said.alias("range"),
-    ), unit
-
-
-def histogram(frame: pl.DataFrame, order: Sequence[str], *, height: int = HEIGHT) -> alt.Chart:
-    """Shares per log bin (`name, low_ns, high_ns, n, share`), one stepped line per name."""
-    drawn, unit = _binned(frame)
-    chart: alt.Chart = (
-        alt.Chart(drawn)
-        .mark_line(interpolate="step-after")
-        .encode(
-            x=_log_x("low", unit),
-            y=alt.Y("share:Q", title="share of streams", axis=alt.Axis(format="%", tickCount=5)),
-            color=alt.Color("name:N", scale=alt.Scale(domain=list(order)), sort=None),
-            tooltip=[
-                "name:N",
-                "range:N",
-                alt.Tooltip("share:Q", format=".1%"),
-                alt.Tooltip("n:Q", title="streams"),
-            ],
-        )
-        .properties(height=height)
-    )
-    return chart
-
-
-def ecdf(frame: pl.DataFrame, order: Sequence[str], *, height: int = HEIGHT) -> alt.Chart:
-    """Share of streams at or below (`name, high_ns, cumulated`)."""
-    drawn, unit = _binned(frame)
-    chart: alt.Chart = (
-        alt.Chart(drawn)
-        .mark_line(interpolate="linear")
-        .encode(
-            x=_log_x("high", unit),
-            y=alt.Y(
-                "cumulated:Q",
-                title="share at or below",
-                scale=alt.Scale(domain=[0, 1]),
-                axis=alt.Axis(format="%", tickCount=5),
-            ),
-            color=alt.Color("name:N", scale=alt.Scale(domain=list(order)), sort=None),
-            tooltip=[
-                "name:N",
-                alt.Tooltip("range:N", title="up to the end of"),
-                alt.Tooltip("cumulated:Q", format=".1%"),
-            ],
-        )
-        .properties(height=height)
-    )
-    return chart
 
 
 def stacked(

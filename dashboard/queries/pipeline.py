@@ -74,20 +74,20 @@ def counters(ask: Ask) -> pl.DataFrame:
 def losses(ask: Ask) -> pl.DataFrame:
     """The latest 200 holes that the taps told of."""
     return ask(
-        'SELECT "at", cause, tap, partition, first_seq, last_seq, bytes, stream_id FROM losses ORDER BY "at" DESC LIMIT 200'
+        "SELECT lost_at, cause, tap, partition, first_seq, last_seq, bytes, stream_id FROM losses ORDER BY lost_at DESC LIMIT 200"
     )
 
 
 def losses_by_cause(ask: Ask) -> pl.DataFrame:
     """Columns `cause, n, bytes, last_at`."""
     return ask("""
-        SELECT cause, count(*) AS n, sum(bytes)::BIGINT AS bytes, max("at") AS last_at FROM losses GROUP BY ALL
+        SELECT cause, count(*) AS n, sum(bytes)::BIGINT AS bytes, max(lost_at) AS last_at FROM losses GROUP BY ALL
         ORDER BY n DESC LIMIT 50""")
 
 
 def dead_letters(ask: Ask) -> pl.DataFrame:
     """The latest 200 records that could not be read."""
-    return ask('SELECT * FROM dead_letters ORDER BY "at" DESC LIMIT 200')
+    return ask("SELECT * FROM dead_letters ORDER BY set_aside_at DESC LIMIT 200")
 
 
 def versions(ask: Ask) -> str:

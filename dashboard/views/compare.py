@@ -9,7 +9,7 @@ from datetime import timedelta
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, source, units
+from dashboard import distributions, filters, frame, source, units
 from dashboard.measures import described
 from dashboard.panels import panel
 from dashboard.queries import comparing, latency, overview
@@ -157,7 +157,10 @@ def body(base: Selection) -> None:
         for letter, s in sides.items()
     )
     panel(
-        "TTFT, share at or below", spread, lambda f: charts.ecdf(f, ["A", "B"]), help_text=described("ttft")
+        "TTFT, share at or below",
+        spread,
+        lambda f: distributions.ecdf(f, ["A", "B"]),
+        help_text=described("ttft"),
     )
 
 

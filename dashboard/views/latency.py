@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, source
+from dashboard import charts, distributions, filters, frame, grids, source
 from dashboard.measures import described
 from dashboard.panels import names_of, panel
 from dashboard.queries import latency
@@ -47,18 +47,18 @@ def body(chosen: Selection) -> None:
     panel(
         f"{metric}, all streams over time",
         latency.heatmap(source.ask, chosen, column),
-        lambda f: charts.heatmap(f, **time),
+        lambda f: distributions.heatmap(f, **time),
         help_text=about,
         note="Each cell counts streams; bins are a factor of 1.47 wide.",
     )
     spread = latency.distribution(source.ask, chosen, column, group)
     shown = ordered(group, names_of(spread))
     with st.grid(2, min_column_width=340):
-        panel(f"{metric}, share at or below", spread, lambda f: charts.ecdf(f, shown), help_text=about)
+        panel(f"{metric}, share at or below", spread, lambda f: distributions.ecdf(f, shown), help_text=about)
         panel(
             f"{metric}, distribution",
             spread,
-            lambda f: charts.histogram(f, shown),
+            lambda f: distributions.histogram(f, shown),
             help_text="Bins are a factor of 1.21 wide, each line adds up to 100 %.",
         )
     st.subheader(f"{metric} by {group}", anchor=False)
