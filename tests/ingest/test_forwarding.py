@@ -289,6 +289,35 @@ def test_bytes_after_a_response_are_not_passed_on():
     run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab", b"cd"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", b"2\r\ncd\r\n0\r\n\r\n"),
+    ],
+)
+def test_bytes_after_a_response_are_not_passed_on_in_a_later_read_either(begin: bytes, end: bytes):
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(begin)
+        await go.wait()
+        writer.write(end + b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+        await reader.read()
+
+    go = asyncio.Event()
+
+    async def scenario() -> None:
+        async with rig(upstream) as it:
+            client = await it.client()
+            await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            await client.until(b"ab")
+            go.set()
+            assert (await client.rest()).endswith(end)
+            assert it.worker.counters.bad_upstream_excess_bytes > 0
+
+    run(scenario())
+
+
 def test_a_large_upload_is_streamed_not_collected():
     size = 8 * 2**20
     held = asyncio.Event()
