@@ -187,7 +187,7 @@ class Assembler:
                 "last_seq": [hole.last_seq for _, _, _, hole in losses],
                 "cause": [hole.cause for _, _, _, hole in losses],
                 "bytes": [hole.bytes for _, _, _, hole in losses],
-                "at": [hole.at_wall_ns // 1000 for _, _, _, hole in losses],
+                "lost_at": [hole.at_wall_ns // 1000 for _, _, _, hole in losses],
             },
         )
 

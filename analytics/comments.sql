@@ -163,10 +163,10 @@ COMMENT ON COLUMN losses.first_seq IS 'First record that is missing.';
 COMMENT ON COLUMN losses.last_seq IS 'Last record that is missing.';
 COMMENT ON COLUMN losses.cause IS 'queue_full, log_full, log_error, corrupt_segment, record_too_large, missing (nobody said why), tap_died …';
 COMMENT ON COLUMN losses.bytes IS 'Body bytes in it; NULL when unknown.';
-COMMENT ON COLUMN losses.at IS 'When it happened, as far as known.';
+COMMENT ON COLUMN losses.lost_at IS 'When it happened, as far as known.';
 
 COMMENT ON TABLE dead_letters IS 'What could not be processed: reasons and hashes, no text.';
-COMMENT ON COLUMN dead_letters.at IS 'When it was set aside.';
+COMMENT ON COLUMN dead_letters.set_aside_at IS 'When it was set aside.';
 COMMENT ON COLUMN dead_letters.log_id IS 'Identity of the log.';
 COMMENT ON COLUMN dead_letters.partition IS 'Partition of the log.';
 COMMENT ON COLUMN dead_letters.log_offset IS 'Offset of the entry.';

@@ -161,7 +161,9 @@ class Consumer:
             losses = streams.select(
                 "stream_id", "tap", pl.lit(partition).alias("partition"), cause=pl.lit("log_gone")
             )
-            losses = losses.with_columns(at=pl.lit(time.time_ns() // 1000).cast(pl.Datetime("us", "UTC")))
+            losses = losses.with_columns(
+                lost_at=pl.lit(time.time_ns() // 1000).cast(pl.Datetime("us", "UTC"))
+            )
             self._store.commit(
                 Commit(
                     other_id,

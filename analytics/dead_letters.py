@@ -52,7 +52,7 @@ class DeadLetters:
         dead = self._dead
         return pl.DataFrame(
             {
-                "at": [d.at_ns // 1000 for d in dead],
+                "set_aside_at": [d.at_ns // 1000 for d in dead],
                 "log_id": [log_id] * len(dead),
                 "partition": [d.partition for d in dead],
                 "log_offset": [d.offset for d in dead],
@@ -61,8 +61,8 @@ class DeadLetters:
                 "size": [d.size for d in dead],
                 "sha256": [d.sha256 for d in dead],
             },
-            schema_overrides={"stream_id": pl.String, "at": pl.Int64},
-        ).with_columns(pl.col("at").cast(pl.Datetime("us", "UTC")))
+            schema_overrides={"stream_id": pl.String, "set_aside_at": pl.Int64},
+        ).with_columns(pl.col("set_aside_at").cast(pl.Datetime("us", "UTC")))
 
     def clear(self) -> None:
         """They are committed."""

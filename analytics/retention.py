@@ -28,7 +28,7 @@ PAUSE_S = 0.05
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 BY_STREAM_ID = {"events": ("events",), "streams": ("usage_reports", "server_stats", "streams")}
-BY_TIME = {"spans": "started_at", "losses": '"at"', "dead_letters": '"at"'}
+BY_TIME = {"spans": "started_at", "losses": "lost_at", "dead_letters": "set_aside_at"}
 
 
 def parse_age(text: str | None) -> float | None:

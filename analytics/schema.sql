@@ -76,10 +76,10 @@ CREATE TABLE IF NOT EXISTS log_positions (
 
 CREATE TABLE IF NOT EXISTS losses (
     stream_id UUID, tap VARCHAR, partition VARCHAR, first_seq BIGINT, last_seq BIGINT,
-    cause VARCHAR NOT NULL, bytes BIGINT, "at" TIMESTAMPTZ NOT NULL
+    cause VARCHAR NOT NULL, bytes BIGINT, lost_at TIMESTAMPTZ NOT NULL
 );
 
 CREATE TABLE IF NOT EXISTS dead_letters (
-    "at" TIMESTAMPTZ NOT NULL, log_id VARCHAR, partition VARCHAR, log_offset BIGINT, stream_id UUID,
+    set_aside_at TIMESTAMPTZ NOT NULL, log_id VARCHAR, partition VARCHAR, log_offset BIGINT, stream_id UUID,
     reason VARCHAR NOT NULL, size BIGINT NOT NULL, sha256 VARCHAR NOT NULL
 );

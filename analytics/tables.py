@@ -92,7 +92,7 @@ LOSSES = _columns(
     (_INT, "first_seq last_seq"),
     (_TEXT, "cause"),
     (_INT, "bytes"),
-    (_INSTANT, "at"),
+    (_INSTANT, "lost_at"),
 )
 
 

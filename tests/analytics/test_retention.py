@@ -38,7 +38,7 @@ def fill(store: Store, days: int, per_day: int, events: int) -> None:
     usage = streams.select("stream_id", seq=pl.lit(1, pl.Int32))
     losses = (
         streams.select("stream_id", "started_at")
-        .rename({"started_at": "at"})
+        .rename({"started_at": "lost_at"})
         .with_columns(cause=pl.lit("missing"))
     )
     store.commit(
