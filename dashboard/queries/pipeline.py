@@ -73,9 +73,9 @@ def counters(ask: Ask) -> pl.DataFrame:
 
 def losses(ask: Ask) -> pl.DataFrame:
     """The latest 200 holes that the taps told of."""
-    return ask(
-        "SELECT lost_at, cause, tap, partition, first_seq, last_seq, bytes, stream_id FROM losses ORDER BY lost_at DESC LIMIT 200"
-    )
+    return ask("""
+        SELECT lost_at, cause, tap, partition, first_seq, last_seq, bytes, stream_id FROM losses
+        ORDER BY lost_at DESC LIMIT 200""")
 
 
 def losses_by_cause(ask: Ask) -> pl.DataFrame:

@@ -65,6 +65,11 @@ def test_a_stream_belongs_to_the_period_of_its_start(store: duckdb.DuckDBPyConne
     assert (both["now"]["requests"], both["before"]["requests"]) == (2, 2)
 
 
+def test_the_period_before_is_as_long_and_ends_where_this_one_begins() -> None:
+    before = HOUR.before()
+    assert (before.since, before.until) == (NOON - timedelta(hours=1), NOON)
+
+
 def test_aborts_and_losses_are_no_errors_and_not_in_the_rate(store: duckdb.DuckDBPyConnection) -> None:
     put(store, {}, {}, {}, {"outcome": "http_error"}, {"outcome": "client_abort"}, {"outcome": "tap_lost"})
     now = overview.summary_now_and_before(ask_of(store), HOUR, **SLO)["now"]
@@ -115,9 +120,18 @@ def test_concurrency_is_the_peak_of_each_point_of_time(store: duckdb.DuckDBPyCon
         {"started_at": NOON + timedelta(seconds=30), "end_ns": 40_000 * MS},  # 0:30 … 1:10
         {"started_at": NOON + timedelta(seconds=70), "end_ns": 1_000 * MS},  # begins as the second ends
         {"started_at": NOON - 2 * minute, "end_ns": 1_000 * MS},
+        {
+            "started_at": NOON + 2 * minute,
+            "end_ns": 210_000 * MS,
+        },  # 2:00 … 5:30: its last minute sees only an end
     )
     found = throughput.concurrency(ask_of(store), HOUR)
-    assert dict(found.with_columns((pl.col("at") - NOON).dt.total_seconds()).iter_rows()) == {0: 2, 60: 3}
+    assert dict(found.with_columns((pl.col("at") - NOON).dt.total_seconds()).iter_rows()) == {
+        0: 2,
+        60: 3,
+        120: 1,
+        300: 1,
+    }
 
 
 def test_a_distribution_adds_up_and_ends_at_one(store: duckdb.DuckDBPyConnection) -> None:
