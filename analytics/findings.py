@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from analytics.choice import ToolCall
 from analytics.dialects.shape import OUTPUT_KINDS, ErrorSeen, Usage
-from analytics.tally import EventColumns, Tally, ToolCall
+from analytics.tally import EventColumns, Tally
 
 
 class Findings:

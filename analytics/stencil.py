@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from analytics.dialects.payload import FAULTS
-from analytics.dialects.shape import Delta, Kind, Reader, Reading
+from analytics.dialects.shape import Delta, Kind, Reader, Reading, Run
 from analytics.sse import Event
 
 _decode_string = msgspec.json.Decoder(str).decode
@@ -46,9 +46,9 @@ class Stencil:
         self._vain = 0
         self._pause = 0
 
-    def read_many(self, events: Sequence[Event]) -> list[Reading | Delta]:
-        """The reader's answers, one for each event."""
-        answers: list[Reading | Delta] = []
+    def read_many(self, events: Sequence[Event]) -> list[Reading | Delta | Run]:
+        """The reader's answers, one for each event; a `Run` answers as many as it has pieces."""
+        answers: list[Reading | Delta | Run] = []
         at = 0
         while at < len(events):
             if not self._prefix:
@@ -64,13 +64,15 @@ class Stencil:
             at = self._fit(events, at, answers)
         return answers
 
-    def _fit(self, events: Sequence[Event], at: int, answers: list[Reading | Delta]) -> int:
+    def _fit(self, events: Sequence[Event], at: int, answers: list[Reading | Delta | Run]) -> int:
         """Answer events from `at` on while this stencil holds; the index of the next one to answer."""
         prefix, suffix, name = self._prefix, self._suffix, self._name
         kind, choice, trusted = self._kind, self._choice, self._trusted
         start, cut = len(prefix) - 1, len(suffix) - 1
         shortest = start + cut + 3
         first = at
+        pieces: list[str] = []
+        fitted = pieces.append
         for event in events[at:] if at else events:
             data = event.data
             size = len(data)
@@ -84,9 +86,13 @@ class Stencil:
                 except FAULTS:
                     fits = False
                 if piece and trusted:
-                    answers.append(Delta(kind, piece, choice))
-                    at += 1
+                    fitted(piece)
                     continue
+            if pieces:
+                answers.append(Run(kind, pieces, choice))
+                at += len(pieces)
+                pieces = []
+                fitted = pieces.append
             told = self._ask((event,))[0]
             answers.append(told)
             at += 1
@@ -100,6 +106,9 @@ class Stencil:
                     self._vain = 0
                 self._learn(event, told)
                 return at
+        if pieces:
+            answers.append(Run(kind, pieces, choice))
+            at += len(pieces)
         if trusted:
             self._vain = 0
         return at

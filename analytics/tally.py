@@ -14,20 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from analytics.choice import Choice, ToolCall
 from analytics.dialects.shape import (
     OUTPUT_KINDS,
     Delta,
     ErrorSeen,
     Fragment,
+    Kind,
     Reading,
+    Run,
     ServerStat,
     ToolFragment,
     Usage,
 )
 from analytics.sse import Event
 
-MAX_KEPT_CHARS = 8 * 2**20
-"""Bound on the text that `keep_text` keeps of one stream, each channel."""
 MAX_TOOL_CALLS = 10_000
 MAX_REPORTS = 100_000
 MAX_SERVER_STATS = 10_000
@@ -55,67 +56,6 @@ class EventColumns:
     @property
     def seq(self) -> range:
         return range(len(self.kind))
-
-
-class ToolCall:
-    """A tool call as it grows."""
-
-    __slots__ = ("_arguments", "arguments_were_object", "id", "name", "server")
-
-    def __init__(self) -> None:
-        self.id = ""
-        self.name = ""
-        self.arguments_were_object = False
-        self.server = False
-        """Run by the provider itself, not by the client."""
-        self._arguments: list[str] = []
-
-    @property
-    def arguments(self) -> str:
-        return "".join(self._arguments)
-
-    def add(self, piece: ToolFragment) -> None:
-        if piece.id and not self.id:
-            self.id = piece.id
-        if piece.name and not self.name:
-            self.name = piece.name
-        if piece.joint:
-            self._arguments.append(piece.joint)
-        if piece.arguments:
-            self._arguments.append(piece.arguments)
-        self.arguments_were_object |= piece.arguments_were_object
-
-
-class Channel:
-    """The text of one output channel of one choice, kept up to a bound."""
-
-    __slots__ = ("_chars", "_parts")
-
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._chars = 0
-
-    def add(self, piece: str) -> None:
-        if self._chars < MAX_KEPT_CHARS:
-            self._chars += len(piece)
-            self._parts.append(piece)
-
-    def __str__(self) -> str:
-        return "".join(self._parts)
-
-
-class Choice:
-    """What one choice amounts to."""
-
-    __slots__ = ("finish_ns", "finish_reason", "reasoning", "refusal", "text", "tools")
-
-    def __init__(self) -> None:
-        self.finish_reason: str | None = None
-        self.finish_ns: int | None = None
-        self.text = Channel()
-        self.reasoning = Channel()
-        self.refusal = Channel()
-        self.tools: dict[str | int, ToolCall] = {}
 
 
 class Tally:
@@ -155,8 +95,8 @@ class Tally:
 
     # -- adding --------------------------------------------------------------------------------------------------
 
-    def add_events(self, events: Sequence[Event], answers: Sequence[Reading | Delta]) -> None:
-        """One answer for each event, in order."""
+    def add_events(self, events: Sequence[Event], answers: Sequence[Reading | Delta | Run]) -> None:
+        """One answer for each event, in order; a `Run` answers several."""
         if not events:
             return
         columns = self.events
@@ -166,45 +106,72 @@ class Tally:
         columns.at_ns += [e.at_ns for e in events]
         columns.event_name += [e.name for e in events]
         columns.bytes += [len(e.data) for e in events]
-        kind, choice_column, chars = columns.kind, columns.choice, columns.chars
-        tokens, finish = columns.tokens, columns.finish_reason
-        keep_text, choices = self.keep_text, self.choices
-        text_chars = reasoning_chars = outputs = 0
-        for event, answer in zip(events, answers, strict=True):
-            if isinstance(answer, Delta):
-                piece, index = answer.piece, answer.choice
-                size = len(piece)
-                kind.append(answer.kind)
-                choice_column.append(index)
-                chars.append(size)
-                tokens.append(answer.tokens)
-                finish.append(None)
-                outputs += 1
-                choice = choices.get(index)
-                if choice is None:
-                    choice = self._choice(index)
-                if answer.kind == "text":
-                    text_chars += size
-                    if keep_text:
-                        choice.text.add(piece)
-                    if self.first_nonreasoning_output_ns is None:
-                        self.first_nonreasoning_output_ns = event.at_ns
-                else:
-                    reasoning_chars += size
-                    if keep_text:
-                        choice.reasoning.add(piece)
-                if self.first_output_ns is None:
-                    self.first_output_ns = event.at_ns
-                self.last_output_ns = event.at_ns
+        at = 0
+        for answer in answers:
+            if isinstance(answer, Reading):
+                self.add(answer, events[at].at_ns)
+                at += 1
+            elif isinstance(answer, Delta):
+                self._add_delta(answer, events[at].at_ns)
+                at += 1
             else:
-                self.output_event_count += outputs
-                self.content_event_count += outputs
-                outputs = 0
-                self.add(answer, event.at_ns)
-        self.output_event_count += outputs
-        self.content_event_count += outputs
-        self.text_chars += text_chars
-        self.reasoning_chars += reasoning_chars
+                first, at = at, at + len(answer.pieces)
+                self._add_pieces(
+                    answer.kind, answer.choice, answer.pieces, events[first].at_ns, events[at - 1].at_ns
+                )
+
+    def _add_delta(self, delta: Delta, at_ns: int) -> None:
+        piece, index = delta.piece, delta.choice
+        size = len(piece)
+        columns = self.events
+        columns.kind.append(delta.kind)
+        columns.choice.append(index)
+        columns.chars.append(size)
+        columns.tokens.append(delta.tokens)
+        columns.finish_reason.append(None)
+        choice = self.choices.get(index) or self._choice(index)
+        self.output_event_count += 1
+        self.content_event_count += 1
+        if delta.kind == "text":
+            self.text_chars += size
+            if self.keep_text:
+                choice.text.add(piece)
+            if self.first_nonreasoning_output_ns is None:
+                self.first_nonreasoning_output_ns = at_ns
+        else:
+            self.reasoning_chars += size
+            if self.keep_text:
+                choice.reasoning.add(piece)
+        if self.first_output_ns is None:
+            self.first_output_ns = at_ns
+        self.last_output_ns = at_ns
+
+    def _add_pieces(self, kind: Kind, index: int, pieces: list[str], first_ns: int, last_ns: int) -> None:
+        """Successive events of text or of reasoning."""
+        count = len(pieces)
+        sizes = [len(piece) for piece in pieces]
+        columns = self.events
+        columns.kind += [kind] * count
+        columns.choice += [index] * count
+        columns.chars += sizes
+        columns.tokens += [None] * count
+        columns.finish_reason += [None] * count
+        choice = self._choice(index)
+        self.output_event_count += count
+        self.content_event_count += count
+        if kind == "text":
+            self.text_chars += sum(sizes)
+            if self.first_nonreasoning_output_ns is None:
+                self.first_nonreasoning_output_ns = first_ns
+        else:
+            self.reasoning_chars += sum(sizes)
+        if self.keep_text:
+            channel = choice.text if kind == "text" else choice.reasoning
+            for piece in pieces:
+                channel.add(piece)
+        if self.first_output_ns is None:
+            self.first_output_ns = first_ns
+        self.last_output_ns = last_ns
 
     def add(self, reading: Reading, at_ns: int | None, *, row: bool = True) -> None:
         """One reading. Without `row` it was no dispatched event: it counts for what was said, not for when."""

@@ -146,6 +146,14 @@ class Delta(msgspec.Struct, gc=False):
     tokens: int | None = None
 
 
+class Run(msgspec.Struct, gc=False):
+    """Deltas of successive events that differ in their piece only. `analytics.stencil` answers it, no reader does."""
+
+    kind: Kind
+    pieces: list[str]
+    choice: int = 0
+
+
 class Reader(Protocol):
     """Reads one stream. May keep what it must know of earlier events (tool names, indices)."""
 

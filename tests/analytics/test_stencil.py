@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.shape import Delta, Reading
+from analytics.dialects.shape import Delta, Reading, Run
 from analytics.sse import Event
 from analytics.stencil import MAX_LEARNED_IN_VAIN, PAUSE_EVENTS, Stencil
 
@@ -52,7 +52,18 @@ def events(*values: Any, name: str = "") -> list[Event]:
 
 
 def pieces(stencil: Stencil, sent: list[Event]) -> list[str | None]:
-    return [a.piece if isinstance(a, Delta) else None for event in sent for a in stencil.read_many([event])]
+    """What is answered event by event; and the same must be answered batch by batch."""
+    return [piece for event in sent for piece in expanded(stencil.read_many([event]))]
+
+
+def expanded(answers: list[Reading | Delta | Run]) -> list[str | None]:
+    found: list[str | None] = []
+    for answer in answers:
+        if isinstance(answer, Run):
+            found += answer.pieces
+        else:
+            found.append(answer.piece if isinstance(answer, Delta) else None)
+    return found
 
 
 def test_what_fits_is_answered_without_the_reader() -> None:
@@ -80,6 +91,10 @@ def test_what_does_not_fit_is_asked() -> None:
         a.piece if isinstance(a, Delta) else None for e in sent for a in [CountingReader().read("", e.data)]
     ]
     assert pieces(Stencil(reader), sent) == expected
+    for size in (3, 7, 1000):
+        stencil = Stencil(CountingReader())
+        batches = [sent[at : at + size] for at in range(0, len(sent), size)]
+        assert [piece for batch in batches for piece in expanded(stencil.read_many(batch))] == expected
 
 
 def test_another_event_name_does_not_fit() -> None:
