@@ -93,7 +93,9 @@ def test_plain_body_under_a_coding_header_is_taken_as_it_is(coding: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("coding", "keep"), [("gzip", 10), ("deflate", 2), ("br", 0), ("zstd", 4)], ids=["gzip", "deflate", "br", "zstd"]
+    ("coding", "keep"),
+    [("gzip", 10), ("deflate", 2), ("br", 0), ("zstd", 4)],
+    ids=["gzip", "deflate", "br", "zstd"],
 )
 def test_broken_bytes_are_counted_not_raised(coding: str, keep: int) -> None:
     good = zlib.compress(BODY) if coding == "deflate" else CODERS[coding](BODY)
