@@ -31,6 +31,7 @@ from analytics.serve import Bounds, Server
 from analytics.store import FILE, Fenced, Store, StoreFailed
 from analytics.stream import FinishedStream
 from ingest.log import LogBroken, LogChanged, LogReader
+from ingest.log.embedded import EmbeddedReader
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,8 @@ def serve_until(
                         lost_after_s=options.lost_after_s,
                         writers_are_local=options.kafka is None,
                     ),
+                    is_gone=_gone(options),
+                    begins_at=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
                 )
                 return _consume(options, store, consumer, stop, ready)
             finally:
@@ -171,10 +174,7 @@ def _reader(options: AnalyzeOptions) -> LogReader:
 
         kafka: LogReader = KafkaReader(options.kafka, options.kafka_topic, dict(options.kafka_options))
         return kafka
-    from ingest.log.embedded import EmbeddedReader
-
-    embedded: LogReader = EmbeddedReader(options.data / "log", "analyze")
-    return embedded
+    return EmbeddedReader(options.data / "log", "analyze", sole=True)
 
 
 def _gone(options: AnalyzeOptions) -> Callable[[str], bool]:

@@ -65,9 +65,15 @@ class Consumer:
         pace: Pace | None = None,
         *,
         is_gone: Callable[[str], bool] = lambda log_id: False,
+        begins_at: Callable[[str], int] = lambda partition: 0,
     ) -> None:
-        """`is_gone` tells of another log's id whether nobody can read it any more: its open streams end as lost."""
+        """`is_gone` tells of another log's id whether nobody can read it any more: its open streams end as lost.
+
+        `begins_at` tells of a partition from where on its entries are ours: those before went another way (`ship`), even
+        when they are still there and our position is before them.
+        """
         self._is_gone = is_gone
+        self._begins_at = begins_at
         self._asked_what_is_gone = False
         self._reader = reader
         self._store = store
@@ -123,9 +129,15 @@ class Consumer:
             self._end_what_was_open_in_logs_that_are_gone(log_id)
         stored = self._store.claim(log_id, partition)
         self._heard_s[partition] = time.monotonic()
-        if stored is None:
-            self._high[partition] = 0
-            return False
+        begins_at = self._begins_at(partition)
+        if stored is None or stored.high < begins_at:
+            self._high[partition] = begins_at
+            if not begins_at:
+                return False
+            self._reader.seek(partition, begins_at)
+            self._moved.add(partition)
+            log.info("partition %s: on from %d, for what is before it went another way", partition, begins_at)
+            return True
         self._high[partition] = stored.high
         self._assembler.resume(partition, stored.open_stream_ids)
         kept = self._store.kept_records(log_id, partition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from analytics import endpoint
 from analytics.ask import Asker, AskError
 from analytics.consume import AnalyzeOptions, serve_until
 from analytics.folder import own
-from ingest.log.embedded import EmbeddedWriter
+from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, read_cursors
 from ingest.records import pack
 from tests.analytics.traffic import alive, entries, stream, stream_id
 
@@ -167,3 +168,56 @@ def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:
 
     assert serve_until(AnalyzeOptions(data=tmp_path, quack_port=0), stop, ready) == 0
     assert not failed
+
+
+def serve_until_rows(data: Path, count: int) -> list[str]:
+    """Ids of the streams that a run of analytics stores, once there are `count` and nothing is left to read."""
+    stop = threading.Event()
+    found: list[str] = []
+    failed: list[BaseException] = []
+
+    def ready(place: endpoint.Endpoint) -> None:
+        def look() -> None:
+            try:
+                asker = Asker(place)
+                until(lambda: rows(asker) >= count, f"{count} rows")
+                found.extend(
+                    asker.query("SELECT stream_id::VARCHAR FROM streams ORDER BY 1").to_series().to_list()
+                )
+            except BaseException as e:
+                failed.append(e)
+            finally:
+                stop.set()
+
+        threading.Thread(target=look).start()
+
+    assert serve_until(AnalyzeOptions(data=data, quack_port=0), stop, ready) == 0
+    assert not failed
+    return found
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_what_ship_has_shipped_is_not_read_again_from_the_folder(tmp_path: Path, read_before: bool) -> None:
+    """`up --kafka` and then plain `up`: the newest segments still hold what went to Kafka."""
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        here: list[int] = [0] if read_before else []
+        if read_before:
+            writer.append([pack(stream(0), compress=True)])
+            assert serve_until_rows(tmp_path, 1) == [stream_id(0)]
+        writer.append([pack(stream(1), compress=True)])
+        with EmbeddedReader(tmp_path / "log", "ship", sole=True) as ship:
+            shipped = [e for p in ship.partitions() for e in ship.poll(5)]
+            ship.release("w0", shipped[-1].offset + 1)
+        writer.append([pack(stream(2), compress=True)])
+        assert serve_until_rows(tmp_path, len(here) + 1) == [stream_id(n) for n in [*here, 2]]
+        assert list(read_cursors(tmp_path / "log")) == ["analyze"]
+
+
+def test_streams_that_were_open_in_a_log_that_is_gone_end_as_lost(tmp_path: Path) -> None:
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        writer.append([pack(stream(0), compress=True), pack([alive(0), *stream(1)[:3]], compress=True)])
+        assert serve_until_rows(tmp_path, 1) == [stream_id(0)]
+    shutil.rmtree(tmp_path / "log")
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        writer.append([pack(stream(2), compress=True)])
+        assert serve_until_rows(tmp_path, 3) == [stream_id(n) for n in range(3)]
