@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help setup test-setup demo test lint format types quick chaos bench browser screenshots docs lock clean
+.PHONY: help setup test-setup demo test lint format types quick chaos bench browser screenshots fuzz lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -41,6 +41,15 @@ quick: setup ## the tests that need nothing but Python
 
 chaos: test-setup ## the long fault runs
 	$(PY) -m pytest tests/chaos $(ARGS)
+
+browser: test-setup ## the dashboard in a real browser
+	$(PY) -m pytest -m browser $(ARGS)
+
+screenshots: test-setup ## the pictures of README and docs, from a demo of five minutes
+	$(PY) -m tests.dashboard.tour docs/images
+
+fuzz: setup ## coverage-guided, five minutes; needs atheris in .venv
+	$(PY) -m tests.fuzz.decode -max_total_time=300 $(ARGS)
 
 bench: setup ## measure; writes what docs/performance.md quotes
 	$(PY) -m bench $(ARGS)

@@ -4,7 +4,7 @@
 CREATE OR REPLACE VIEW latency_by_minute AS
 SELECT
     date_trunc('minute', started_at) AS minute,
-    gateway, provider, coalesce(response_model, request_model) AS model,
+    gateway, provider, coalesce(request_model, response_model) AS model,
     count(*) AS streams,
     count(ttft_ns) AS streams_with_output,
     quantile_cont(ttfb_ns, 0.5) AS ttfb_p50_ns,
@@ -28,7 +28,7 @@ GROUP BY ALL;
 CREATE OR REPLACE VIEW errors_by_minute AS
 SELECT
     date_trunc('minute', started_at) AS minute,
-    gateway, provider, coalesce(response_model, request_model) AS model,
+    gateway, provider, coalesce(request_model, response_model) AS model,
     count(*) AS streams,
     count(*) FILTER (outcome = 'ok') AS ok,
     count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors,
@@ -52,7 +52,7 @@ GROUP BY ALL;
 CREATE OR REPLACE VIEW throughput_by_minute AS
 SELECT
     date_trunc('minute', started_at) AS minute,
-    gateway, provider, coalesce(response_model, request_model) AS model,
+    gateway, provider, coalesce(request_model, response_model) AS model,
     count(*) AS streams,
     count(*) / 60.0 AS streams_per_s,
     sum(input_tokens)::BIGINT AS input_tokens,
@@ -70,7 +70,7 @@ GROUP BY ALL;
 
 CREATE OR REPLACE VIEW slow_streams AS
 WITH recent AS (
-    SELECT *, coalesce(response_model, request_model) AS model
+    SELECT *, coalesce(request_model, response_model) AS model
     FROM streams WHERE started_at > now() - INTERVAL 24 HOUR
 ), usual AS (
     SELECT gateway, model,
@@ -91,7 +91,7 @@ WHERE recent.ttft_ns > usual.ttft_limit_ns OR recent.itl_ns > usual.itl_limit_ns
 
 CREATE OR REPLACE VIEW stalls AS
 WITH stalled AS (
-    SELECT stream_id, started_at, gateway, provider, coalesce(response_model, request_model) AS model, worker, icl_p50_ns
+    SELECT stream_id, started_at, gateway, provider, coalesce(request_model, response_model) AS model, worker, icl_p50_ns
     FROM streams WHERE stall_count > 0
 ), gaps AS (
     SELECT events.stream_id, seq, choice, at_ns,
@@ -112,7 +112,7 @@ WHERE gaps.at_ns - gaps.before_ns > greatest(limits.floor_ns, limits.factor * st
 
 CREATE OR REPLACE VIEW gateway_comparison AS
 SELECT
-    gateway, provider, coalesce(response_model, request_model) AS model,
+    gateway, provider, coalesce(request_model, response_model) AS model,
     count(*) AS streams,
     count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors,
     count(*) FILTER (outcome = 'client_abort') AS client_abort,

@@ -109,7 +109,7 @@ def test_every_outcome_has_its_column(store: Store) -> None:
 
 
 def test_throughput_is_unknown_where_nobody_reported(store: Store) -> None:
-    fill(store, [row(1, output_tokens=60), row(2, output_tokens=120), row(3), row(4, response_model="other")])
+    fill(store, [row(1, output_tokens=60), row(2, output_tokens=120), row(3), row(4, request_model="other")])
     known, unknown = ask(store, "FROM throughput_by_minute ORDER BY output_tokens NULLS LAST")
     assert (known["output_tokens"], known["output_tokens_per_s"], known["streams_with_output_tokens"]) == (
         180,

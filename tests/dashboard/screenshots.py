@@ -19,8 +19,8 @@ def main(url: str, folder: Path, *, dark: bool = False, stream_id: str = "") -> 
     folder.mkdir(parents=True, exist_ok=True)
     with reader(url, dark=dark) as seen:
         for view in VIEWS:
-            path = {"overview": "?range=15m", "stream": f"stream?id={stream_id}"}.get(
-                view, f"{view}?range=15m"
+            path = {"overview": "?range=5m", "stream": f"stream?id={stream_id}"}.get(
+                view, f"{view}?range=5m"
             )
             seen.page.set_viewport_size({"width": 1280, "height": 900})
             seen.open(path)
