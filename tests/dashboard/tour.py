@@ -1,6 +1,6 @@
 """The pictures of README and docs: `python -m tests.dashboard.tour FOLDER`, over a demo of a few minutes.
 
-`make screenshots` runs it. The stream that the tour shows is the slowest one that called a tool and reasoned aloud, else the slowest.
+`make screenshots` runs it. The stream that is shown called a tool and reasoned aloud, if there is one: the slowest of them.
 """
 
 from __future__ import annotations
