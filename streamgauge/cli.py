@@ -22,14 +22,23 @@ from streamgauge.settings import Settings
 TAP = (
     "upstream", "listen", "admin", "data", "workers", "tap_name", "log_cap", "tap_queue", "connect_timeout",
     "headers_timeout", "idle_timeout", "idle_output_timeout", "max_request_bytes", "drain_timeout", "upstream_ca",
-    "upstream_cert", "upstream_key", "tls_cert", "tls_key", "no_x_forwarded", "via", "preserve_host", "client_key", "log_format",
+    "upstream_cert", "upstream_key", "tls_cert", "tls_key", "no_x_forwarded", "via", "preserve_host",
+    "client_key", "log_format",
 )  # fmt: skip
 SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "log_format")
 ANALYZE = (
     "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store", "data_path",
     "retain_events", "retain_streams", "capture_content", "stall_floor", "stall_factor", "log_format",
 )  # fmt: skip
-DASHBOARD = ("data", "dashboard_host", "dashboard_port", "slo_ttft", "slo_itl", "log_format")
+DASHBOARD = (
+    "data",
+    "dashboard_host",
+    "dashboard_port",
+    "dashboard_token",
+    "slo_ttft",
+    "slo_itl",
+    "log_format",
+)
 UP = tuple(dict.fromkeys((*TAP, *SHIP, *ANALYZE, *DASHBOARD, "no_dashboard")))
 
 ELSEWHERE = {

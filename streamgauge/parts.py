@@ -94,4 +94,5 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
         port=settings.dashboard_port,
         slo_ttft_s=settings.slo_ttft,
         slo_itl_s=settings.slo_itl,
+        token=settings.dashboard_token.get_secret_value() if settings.dashboard_token else None,
     )

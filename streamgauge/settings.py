@@ -51,6 +51,11 @@ class Settings(BaseSettings):
     )
     dashboard_port: int = Field(default=8501, ge=0, le=65535, description="Port of the dashboard.")
     dashboard_host: str = Field(default="127.0.0.1", description="Address that the dashboard listens on.")
+    dashboard_token: SecretStr | None = Field(
+        default=None,
+        description="Token that the dashboard asks for when it listens beyond this machine; a random one is kept in "
+        "the data folder when none is given.",
+    )
     no_dashboard: bool = Field(default=False, description="Start no dashboard.")
     quack_port: int = Field(
         default=9494, ge=0, le=65535, description="Port where analytics answers SQL (Quack)."

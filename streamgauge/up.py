@@ -218,7 +218,7 @@ def _parts(settings: Settings) -> list[Part]:
     from streamgauge.cli import ANALYZE, DASHBOARD, SHIP, TAP
 
     environment = dict(os.environ, STREAMGAUGE_PARENT=str(os.getpid()))
-    for secret in ("quack_token", "client_key"):
+    for secret in ("quack_token", "client_key", "dashboard_token"):
         if (value := getattr(settings, secret)) is not None:
             environment[f"STREAMGAUGE_{secret.upper()}"] = value.get_secret_value()
 

@@ -121,7 +121,9 @@ def test_compose_runs_commands_and_settings_that_exist(file: str) -> None:
 def test_the_image_runs_a_command_that_exists() -> None:
     text = (ROOT / "deploy" / "Dockerfile").read_text()
     for number, words in enumerate(re.findall(r"^ *CMD \[(.+)\]$", text, re.M)):
-        parse(re.findall(r'"([^"]+)"', words)[1 if number == 0 else 0 :])  # the health check names the program
+        parse(
+            re.findall(r'"([^"]+)"', words)[1 if number == 0 else 0 :]
+        )  # the health check names the program
     for source in re.findall(r"^COPY (?!--)(.+) \S+$", text, re.M):
         for name in source.split():
             assert (ROOT / name).exists(), name
