@@ -55,7 +55,7 @@ def draw(chart: alt.TopLevelMixin, alt_text: str, *, key: str | None = None) -> 
         chart.configure_axis(
             gridOpacity=0.35, domain=False, ticks=False, labelPadding=6, titleFontWeight="normal"
         )
-        .configure_legend(orient="bottom", title=None, labelLimit=108, symbolSize=80, columns=3)
+        .configure_legend(orient="bottom", title=None, labelLimit=90, symbolSize=80, columns=3)
         .configure_view(strokeWidth=0)
         .configure_point(size=22, filled=True)
         .configure_line(strokeWidth=1.8)

@@ -124,8 +124,10 @@ def stall_bands(events: pl.DataFrame, axis: Axis, stall_ns: float) -> alt.Chart:
 
 def arrived(events: pl.DataFrame, axis: Axis, what: str) -> alt.Chart:
     """How much had arrived by when: the running sum of chars, tokens or bytes."""
-    frame = events.select(
-        (pl.col("at_ns") / axis.divisor).alias("at"), pl.col(f"{what}_sum").alias("sum"), "seq"
+    frame = events.group_by("at_ns", maintain_order=True).agg(
+        (pl.col("at_ns").first() / axis.divisor).alias("at"),
+        pl.col(f"{what}_sum").max().alias("sum"),
+        pl.col("seq").last(),
     )
     chart: alt.Chart = (
         alt.Chart(frame)
@@ -140,6 +142,7 @@ def arrived(events: pl.DataFrame, axis: Axis, what: str) -> alt.Chart:
             y=alt.Y(
                 "sum:Q",
                 title=None,
+                stack=None,
                 axis=alt.Axis(minExtent=AXIS_EXTENT, maxExtent=AXIS_EXTENT, tickCount=4),
             ),
             tooltip=[
