@@ -11,7 +11,7 @@ MAX_KEPT_CHARS = 8 * 2**20
 class ToolCall:
     """A tool call as it grows."""
 
-    __slots__ = ("_arguments", "arguments_were_object", "id", "name", "server")
+    __slots__ = ("_arguments", "arguments_were_object", "began_ns", "id", "last_ns", "name", "server")
 
     def __init__(self) -> None:
         self.id = ""
@@ -19,17 +19,27 @@ class ToolCall:
         self.arguments_were_object = False
         self.server = False
         """Run by the provider itself, not by the client."""
+        self.began_ns: int | None = None
+        """Time of its first piece; None when no dated event carried one."""
+        self.last_ns: int | None = None
         self._arguments: list[str] = []
 
     @property
     def arguments(self) -> str:
         return "".join(self._arguments)
 
-    def add(self, piece: ToolFragment) -> None:
+    def see(self, piece: ToolFragment, at_ns: int | None) -> None:
+        """Who it is, and when a piece of it came: kept also where text is not."""
         if piece.id and not self.id:
             self.id = piece.id
         if piece.name and not self.name:
             self.name = piece.name
+        if at_ns is not None:
+            if self.began_ns is None:
+                self.began_ns = at_ns
+            self.last_ns = at_ns
+
+    def add(self, piece: ToolFragment) -> None:
         if piece.joint:
             self._arguments.append(piece.joint)
         if piece.arguments:

@@ -30,6 +30,7 @@ from analytics.retention import Retention
 from analytics.serve import Bounds, Server
 from analytics.store import FILE, Fenced, Store, StoreFailed
 from analytics.stream import FinishedStream
+from analytics.telemetry import Telemetry, TelemetryOptions
 from ingest.log import LogBroken, LogChanged, LogReader
 from ingest.log.embedded import EmbeddedReader
 
@@ -64,6 +65,9 @@ class AnalyzeOptions:
     checkpoint_after_s: float = 60.0
     memory_limit_bytes: int | None = None
     """Of DuckDB; None: 40 % of the machine, at most 8 GiB."""
+    telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
+    version: str = ""
+    """Of Streamgauge, told with the telemetry."""
     pace: Pace = field(default_factory=Pace)
     bounds: Bounds = field(default_factory=Bounds)
 
@@ -83,8 +87,15 @@ def serve_until(
     """As `run`, until `stop` is set; `ready` is called with the endpoint once SQL is answered."""
     if options.store != "duckdb":
         raise ValueError(f"--store {options.store!r} is not known here: duckdb")
-    with own(options.data):
+    with own(options.data), contextlib.ExitStack() as closing:
         stall_floor_ns = int(options.stall_floor_s * 1e9)
+        telemetry = Telemetry(
+            options.telemetry,
+            version=options.version,
+            stall_floor_ns=stall_floor_ns,
+            stall_factor=options.stall_factor,
+        )
+        closing.callback(telemetry.close)
         store = Store(
             options.data / FILE,
             memory_limit_bytes=options.memory_limit_bytes,
@@ -109,8 +120,9 @@ def serve_until(
                     ),
                     is_gone=_gone(options),
                     begins_at=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
+                    witness=telemetry,
                 )
-                return _consume(options, store, consumer, stop, ready)
+                return _consume(options, store, consumer, telemetry, stop, ready)
             finally:
                 reader.close()
         finally:
@@ -121,6 +133,7 @@ def _consume(
     options: AnalyzeOptions,
     store: Store,
     consumer: Consumer,
+    telemetry: Telemetry,
     stop: threading.Event,
     ready: Callable[[Endpoint], None] | None,
 ) -> int:
@@ -137,16 +150,19 @@ def _consume(
     try:
         consumer.start()
         retention.start()
-        endpoint = Endpoint(server.quack, server.token, pid)
+        endpoint = Endpoint(server.quack, server.token, pid, telemetry.metrics_url)
         endpoints.write(options.data, endpoint)
         log.info("analytics is ready: SQL at %s", server.quack)
         if ready is not None:
             ready(endpoint)
-        swept_s = time.monotonic()
+        swept_s = float("-inf")
         while not stop.is_set():
             consumer.step(IDLE_WAIT_S)
             if time.monotonic() - swept_s > SWEEP_S:
                 server.sweep()
+                telemetry.tell_health(
+                    {**consumer.health(), "store.size": (options.data / FILE).stat().st_size}
+                )
                 swept_s = time.monotonic()
         consumer.finish()
     except (StoreFailed, Fenced) as e:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import polars as pl
 
@@ -30,6 +31,19 @@ from ingest.records import pack, unpack
 log = logging.getLogger(__name__)
 
 Measure = Callable[[Sequence[FinishedStream]], dict[str, pl.DataFrame]]
+
+
+class Witness(Protocol):
+    """Told of what is committed: it may add tables of its own to the transaction, and never fails it."""
+
+    def rows(
+        self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
+    ) -> Mapping[str, pl.DataFrame]:
+        """Before a commit: its finished streams, the rows measured of them; the tables to add."""
+
+    def committed(self) -> None:
+        """What `rows` was last told of is in the store."""
+
 
 REPLAY_OFFSETS = 1024
 RECALLED = 65_536
@@ -66,6 +80,7 @@ class Consumer:
         *,
         is_gone: Callable[[str], bool] = lambda log_id: False,
         begins_at: Callable[[str], int] = lambda partition: 0,
+        witness: Witness | None = None,
     ) -> None:
         """`is_gone` tells of another log's id whether nobody can read it any more: its open streams end as lost.
 
@@ -73,6 +88,7 @@ class Consumer:
         when they are still there and our position is before them.
         """
         self._is_gone = is_gone
+        self._witness = witness
         self._begins_at = begins_at
         self._asked_what_is_gone = False
         self._reader = reader
@@ -308,6 +324,8 @@ class Consumer:
         positions = {p: self._assembler.position(p, self._high[p]) for p in self._moved if p in self._high}
         commit.positions = positions
         tables = self._rows(self._finished)
+        if self._witness is not None:
+            tables |= self._witness.rows(self._finished, tables)
         tables["losses"] = self._assembler.take_losses()
         tables["dead_letters"] = self._dead.rows(self._reader.log_id)
         commit.tables = tables
@@ -319,6 +337,8 @@ class Consumer:
         commit.totals = self._increments(tables)
         self._store.commit(commit)
         self.commits += 1
+        if self._witness is not None:
+            self._witness.committed()
         if commit.open_streams is not None:
             self._open_is_stale = False
             self._opened_at_s = time.monotonic()
@@ -395,6 +415,22 @@ class Consumer:
         increments.update(self._dead.counters)
         self._counters.clear()
         return increments
+
+    def health(self) -> dict[str, float]:
+        """How far it is: gauges and totals of the pipeline, by metric name without its prefix."""
+        taps = self._assembler.taps.values()
+
+        def told(name: str) -> float:
+            return float(sum(alive.counters.get(name, 0) for alive in taps))
+
+        return {
+            "streams.active": float(self._assembler.open_count),
+            "pipeline.lag": float(sum(max(0, self._reader.end(p) - high) for p, high in self._high.items())),
+            "pipeline.since_commit": max(0.0, time.monotonic() - self._committed_s) if self.commits else 0.0,
+            "pipeline.loop_lag": max((a.counters.get("loop_lag_max_ns", 0) for a in taps), default=0) / 1e9,
+            "pipeline.captured": told("streams_opened"),
+            "pipeline.lost_records": told("lost_records"),
+        }
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

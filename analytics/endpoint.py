@@ -20,13 +20,15 @@ class Endpoint:
     quack: str
     token: str = field(repr=False)
     pid: int = 0
+    metrics: str | None = None
+    """URL of its Prometheus endpoint, where there is one."""
 
 
 def read(data: Path) -> Endpoint | None:
     """The endpoint that the data folder names; None when there is none (yet). Says nothing of whether it lives."""
     try:
         found = json.loads((data / FILE).read_text())
-        return Endpoint(str(found["quack"]), str(found["token"]), int(found["pid"]))
+        return Endpoint(str(found["quack"]), str(found["token"]), int(found["pid"]), found.get("metrics"))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError):
@@ -39,7 +41,13 @@ def write(data: Path, endpoint: Endpoint) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump({"pid": endpoint.pid, "quack": endpoint.quack, "token": endpoint.token}, file)
+        said = {
+            "pid": endpoint.pid,
+            "quack": endpoint.quack,
+            "token": endpoint.token,
+            "metrics": endpoint.metrics,
+        }
+        json.dump(said, file)
     part.replace(path)
 
 

@@ -125,6 +125,18 @@ class Findings:
         return _tool_calls(self._tally.first_choice.tools.values())
 
     @property
+    def tool_times(self) -> list[ToolCall]:
+        """Every tool call of every choice that a dated event began, by its beginning."""
+        calls = [c for choice in self._tally.choices.values() for c in choice.tools.values()]
+        return sorted((c for c in calls if c.began_ns is not None), key=lambda c: c.began_ns or 0)
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """The finish reason of each choice that has one, by the choice's index."""
+        choices = self._tally.choices
+        return [reason for index in sorted(choices) if (reason := choices[index].finish_reason)]
+
+    @property
     def choices(self) -> list[dict[str, Any]]:
         """Every choice: index, text, reasoning, refusal, tool_calls, finish_reason."""
         return [

@@ -95,6 +95,13 @@ LOSSES = _columns(
     (_INSTANT, "lost_at"),
 )
 
+SPANS = _columns(
+    (_TEXT, "trace_id span_id parent_span_id stream_id name kind"),
+    (_INSTANT, "started_at"),
+    (_INT, "start_ns duration_ns"),
+    (_TEXT, "status status_message attributes events"),
+)
+
 
 def frame(columns: Columns, values: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
     """A data frame of exactly those columns. Instants are given as microseconds since the epoch."""

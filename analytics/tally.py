@@ -266,7 +266,7 @@ class Tally:
                 content |= bool(piece.arguments)
                 if piece.arguments or piece.name:
                     channel = "tool_call"
-                self._add_tool(choice, piece)
+                self._add_tool(choice, piece, at_ns)
         if fragment.plan:
             made += len(fragment.plan)
             channel, content = "reasoning", True
@@ -299,7 +299,7 @@ class Tally:
             choice.finish_reason = fragment.finish_reason
         return made, content, channel
 
-    def _add_tool(self, choice: Choice, piece: ToolFragment) -> None:
+    def _add_tool(self, choice: Choice, piece: ToolFragment, at_ns: int | None) -> None:
         tool = choice.tools.get(piece.key)
         if tool is None:
             if not (piece.id or piece.name or piece.arguments or piece.joint):
@@ -309,6 +309,7 @@ class Tally:
                 return
             tool = choice.tools[piece.key] = ToolCall()
             tool.server = piece.server
+        tool.see(piece, at_ns)
         if self.keep_text:
             tool.add(piece)
 

@@ -28,7 +28,8 @@ TAP = (
 SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "log_format")
 ANALYZE = (
     "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store", "data_path",
-    "retain_events", "retain_streams", "capture_content", "stall_floor", "stall_factor", "log_format",
+    "retain_events", "retain_streams", "capture_content", "stall_floor", "stall_factor", "metrics",
+    "semconv", "no_spans", "no_otlp", "export_unsampled", "log_format",
 )  # fmt: skip
 DASHBOARD = (
     "data",

@@ -18,6 +18,10 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        for name in ("trace_id", "span_id"):
+            value = getattr(record, name, None)
+            if value is not None:
+                line[name] = value
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)

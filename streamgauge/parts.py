@@ -66,6 +66,8 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
     """For `analyze`."""
     from analytics.consume import AnalyzeOptions
     from analytics.retention import parse_age
+    from analytics.telemetry import TelemetryOptions
+    from streamgauge import __version__
 
     return AnalyzeOptions(
         data=settings.data,
@@ -81,6 +83,14 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         capture_content=settings.capture_content,
         stall_floor_s=settings.stall_floor,
         stall_factor=settings.stall_factor,
+        version=__version__,
+        telemetry=TelemetryOptions(
+            semconv=settings.semconv,
+            spans=not settings.no_spans,
+            export=not settings.no_otlp,
+            respect_sampling=not settings.export_unsampled,
+            metrics=settings.metrics or None,
+        ),
     )
 
 

@@ -79,6 +79,22 @@ class Settings(BaseSettings):
     capture_content: bool = Field(
         default=False, description="Store generated text (streams.output_text, reasoning_text)."
     )
+    metrics: str = Field(
+        default="127.0.0.1:4102",
+        description="Address where analytics answers Prometheus (/metrics); empty = nowhere.",
+    )
+    semconv: str = Field(
+        default="1.41",
+        pattern=r"^(1\.41|genai-main)$",
+        description="GenAI semantic conventions that spans and metrics speak: 1.41 or genai-main.",
+    )
+    no_spans: bool = Field(default=False, description="Make no spans of streams.")
+    no_otlp: bool = Field(
+        default=False, description="Export nothing over OTLP, even where OTEL_EXPORTER_OTLP_ENDPOINT is set."
+    )
+    export_unsampled: bool = Field(
+        default=False, description="Export also the spans of traces that their caller did not sample."
+    )
     client_key: SecretStr | None = Field(
         default=None,
         description="Key of the hash that makes client_id from API keys; a random one is kept in the data folder "
@@ -164,6 +180,13 @@ class Settings(BaseSettings):
     @classmethod
     def _addresses(cls, value: str) -> str:
         split_address(value)
+        return value
+
+    @field_validator("metrics")
+    @classmethod
+    def _metrics(cls, value: str) -> str:
+        if value:
+            split_address(value)
         return value
 
     @field_validator("kafka")

@@ -104,7 +104,7 @@ def up(
         command += ["--upstream", upstream]
     for flag in ("--listen", "--admin"):
         command += [flag, "127.0.0.1:0"]
-    command += ["--quack-port", "0", "--drain-timeout", "3"]
+    command += ["--quack-port", "0", "--drain-timeout", "3", "--metrics", "127.0.0.1:0"]
     command += ["--dashboard-port", "0"] if dashboard else ["--no-dashboard"]
     with log.open("w") as sink:
         process = subprocess.Popen(

@@ -1,0 +1,394 @@
+"""A finished stream as OpenTelemetry spans: the operation, and a child for each of its phases. Pure: no I/O, no clock.
+
+Rules
+- The operation's span has the ids that the tap put into `traceparent`, so the gateway's own spans are its children and the
+  caller's span is its parent. Phases have ids made from the stream's id: a replay makes the same spans again.
+- Start is t0 on the tap's wall clock; every other time is that plus a length of the tap's monotonic clock.
+- Status is Error, and `error.type` set, only where the upstream failed: a client that left and a tap that died
+  (`client_abort`, `tap_lost`) are outcomes, not the operation's errors.
+- Attributes are what the row of `streams` says, under the conventions' names (`analytics.semconv`) or `streamgauge.*`; what is
+  NULL there is absent here. Text is only ever told when it was captured and content was asked for.
+- Numbers are bounded: `MAX_STALLS`, `MAX_TOOL_CALLS`; how many were left out stands in an attribute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
+from opentelemetry.trace.status import Status, StatusCode
+
+from analytics.dialects.shape import OUTPUT_KINDS
+from analytics.outcome import NOT_THE_UPSTREAM
+from analytics.semconv import CHOICE_COUNT, OWN, Names, openai_api_type
+from analytics.stream import FinishedStream
+from analytics.tally import EventColumns
+
+MAX_STALLS = 32
+MAX_TOOL_CALLS = 32
+MIN_LINGER_NS = 1_000_000
+"""Below this a connection that stays open after the terminal is just how it is closed."""
+SCOPE = "streamgauge"
+
+Row = Mapping[str, Any]
+Attributes = dict[str, Any]
+
+_UNSET = Status(StatusCode.UNSET)
+_OWN_MEASURES = tuple(
+    (name, OWN + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
+    for name in (
+        "outcome", "error_phase", "gateway", "dialect", "worker", "client_id", "request_id", "token_source",
+        "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
+        "tps_user", "tps_e2e", "burstiness", "event_count", "output_event_count", "tool_call_count", "response_bytes",
+        "lost_bytes",
+    )
+)  # fmt: skip
+COLUMNS = tuple(
+    dict.fromkeys(
+        (
+            *(name for name, _, _ in _OWN_MEASURES),
+            *(
+                "stream_id",
+                "trace_id",
+                "span_id",
+                "parent_span_id",
+                "trace_flags",
+                "operation",
+                "provider",
+                "request_model",
+                "response_model",
+                "response_id",
+                "finish_reason",
+                "http_status",
+                "server_address",
+                "server_port",
+                "path",
+                "error_type",
+                "error_message",
+                "aborted_after_terminal",
+                "malformed_events",
+                "input_tokens",
+                "output_tokens",
+                "reasoning_tokens",
+                "cached_input_tokens",
+                "connected_ns",
+                "request_sent_ns",
+                "headers_ns",
+                "ttfb_ns",
+                "ttfc_ns",
+                "last_output_ns",
+                "terminator_ns",
+                "end_ns",
+                "method",
+                "streamed",
+            ),
+        )
+    )
+)
+"""Columns of `streams` that spans are made of."""
+
+
+class SpanBuilder:
+    """Makes the spans of streams. Stall settings are those of the measuring; times in ns."""
+
+    def __init__(
+        self,
+        names: Names,
+        resource: Resource,
+        *,
+        version: str = "",
+        stall_floor_ns: int = 500_000_000,
+        stall_factor: float = 5.0,
+        content: bool = False,
+        phases: bool = True,
+    ) -> None:
+        self._names = names
+        self._resource = resource
+        self._scope = InstrumentationScope(SCOPE, version or None, names.schema_url)
+        self._stall = (stall_floor_ns, stall_factor)
+        self._content = content
+        self._phases = phases
+
+    def build(self, stream: FinishedStream, row: Row) -> list[ReadableSpan]:
+        """The spans of one stream, the operation's first; none for a stream whose `Opened` was lost: it has no ids."""
+        context = _context(row.get("trace_id"), row.get("span_id"), row.get("trace_flags"))
+        if context is None:
+            return []
+        t0 = stream.started_wall_ns
+        end_ns = _end_ns(stream, row)
+        attributes = self._attributes(stream, row)
+        operation = self._span(
+            " ".join(filter(None, (row.get("operation") or "request", row.get("request_model")))),
+            context,
+            _context(row.get("trace_id"), row.get("parent_span_id"), row.get("trace_flags"), remote=True),
+            SpanKind.CLIENT,
+            (t0, t0 + end_ns),
+            attributes,
+            self._events(stream, row, t0, attributes),
+            _status(row),
+        )
+        if not self._phases:
+            return [operation]
+        spans = [operation]
+        for number, (name, start_ns, stop_ns, more) in enumerate(self._phases_of(stream, row, end_ns)):
+            own = SpanContext(
+                context.trace_id, _phase_id(stream.stream_id, number, name), False, context.trace_flags
+            )
+            spans.append(
+                self._span(name, own, context, SpanKind.INTERNAL, (t0 + start_ns, t0 + stop_ns), more)
+            )
+        return spans
+
+    def _span(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        kind: SpanKind,
+        times: tuple[int, int],
+        attributes: Attributes,
+        events: Sequence[Event] = (),
+        status: Status = _UNSET,
+    ) -> ReadableSpan:
+        return ReadableSpan(
+            name,
+            context,
+            parent,
+            self._resource,
+            attributes,
+            events,
+            (),
+            kind,
+            None,
+            status,
+            *times,
+            self._scope,
+        )
+
+    # -- attributes --------------------------------------------------------------------------------------------------
+
+    def _attributes(self, stream: FinishedStream, row: Row) -> Attributes:
+        names, get = self._names, row.get
+        ttfc_ns = get("ttfc_ns")
+        found: Attributes = {
+            names.operation: get("operation") or "request",
+            names.provider: get("provider") or "unknown",
+            names.request_model: get("request_model"),
+            names.response_model: get("response_model"),
+            names.response_id: get("response_id"),
+            names.time_to_first_chunk: ttfc_ns / 1e9
+            if ttfc_ns is not None and get("streamed") is not False
+            else None,
+            names.input_tokens: get("input_tokens"),
+            names.output_tokens: get("output_tokens"),
+            names.cache_read_tokens: get("cached_input_tokens"),
+            names.reasoning_tokens: get("reasoning_tokens"),
+            "server.address": get("server_address"),
+            "server.port": get("server_port"),
+            "http.response.status_code": get("http_status"),
+            names.openai_api_type: openai_api_type(get("dialect"), get("path")),
+            OWN + "stream_id": stream.stream_id,
+        }
+        if _failed(row):
+            found["error.type"] = get("error_type") or get("outcome")
+        if get("aborted_after_terminal"):
+            found[OWN + "aborted_after_terminal"] = True
+        if get("malformed_events"):
+            found[OWN + "malformed_events"] = get("malformed_events")
+        for name, attribute, is_time in _OWN_MEASURES:
+            value = get(name)
+            if value is not None:
+                found[attribute] = value / 1e9 if is_time else value
+        decoder = stream.decoder
+        if decoder is not None and not stream.lost:
+            reasons = decoder.finish_reasons
+            if reasons:
+                found[names.finish_reasons] = [reason[:200] for reason in reasons[:32]]
+        self._add_request(found, stream)
+        if self._content and stream.capture_content and decoder is not None:
+            found[names.output_messages] = _messages(decoder.choices)
+        return {key: value for key, value in found.items() if value is not None}
+
+    def _add_request(self, found: Attributes, stream: FinishedStream) -> None:
+        request, names = stream.request, self._names
+        for name, attribute in names.request_parameters.items():
+            value = getattr(request, name)
+            if value is not None:
+                found[attribute] = value
+        if request.n is not None and request.n != 1:
+            found[CHOICE_COUNT] = request.n
+        found[names.output_type] = request.output_type
+        if names.reasoning_level is not None:
+            found[names.reasoning_level] = request.reasoning_effort
+        if request.service_tier is not None and names.openai_api_type in found:
+            found[names.openai_service_tier] = request.service_tier
+
+    # -- events of the operation's span ------------------------------------------------------------------------------
+
+    def _events(self, stream: FinishedStream, row: Row, t0: int, attributes: Attributes) -> list[Event]:
+        decoder = stream.decoder
+        if decoder is None:
+            return []
+        marks: list[tuple[int, str, Attributes | None]] = []
+
+        def mark(at_ns: int | None, name: str, more: Attributes | None = None) -> None:
+            if at_ns is not None:
+                marks.append((at_ns, OWN + name, more))
+
+        columns = decoder.events
+        mark(decoder.first_event_ns, "first_chunk")
+        if decoder.reasoning_seen:
+            mark(_first(columns, "reasoning"), "first_reasoning")
+        mark(decoder.first_nonreasoning_output_ns, "first_output")
+        if decoder.tool_call_count and not stream.lost:
+            tools = decoder.tool_times
+            for tool in tools[:MAX_TOOL_CALLS]:
+                mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
+            if len(tools) > MAX_TOOL_CALLS:
+                attributes[OWN + "tool_calls_not_shown"] = len(tools) - MAX_TOOL_CALLS
+        if row.get("stall_count"):
+            stalls = _stalls(columns, row["icl_p50_ns"], *self._stall)
+            for at_ns, gap_ns in stalls[:MAX_STALLS]:
+                mark(at_ns, "stall", {OWN + "stall.duration": gap_ns / 1e9})
+            if len(stalls) > MAX_STALLS:
+                attributes[OWN + "stalls_not_shown"] = len(stalls) - MAX_STALLS
+        if decoder.error is not None:
+            mark(decoder.error_ns, "error", {"error.type": row.get("error_type") or "error"})
+        mark(decoder.terminal_ns, "terminal")
+        marks.sort(key=lambda m: m[0])
+        return [Event(name, more or {}, t0 + at_ns) for at_ns, name, more in marks]
+
+    # -- phases ------------------------------------------------------------------------------------------------------
+
+    def _phases_of(
+        self, stream: FinishedStream, row: Row, end_ns: int
+    ) -> list[tuple[str, int, int, Attributes]]:
+        """(name, start, end, attributes) of each phase that took place, in their usual order."""
+        found: list[tuple[str, int, int, Attributes]] = []
+
+        def add(name: str, start_ns: int, stop_ns: int | None, more: Attributes | None = None) -> None:
+            if stop_ns is not None and stop_ns >= start_ns:
+                found.append((name, start_ns, stop_ns, more or {}))
+
+        connected, headers = row.get("connected_ns"), row.get("headers_ns")
+        if connected is not None or row.get("outcome") == "connect_error":
+            add("connect", 0, connected if connected is not None else end_ns)
+        if connected is not None or headers is not None:
+            add("wait for headers", connected or 0, headers if headers is not None else end_ns)
+        decoder = stream.decoder
+        if decoder is None or stream.lost or headers is None or not row.get("streamed"):
+            return found
+        columns = decoder.events
+        first, last = decoder.first_output_ns, decoder.last_output_ns
+        add("wait for first output", headers, first if first is not None else decoder.terminal_ns or end_ns)
+        if decoder.dialect.startswith("lmstudio"):
+            loading = [
+                at
+                for at, n in zip(columns.at_ns, columns.event_name, strict=True)
+                if (n or "").startswith("model_load.")
+            ]
+            if loading:
+                add("model load", loading[0], loading[-1])
+        if decoder.reasoning_seen and (began := _first(columns, "reasoning")) is not None:
+            add("reasoning", began, _last(columns, "reasoning"))
+        spoken = decoder.first_nonreasoning_output_ns
+        if spoken is not None:
+            add("output", spoken, last)
+        if decoder.tool_call_count:
+            for tool in decoder.tool_times[:MAX_TOOL_CALLS]:
+                if tool.began_ns is not None:
+                    more = {
+                        self._names.tool_name: tool.name[:200] or None,
+                        self._names.tool_call_id: tool.id[:200] or None,
+                    }
+                    kept = {k: v for k, v in more.items() if v}
+                    add(f"tool call {tool.name[:100]}".rstrip(), tool.began_ns, tool.last_ns, kept)
+        terminal = decoder.terminal_ns
+        if terminal is not None and end_ns - terminal >= MIN_LINGER_NS:
+            add("linger", terminal, end_ns)
+        return found
+
+
+def _context(
+    trace_id: str | None, span_id: str | None, flags: int | None, *, remote: bool = False
+) -> SpanContext | None:
+    if not trace_id or not span_id:
+        return None
+    context = SpanContext(int(trace_id, 16), int(span_id, 16), remote, TraceFlags(flags or 0))
+    return context if context.is_valid else None
+
+
+def _phase_id(stream_id: str, number: int, name: str) -> int:
+    digest = hashlib.blake2b(f"{stream_id}/{number}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+def _end_ns(stream: FinishedStream, row: Row) -> int:
+    """tE, else the last that is known of it."""
+    end_ns: int | None = row.get("end_ns")
+    if end_ns is not None:
+        return max(0, end_ns)
+    last = stream.decoder.last_event_ns if stream.decoder is not None else None
+    return max(0, last or 0, row.get("headers_ns") or 0)
+
+
+def _failed(row: Row) -> bool:
+    outcome = row.get("outcome")
+    return outcome != "ok" and outcome not in NOT_THE_UPSTREAM
+
+
+def _status(row: Row) -> Status:
+    if not _failed(row):
+        return _UNSET
+    return Status(StatusCode.ERROR, row.get("error_message") or row.get("error_type") or row.get("outcome"))
+
+
+def _first(columns: EventColumns, kind: str) -> int | None:
+    try:
+        return columns.at_ns[columns.kind.index(kind)]
+    except ValueError:
+        return None
+
+
+def _last(columns: EventColumns, kind: str) -> int | None:
+    for i in range(len(columns.kind) - 1, -1, -1):
+        if columns.kind[i] == kind:
+            return columns.at_ns[i]
+    return None
+
+
+def _stalls(columns: EventColumns, median_ns: float, floor_ns: int, factor: float) -> list[tuple[int, int]]:
+    """(when it began, length) of the gaps that `analytics.measure` counts as stalls."""
+    times: dict[int, list[int]] = {}
+    for kind, choice, at_ns in zip(columns.kind, columns.choice, columns.at_ns, strict=True):
+        if kind in OUTPUT_KINDS:
+            times.setdefault(choice or 0, []).append(at_ns)
+    for i, choice in columns.more_choices:
+        times.setdefault(choice, []).append(columns.at_ns[i])
+    limit = max(floor_ns, factor * median_ns)
+    pairs = (pair for one in times.values() for pair in itertools.pairwise(sorted(one)))
+    return sorted((a, b - a) for a, b in pairs if b - a > limit)
+
+
+def _messages(choices: Sequence[Mapping[str, Any]]) -> str:
+    """Captured output in the shape that the conventions give to `gen_ai.output.messages`."""
+    messages = []
+    for choice in choices:
+        parts: list[dict[str, Any]] = []
+        if choice["reasoning"]:
+            parts.append({"type": "reasoning", "content": choice["reasoning"]})
+        if choice["text"] or choice["refusal"]:
+            parts.append({"type": "text", "content": choice["text"] or choice["refusal"]})
+        parts += [
+            {"type": "tool_call", "id": t["id"], "name": t["name"], "arguments": t["arguments"]}
+            for t in choice["tool_calls"]
+        ]
+        messages.append({"role": "assistant", "parts": parts, "finish_reason": choice["finish_reason"] or ""})
+    return json.dumps(messages, ensure_ascii=False)

@@ -1,0 +1,156 @@
+"""Send spans and exception events over OTLP from a thread of its own, as the standard `OTEL_*` variables say.
+
+Rules
+- Off unless `OTEL_EXPORTER_OTLP_ENDPOINT` (or the signal's own variable) names a receiver; `OTEL_SDK_DISABLED` and
+  `OTEL_TRACES_EXPORTER=none` and their like are obeyed.
+- Offering never waits. The queue is bounded; when it is full the oldest go, and are counted. The SDK's own batch processor
+  does nearly this, but does not say how many it dropped, and never sends an unsampled span where that is wanted.
+- A batch is tried again by the SDK's exporter, with growing pauses within its timeout; then it is counted as failed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from opentelemetry.sdk.trace.export import SpanExporter
+
+log = logging.getLogger(__name__)
+
+QUEUE_SPANS = 16_384
+"""About two seconds of 1,000 streams a second; roughly 2 KiB each."""
+BATCH_SPANS = 512
+DELAY_S = 1.0
+CLOSE_S = 5.0
+"""What a stop waits for the rest to be sent."""
+
+T = TypeVar("T")
+
+
+class ExportQueue(Generic[T]):
+    """A bounded queue before a blocking `send`, which says whether it succeeded."""
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[T]], bool],
+        shutdown: Callable[[], object],
+        *,
+        name: str,
+        queue_size: int | None = None,
+        batch_size: int | None = None,
+        delay_s: float | None = None,
+    ) -> None:
+        self._send, self._shutdown = send, shutdown
+        self._size = queue_size or _number("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE_SPANS)
+        self._batch = min(batch_size or _number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH_SPANS), self._size)
+        self._delay_s = (
+            delay_s if delay_s is not None else _number("OTEL_BSP_SCHEDULE_DELAY", int(DELAY_S * 1000)) / 1000
+        )
+        self._queue: deque[T] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self.exported = self.dropped = self.failed = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Items in the queue."""
+        return len(self._queue)
+
+    def offer(self, items: Sequence[T]) -> None:
+        """Queue them; the oldest make room."""
+        with self._lock:
+            self._queue.extend(items)
+            over = len(self._queue) - self._size
+            for _ in range(over):
+                self._queue.popleft()
+            self.dropped += max(0, over)
+            full = len(self._queue) >= self._batch
+        if full:
+            self._wake.set()
+
+    def _take(self) -> list[T]:
+        with self._lock:
+            return [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._delay_s)
+            self._wake.clear()
+            while batch := self._take():
+                try:
+                    good = self._send(batch)
+                except Exception as e:
+                    log.warning("a batch could not be exported: %s", type(e).__name__)
+                    good = False
+                if good:
+                    self.exported += len(batch)
+                else:
+                    self.failed += len(batch)
+            if self._closing:
+                return
+
+    def close(self, timeout_s: float = CLOSE_S) -> None:
+        """Send what waits, for at most so long; the rest is counted as dropped."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(timeout_s)
+        with self._lock:
+            self.dropped += len(self._queue)
+            self._queue.clear()
+        self._shutdown()
+
+
+def wanted(signal: str) -> bool:
+    """Whether the environment asks for OTLP export of `traces`, `metrics` or `logs`."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    if os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip() != "otlp":
+        return False
+    names = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+    return any(os.environ.get(name, "").strip() for name in names)
+
+
+def exporter_of(signal: str) -> Any:
+    """The OTLP exporter of `traces`, `metrics` or `logs` for the environment's protocol (http/protobuf unless told).
+
+    Raises ValueError for a protocol that is none.
+    """
+    general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", general).strip()
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogs
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetrics
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
+
+        return {"traces": GrpcSpans, "metrics": GrpcMetrics, "logs": GrpcLogs}[signal]()
+    if protocol == "http/protobuf":
+        from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter as HttpLogs
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as HttpMetrics
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
+
+        return {"traces": HttpSpans, "metrics": HttpMetrics, "logs": HttpLogs}[signal]()
+    raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is not supported: grpc or http/protobuf")
+
+
+def span_queue(exporter: SpanExporter) -> ExportQueue[Any]:
+    """Spans on their way to a receiver."""
+    from opentelemetry.sdk.trace.export import SpanExportResult
+
+    return ExportQueue(
+        lambda spans: exporter.export(spans) is SpanExportResult.SUCCESS, exporter.shutdown, name="otlp-spans"
+    )
+
+
+def _number(name: str, default: int) -> int:
+    try:
+        return max(1, int(os.environ.get(name, default)))
+    except ValueError:
+        log.warning("%s is no number: %d is used", name, default)
+        return default

@@ -1,0 +1,112 @@
+"""The SDK's metrics as Prometheus reads them: text format, or OpenMetrics with exemplars for who asks for it.
+
+Names follow OpenTelemetry's rules for Prometheus: dots become underscores, the unit is appended, counters end in `_total`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from opentelemetry.sdk.metrics.export import Gauge, Histogram, Metric, MetricsData, Sum
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
+
+_UNITS = {"s": "seconds", "By": "bytes"}
+_BAD = re.compile(r"[^a-zA-Z0-9_]")
+
+
+def prometheus_name(metric: str, unit: str | None) -> str:
+    """The family's name, without `_total`."""
+    name = _BAD.sub("_", metric)
+    suffix = _UNITS.get(unit or "")
+    return name if suffix is None or name.endswith(suffix) else f"{name}_{suffix}"
+
+
+class PrometheusEndpoint:
+    """Answers `GET /metrics`."""
+
+    def __init__(self, listen: str, read: Callable[[], MetricsData | None]) -> None:
+        """Raises OSError (one line) when the address cannot be taken."""
+        host, _, port = listen.rpartition(":")
+        registry = CollectorRegistry()
+        registry.register(_Families(read))
+        try:
+            self._server, self._thread = start_http_server(
+                int(port), host.strip("[]") or "127.0.0.1", registry
+            )
+        except OSError as e:
+            raise OSError(
+                f"cannot listen on {listen} for metrics ({e.strerror}): choose another with --metrics"
+            ) from None
+        self.url = f"http://{host or '127.0.0.1'}:{self._server.server_port}/metrics"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+class _Families(Collector):
+    def __init__(self, read: Callable[[], MetricsData | None]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[Family]:
+        return ()
+
+    def collect(self) -> Iterable[Family]:
+        data = self._read()
+        for resource in data.resource_metrics if data is not None else ():
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    family = family_of(metric)
+                    if family is not None:
+                        yield family
+
+
+def family_of(metric: Metric) -> Family | None:
+    """One metric; None for a kind that we do not make."""
+    name, text, data = prometheus_name(metric.name, metric.unit), metric.description or "", metric.data
+    names = sorted({key for point in data.data_points for key in (point.attributes or {})})
+    labels = [_BAD.sub("_", key) for key in names]
+
+    def values(point: Any) -> list[str]:
+        return [str((point.attributes or {}).get(key, "")) for key in names]
+
+    family: Any
+    if isinstance(data, Histogram):
+        family = HistogramMetricFamily(name, text, labels=labels)
+        for point in data.data_points:
+            family.add_metric(values(point), _buckets(point), point.sum)
+    elif isinstance(data, Sum) and data.is_monotonic:
+        family = CounterMetricFamily(name, text, labels=labels)
+        for number in data.data_points:
+            family.add_metric(values(number), number.value)
+    elif isinstance(data, (Sum, Gauge)):
+        family = GaugeMetricFamily(name, text, labels=labels)
+        for number in data.data_points:
+            family.add_metric(values(number), number.value)
+    else:
+        return None
+    return family  # type: ignore[no-any-return]
+
+
+def _buckets(point: Any) -> list[Any]:
+    """Cumulative, with the newest exemplar of each bucket."""
+    bounds = [*point.explicit_bounds, float("inf")]
+    exemplars: dict[int, Exemplar] = {}
+    for seen in point.exemplars:
+        if seen.trace_id and seen.span_id:
+            place = next(i for i, bound in enumerate(bounds) if seen.value <= bound)
+            labels = {"trace_id": f"{seen.trace_id:032x}", "span_id": f"{seen.span_id:016x}"}
+            exemplars[place] = Exemplar(labels, seen.value, seen.time_unix_nano / 1e9)
+    found, total = [], 0
+    for i, (bound, count) in enumerate(zip(bounds, point.bucket_counts, strict=True)):
+        total += count
+        le = "+Inf" if bound == float("inf") else str(bound)
+        found.append((le, total, exemplars[i]) if i in exemplars else (le, total))
+    return found
