@@ -179,12 +179,14 @@ class FastChunks:
     """A response's chunked body, read by llhttp. Raises `BadUpstream` where it is not chunked.
 
     llhttp does not say where in a read the message ended. Bytes after it are a fault of the upstream, so then the
-    end is looked for: its first possible place, so that nothing beyond the message is ever passed on.
+    end is looked for: its first possible place, so that nothing beyond the message is ever passed on. Line ends after
+    it llhttp swallows in silence: the last line's end and the empty line are the only four that belong to the message.
     """
 
-    __slots__ = ("_complete", "_feed", "_pieces", "excess", "over")
+    __slots__ = ("_before", "_complete", "_feed", "_pieces", "excess", "over")
 
     def __init__(self) -> None:
+        self._before = b""  # the end of what was read before, for a last line that is cut
         self._pieces: list[bytes] = []
         self._complete: list[int] = []
         self._feed = httptools.HttpRequestParser(_Callbacks(self._pieces, self._complete)).feed_data
@@ -203,6 +205,10 @@ class FastChunks:
             self.excess = len(data) - (end.end() if end else 0)
         if self._complete:
             self.over = True
+            tail = self._before[-4:] + data
+            self.excess = max(self.excess, len(tail) - len(tail.rstrip(b"\r\n")) - len(b"\r\n\r\n"))
+        else:
+            self._before = data if len(data) >= 4 else self._before[-4:] + data
         if len(pieces) == 1:
             payload = pieces[0]
             pieces.clear()

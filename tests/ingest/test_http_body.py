@@ -63,6 +63,16 @@ def test_bytes_after_a_request_are_left_for_the_next(parts, cuts, junk):
     assert (got, body.over, body.excess) == (b"".join(parts), True, len(junk))
 
 
+@pytest.mark.parametrize("raw", [b"0\r\n\r\n", b"2\r\n\r\n\r\n0\r\n\r\n", b"1\r\na\r\n0\r\nA: b\r\n\r\n"])
+@pytest.mark.parametrize("junk", [b"", b"\n", b"\r\n", b"\r\n\r\n\r\n"])
+def test_line_ends_after_a_response_are_beyond_it_wherever_it_is_cut(raw, junk):
+    for at in range(len(raw)):
+        body = FastChunks()
+        body.feed(raw[:at])
+        body.feed(raw[at:] + junk)
+        assert (body.over, body.excess) == (True, len(junk))
+
+
 @given(parts=CHUNKS, junk=st.binary(min_size=1, max_size=30))
 @settings(max_examples=200, deadline=None)
 def test_bytes_after_a_response_are_never_passed_on(parts, junk):
