@@ -217,6 +217,15 @@ def test_a_client_that_left_may_be_told_as_such_even_when_everything_had_been_se
     assert kinds([row], [stream], clients=[seen(row)]) == ["outcome"]
 
 
+def test_a_client_that_left_before_the_head_leaves_no_status_behind() -> None:
+    row = simulated(client_left_ns=1 * MS)
+    stream = measured(
+        row, outcome="client_abort", error_type="client_abort", error_phase="pre_headers",
+        http_status=None, streamed=None, ttft_ns=None, event_count=0,
+    )  # fmt: skip
+    assert not {"streamed", "http_status"} & set(kinds([row], [stream], clients=[seen(row, aborted=True)]))
+
+
 def test_a_client_that_left_after_the_terminal_is_ok_in_phase_post_finish() -> None:
     row = simulated(client_left_ns=1_200 * MS)
     stream = measured(row, error_phase="post_finish")
