@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,7 +51,9 @@ class ChunkTimes:
             )
             .filter(pl.col("gap").is_not_null())
             .with_columns((pl.col("gap") / 1e9).alias("gap_s"))
-            .with_columns(pl.col("gap_s").cut(list(SECONDS_BOUNDS)).to_physical().alias("bucket"))
+            .with_columns(
+                pl.sum_horizontal([pl.col("gap_s") > bound for bound in SECONDS_BOUNDS]).alias("bucket")
+            )
             .group_by("stream_id", "bucket")
             .agg(
                 pl.len().alias("n"),
@@ -63,13 +64,12 @@ class ChunkTimes:
             .collect()
         )
         with self._lock:
-            for stream_id, _, n, sum_s, min_s, max_s in found.iter_rows():
+            for stream_id, bucket, n, sum_s, min_s, max_s in found.iter_rows():
                 key = keys.get(stream_id)
                 if key is None:
                     continue
                 series = self._series.setdefault(key, _Series())
-                # A bucket is (low, high], as the SDK's: its highest value tells which one it is.
-                series.counts[bisect_left(SECONDS_BOUNDS, max_s)] += n
+                series.counts[bucket] += n  # (low, high], as the SDK's buckets
                 series.sum_s += sum_s
                 series.min_s, series.max_s = min(series.min_s, min_s), max(series.max_s, max_s)
 
