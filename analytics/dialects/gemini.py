@@ -192,7 +192,7 @@ class GeminiReader:
             _add(fragment, ToolFragment(self._call_count, part.code.id or "", "", code, server=True))
         inline = part.inline
         if inline is not None and inline.data and (inline.mime_type or "").startswith("audio/"):
-            fragment.audio_chars += len(inline.data)
+            fragment.audio_data_chars += len(inline.data)
 
     def _function_call(self, call: _FunctionCall, fragment: Fragment) -> None:
         known = self._open.get(fragment.choice)
@@ -267,7 +267,7 @@ def _kind(fragment: Fragment) -> Kind | None:
         return "reasoning"
     if any(piece.name or piece.arguments for piece in fragment.tools or ()):
         return "tool_call"
-    if fragment.audio_chars:
+    if fragment.audio_data_chars:
         return "audio"
     return "finish" if fragment.finish_reason else None
 

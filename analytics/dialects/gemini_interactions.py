@@ -156,7 +156,7 @@ class InteractionsReader:
                 self._bare_calls.discard(index)
             return _tool(piece)
         if delta.type == "audio" and delta.data:
-            return Reading(kind="audio", fragments=[Fragment(audio_chars=len(delta.data))])
+            return Reading(kind="audio", fragments=[Fragment(audio_data_chars=len(delta.data))])
         return Reading(kind="annotation")
 
     def _start(self, step: _Step, index: int) -> Reading:

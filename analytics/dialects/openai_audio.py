@@ -68,7 +68,7 @@ class AudioReader:
             self._spoken = True
             return Delta("text", event.delta, 0, len(event.logprobs) if event.logprobs else None)
         if kind == "speech.audio.delta" and event.audio:
-            return Reading(kind="audio", fragments=[Fragment(audio_chars=len(event.audio))])
+            return Reading(kind="audio", fragments=[Fragment(audio_data_chars=len(event.audio))])
         if kind in ("transcript.text.done", "speech.audio.done"):
             text = "" if self._spoken else event.text or ""
             return Reading(

@@ -1,7 +1,8 @@
 """Tell the tool calls of a stream apart, piece by piece.
 
 A call is known by its index. Some servers send none (Mistral): then by its id. Some use an index again for another call: a
-piece with another id and a name begins one. Some repeat the id, or the name, on every piece: that begins none.
+piece with another id and a name begins one, and where there are no ids (Gemini's OpenAI endpoint) a whole call after a whole
+call does. Some repeat the id, or the name, on every piece: that begins none.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Calls:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int | str], tuple[str, str]] = {}  # (choice, index) → (id, key)
         self._last_key: dict[int, str] = {}
+        self._whole: set[str] = set()  # keys of calls that came in one piece and without an id
         self._nameless = 0
 
     def pieces(self, choice: int, calls: Any) -> list[ToolFragment] | None:
@@ -56,11 +58,12 @@ class Calls:
             index = function.get("index")
         if not isinstance(index, (int, str)) or isinstance(index, bool):
             index = None
-        key = self._key(choice, index, identity, name)
+        whole = bool(name) and not identity and (arguments[:1], arguments[-1:]) == ("{", "}")
+        key = self._key(choice, index, identity, name, whole=whole)
         self._last_key[choice] = key
         return ToolFragment(key, identity, name, arguments, was_object)
 
-    def _key(self, choice: int, index: int | str | None, identity: str, name: str) -> str:
+    def _key(self, choice: int, index: int | str | None, identity: str, name: str, *, whole: bool) -> str:
         if index is None:
             if identity:
                 return f"id:{identity}"
@@ -69,12 +72,20 @@ class Calls:
             self._nameless += 1
             return f"new:{self._nameless}"
         known = self._known.get((choice, index))
+        if known is not None and whole and known[1] in self._whole:
+            self._nameless += 1
+            key = f"{index}+{self._nameless}"
+            self._known[choice, index] = ("", key)
+            self._whole.add(key)
+            return key
         if known is not None and (not identity or known[0] in ("", identity) or not name):
             if identity and not known[0]:
                 self._known[choice, index] = (identity, known[1])
             return known[1]
         key = f"{index}" if known is None else f"{index}:{identity}"
         self._known[choice, index] = (identity, key)
+        if whole:
+            self._whole.add(key)
         return key
 
 

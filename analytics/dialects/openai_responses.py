@@ -60,8 +60,8 @@ _CHANNELS: dict[str, str] = {
     "response.code_interpreter_call.code": "server_call",
     "response.shell_call_command": "server_call",
     "response.apply_patch_call_operation_diff": "server_call",
-    "response.audio": "audio",
-    "response.output_audio": "audio",
+    "response.audio": "audio_data",
+    "response.output_audio": "audio_data",
     "response.audio.transcript": "audio",
     "response.audio_transcript": "audio",
     "response.output_audio_transcript": "audio",
@@ -176,6 +176,8 @@ class ResponsesReader:
             return Reading(kind="refusal", fragments=[Fragment(refusal=piece, tokens=tokens)])
         if channel == "audio":
             return Reading(kind="audio", fragments=[Fragment(audio_chars=len(piece))])
+        if channel == "audio_data":
+            return Reading(kind="audio", fragments=[Fragment(audio_data_chars=len(piece))])
         call = self._call(event.item_id, None, event.output_index, server=channel == "server_call")
         if call.whole:
             return Reading(kind="annotation")

@@ -146,6 +146,7 @@ def test_code_that_the_model_runs_is_output_and_no_call_of_the_client() -> None:
 def test_audio_is_output() -> None:
     tally = read(DIALECT, events(chunk({"inlineData": {"mimeType": "audio/L16;rate=24000", "data": "AAAA"}})))
     assert tally.events.kind == ["audio"]
+    assert (tally.output_event_count, tally.content_event_count) == (1, 0), "encoded: nothing to read"
 
 
 def test_candidates_are_choices_with_a_finish_each() -> None:

@@ -85,6 +85,15 @@ def test_an_index_used_again_by_another_id_and_name_is_another_call() -> None:
     assert tools(found) == [("a", "f", "{}"), ("b", "f", "{}")]
 
 
+@pytest.mark.parametrize("name", ["f", "g"])
+def test_whole_calls_that_share_an_index_and_have_no_id_are_calls_of_their_own(name: str) -> None:
+    first = {"index": 0, "id": "", "function": {"name": "f", "arguments": '{"x":1}'}}
+    second = {"index": 0, "id": "", "function": {"name": name, "arguments": '{"x":2}'}}
+    together = read(CHAT, events(chunk({"tool_calls": [first, second]})))
+    apart = read(CHAT, events(chunk({"tool_calls": [first]}), chunk({"tool_calls": [second]})))
+    assert tools(together) == tools(apart) == [("", "f", '{"x":1}'), ("", name, '{"x":2}')]
+
+
 def test_an_id_repeated_on_every_piece_is_one_call() -> None:
     piece = {"index": 0, "id": "a", "type": "function"}
     found = read(

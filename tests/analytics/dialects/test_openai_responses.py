@@ -94,10 +94,8 @@ def test_text_stream() -> None:
         ("code_interpreter_call.code", "tool_call"),
         ("shell_call_command", "tool_call"),
         ("apply_patch_call_operation_diff", "tool_call"),
-        ("audio", "audio"),
         ("audio.transcript", "audio"),
         ("output_audio_transcript", "audio"),
-        ("output_audio", "audio"),
         ("some_new_call_arguments", "tool_call"),
         ("some_new_reasoning_form", "reasoning"),
         ("some_new_text", "text"),
@@ -109,6 +107,13 @@ def test_delta_family_is_output(family: str, channel: str) -> None:
     assert tally.events.kind[1] == channel
     assert (tally.output_event_count, tally.content_event_count) == (1, 1)
     assert tally.events.chars[1] == 3
+
+
+@pytest.mark.parametrize("family", ["audio", "output_audio"])
+def test_encoded_audio_is_output_without_a_character_to_read(family: str) -> None:
+    tally = read(DIALECT, events(CREATED, delta(family, "UklGRg==")))
+    assert (tally.events.kind[1], tally.events.chars[1]) == ("audio", 0)
+    assert (tally.output_event_count, tally.content_event_count) == (1, 0)
 
 
 def test_output_of_a_server_tool_is_not_output_of_the_model() -> None:

@@ -43,6 +43,7 @@ def test_speech_is_audio() -> None:
         events({"type": "speech.audio.delta", "audio": "AAAA"}, {"type": "speech.audio.done"}),
     )
     assert (tally.events.kind, tally.terminal_seen) == (["audio", "finish"], True)
+    assert (tally.output_event_count, tally.content_event_count) == (1, 0), "encoded: nothing to read"
 
 
 def test_transcription_body() -> None:
