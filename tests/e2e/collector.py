@@ -34,7 +34,7 @@ service:
 """
 _SPAN = re.compile(
     r"Span #\d+\n\s+Trace ID\s+: (\w+)\n\s+Parent ID\s+: (\w*)\n\s+ID\s+: (\w+)\n\s+Name\s+: (.*)\n\s+Kind\s+: (\w+)"
-    r"(?:\n.*?)??\n\s+Status code\s+: (\w+)"
+    r"(?:\n.*){0,6}?\n\s+Status code\s+: (\w+)"
 )
 
 
