@@ -151,9 +151,12 @@ class Supervisor:
         }
         path = self.run_dir / "up.json"
         fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(said))
-        fresh.chmod(0o600)
-        fresh.replace(path)
+        try:
+            fresh.write_text(json.dumps(said))
+            fresh.chmod(0o600)
+            fresh.replace(path)
+        except OSError as e:  # a full disk must not end the parts that go on without it
+            log.warning("cannot write %s (%s): it tells of an earlier state", path, e.strerror)
 
 
 def run(settings: Settings) -> int:
