@@ -122,11 +122,11 @@ class StreamDecoder(Findings):
             self._tally.add(_reading(self._reader.read(event.name, event.data)), event.at_ns, row=False)
 
     def _read_tail(self, tail: Event) -> None:
+        self.tail_event_count = 1
         done = _is_done(tail.data)
         if not done and not isinstance(json_or_none(tail.data), (dict, list)):
             return
         self.unterminated_tail = True
-        self.tail_event_count = 1
         if self._head is not None:
             self._judge([tail], rows=False)
         answer = _DONE if done else self._reader.read(tail.name, tail.data)

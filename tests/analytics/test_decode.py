@@ -100,13 +100,13 @@ def test_whole_json_without_its_blank_line_says_what_it_says_but_is_no_event() -
     assert found.terminal_ns is not None
 
 
-def test_half_an_event_at_disconnect_is_nothing() -> None:
+def test_half_an_event_at_disconnect_says_nothing_and_is_counted_apart() -> None:
     found = decode(chat("a") + chat("b")[:-20], path=CHAT_PATH, content_type=SSE)
     assert (found.text, found.unterminated_tail, found.malformed_events, found.tail_event_count) == (
         "a",
         False,
         0,
-        0,
+        1,
     )
 
 
