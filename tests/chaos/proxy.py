@@ -1,0 +1,94 @@
+"""A TCP proxy on loopback that can be cut, slowed and mended: the network between the clients and the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+READ_BYTES = 16_384
+
+
+class Proxy:
+    """Forwards connections to `target`. Its knobs may be turned from any thread."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.target: tuple[str, int] | None = None
+        self.delay_s = 0.0
+        """Before each read is passed on."""
+        self.bytes_per_s = 0.0
+        """0: as fast as it goes."""
+        self.is_cut = False
+        """Connections end and none is taken up."""
+        self.forwarded_bytes = 0
+        self._loop = asyncio.new_event_loop()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    def cut(self) -> None:
+        """Every connection is reset, and new ones are too, until `mend`."""
+        self.is_cut = True
+        self._loop.call_soon_threadsafe(self._reset)
+
+    def mend(self) -> None:
+        """The network as it was."""
+        self.is_cut, self.delay_s, self.bytes_per_s = False, 0.0, 0.0
+
+    def _reset(self) -> None:
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_cut or self.target is None:
+            writer.transport.abort()
+            return
+        try:
+            there_reader, there_writer = await asyncio.open_connection(*self.target)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._writers |= {writer, there_writer}
+        try:
+            await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
+        finally:
+            self._writers -= {writer, there_writer}
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(READ_BYTES):
+                pause_s = self.delay_s + (len(data) / self.bytes_per_s if self.bytes_per_s else 0.0)
+                if pause_s:
+                    await asyncio.sleep(pause_s)
+                writer.write(data)
+                self.forwarded_bytes += len(data)
+                await writer.drain()
+        writer.transport.abort()
+
+
+@contextmanager
+def proxy() -> Iterator[Proxy]:
+    """A listening proxy without a target."""
+    made = Proxy()
+    loop = made._loop
+    ready = threading.Event()
+
+    async def serve() -> None:
+        server = await asyncio.start_server(made._accept, "127.0.0.1", 0)
+        made.port = server.sockets[0].getsockname()[1]
+        ready.set()
+
+    def work() -> None:
+        loop.create_task(serve())
+        loop.run_forever()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield made
+    finally:
+        loop.call_soon_threadsafe(made._reset)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)

@@ -1,0 +1,166 @@
+"""Faults of a pipeline with the real broker between ship and analytics."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+
+from ingest.records import pack
+from tests.analytics.traffic import stream
+from tests.chaos.proxy import Proxy, proxy
+from tests.chaos.rig import run, topic_read, wipe
+from tests.e2e.running import until
+from tests.kafka import Broker
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
+
+
+def test_kill_9_of_everything_behind_the_tap(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+    broker = own_broker()
+    with run(tmp_path, kafka=broker.address) as chaos:
+        chaos.more(15)
+        chaos.kill("ship")
+        chaos.more(10)
+        broker.kill()
+        chaos.more(10)
+        chaos.kill("analyze")  # while there is no broker
+        broker.start()
+        chaos.more(10)
+        chaos.audit()
+
+
+@pytest.mark.slow
+def test_kill_9_of_the_broker_again_and_again(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+    broker = own_broker()
+    with run(tmp_path, kafka=broker.address, rate_per_s=20) as chaos:
+        for _ in range(3):
+            chaos.more(30)
+            broker.kill()
+            chaos.more(10)
+            broker.start()
+        chaos.more(20)
+        chaos.audit()
+
+
+@pytest.mark.slow
+def test_kill_9_of_ship_and_analytics_in_every_phase(
+    tmp_path: Path, own_broker: Callable[..., Broker]
+) -> None:
+    broker = own_broker()
+    with run(tmp_path, kafka=broker.address, rate_per_s=20) as chaos:
+        for part in ("ship", "analyze", "ship", "analyze"):
+            chaos.more(15)
+            chaos.kill(part)
+        broker.stop()
+        chaos.more(20)
+        chaos.kill("ship")  # started again without a broker
+        broker.start()
+        chaos.kill("ship")  # in the middle of catching up
+        chaos.more(15)
+        chaos.audit()
+
+
+@pytest.mark.slow
+def test_the_broker_is_away_for_a_minute(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+    broker = own_broker()
+    with run(tmp_path, kafka=broker.address, rate_per_s=15) as chaos:
+        chaos.more(20)
+        broker.stop()
+        threading.Event().wait(60)  # the outage itself
+        chaos.more(1)
+        broker.start()
+        chaos.more(20)
+        chaos.audit()
+
+
+@pytest.mark.slow
+def test_the_broker_comes_back_with_a_new_log_dir(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+    """What the old disk had acknowledged had been read; what came after is in the local log."""
+    broker = own_broker()
+    with run(tmp_path, kafka=broker.address, rate_per_s=0.001) as chaos:
+        chaos.send(60)
+        chaos.settle()
+        until(lambda: topic_read(chaos) or None, "analytics to have read the topic")
+        broker.stop()
+        chaos.send(40)
+        wipe(broker.data)
+        broker.start()
+        chaos.send(20)
+        said = chaos.audit()
+        assert said["stored"] == len(chaos.ledger.rows())
+
+
+def proxied(proxy_: Proxy, own_broker: Callable[..., Broker]) -> str:
+    """A broker that tells its clients the proxy's address; that address."""
+    address = f"127.0.0.1:{proxy_.port}"
+    broker = own_broker(
+        "--config",
+        f"advertised.listeners=CLIENT://{address}",
+        "--config",
+        "inter.broker.listener.name=CLIENT",
+    )
+    host, _, port = broker.address.rpartition(":")
+    proxy_.target = (host, int(port))
+    return address
+
+
+@pytest.mark.slow
+def test_the_network_to_the_broker_is_cut_and_mended(
+    tmp_path: Path, own_broker: Callable[..., Broker]
+) -> None:
+    with proxy() as network:
+        address = proxied(network, own_broker)
+        with run(tmp_path, kafka=address, rate_per_s=15) as chaos:
+            for _ in range(3):
+                chaos.more(20)
+                network.cut()
+                chaos.more(20)
+                network.mend()
+            chaos.more(20)
+            chaos.audit()
+        assert network.forwarded_bytes > 0
+
+
+@pytest.mark.slow
+def test_the_network_to_the_broker_is_slow(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+    with proxy() as network:
+        address = proxied(network, own_broker)
+        with run(tmp_path, kafka=address, rate_per_s=15) as chaos:
+            chaos.more(10)
+            network.delay_s, network.bytes_per_s = 0.15, 48 * 1024
+            chaos.more(120)
+            network.mend()
+            chaos.audit()
+
+
+@pytest.mark.slow
+def test_garbage_in_the_topic_is_set_aside(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+    broker = own_broker()
+    rng = random.Random(5)
+    good = pack(stream(1), compress=True)
+    with run(tmp_path, kafka=broker.address) as chaos:
+        chaos.more(20)
+        producer = KafkaProducer(bootstrap_servers=broker.address)
+        sent = 0
+        for n in range(200):
+            value = (
+                rng.randbytes(rng.randrange(1, 3000)),
+                good[: rng.randrange(1, len(good))],
+                b"",
+                None,
+                b'{"stream": 1}',
+            )[n % 5]
+            keyed = n % 2 == 0 or value is None  # the client refuses a message with neither
+            producer.send(chaos.topic, key=b"k%d" % n if keyed else None, value=value)
+            sent += 1
+        producer.flush()
+        producer.close()
+        chaos.more(20)
+        chaos.kill("analyze")  # between the garbage
+        said = chaos.audit()
+        assert said["tables"]["dead_letters"] >= sent * 3 // 5

@@ -1,0 +1,188 @@
+"""Faults of a pipeline whose log stays on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from analytics.ask import Asker
+from tests.chaos.rig import Run, run
+from tests.e2e.running import until
+
+
+def test_kill_9_of_analytics_under_load(tmp_path: Path) -> None:
+    with run(tmp_path) as chaos:
+        for _ in range(2):
+            chaos.more(20)
+            chaos.kill("analyze")
+        chaos.audit()
+
+
+@pytest.mark.slow
+def test_kill_9_of_analytics_while_it_starts_and_replays(tmp_path: Path) -> None:
+    with run(tmp_path, rate_per_s=20) as chaos:
+        chaos.more(40)
+        for _ in range(4):
+            pid = chaos.pid("analyze")
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            started = until(partial(_child, chaos.running.process.pid, "analyze", pid), "the next analytics")
+            os.kill(started, signal.SIGKILL)  # before it is ready
+            chaos.back("analyze", pid)
+            chaos.more(10)
+        chaos.audit()
+
+
+@pytest.mark.slow
+def test_kill_9_of_the_tap_costs_the_last_moment_and_marks_those_streams(tmp_path: Path) -> None:
+    with run(tmp_path, faults=0.0) as chaos:
+        chaos.more(25)
+        chaos.kill("tap")
+        chaos.more(25)
+        said = chaos.audit(may_lose=True)
+        assert said["lost"] > 0
+        marked = Asker(chaos.data).query(
+            "SELECT count(*) FROM streams WHERE outcome = 'tap_lost' AND (itl_ns IS NOT NULL OR output_tokens IS NOT NULL)"
+        )
+        assert marked.item() == 0
+        rows = {r.request_id: r for r in chaos.ledger.rows()}
+        known = set(Asker(chaos.data).query("SELECT request_id FROM streams").to_series().to_list())
+        for request_id in rows.keys() - known:  # not even its beginning had been appended
+            since_ns = min(abs(kill_ns - rows[request_id].received_ns) for kill_ns in chaos.kills_ns)
+            assert since_ns < 10**9, f"{request_id} is missing, and began {since_ns} ns before the kill"
+
+
+@pytest.mark.slow
+def test_sigterm_of_every_part_under_load(tmp_path: Path) -> None:
+    with run(tmp_path, "--drain-timeout", "60", faults=0.0) as chaos:
+        for part in ("analyze", "tap", "analyze"):
+            chaos.more(20)
+            chaos.kill(part, number=signal.SIGTERM)
+        chaos.more(20)
+        chaos.audit()
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
+    """The data folder is a tmpfs that a file fills to the last byte. The tap keeps its records in memory meanwhile."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    try:
+        with run(tmp_path, data=disk / "data") as chaos:
+            chaos.more(20)
+            filler = disk / "filler"
+            fill(filler)
+            until(lambda: "the log takes no records" in chaos.running.log.read_text() or None, "a full disk")
+            chaos.more(30)
+            filler.unlink()
+            until(lambda: "the log takes records again" in chaos.running.log.read_text() or None, "room")
+            chaos.more(20)
+            chaos.audit()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill(filler: Path) -> None:
+    """Take every byte that the disk has left."""
+    with filler.open("wb", buffering=0) as file:
+        for size in (65_536, 1):
+            with contextlib.suppress(OSError):
+                while file.write(b"x" * size):
+                    pass
+
+
+CLOCK = """
+import time
+from pathlib import Path
+
+_OFFSET = Path({path!r})
+_time, _time_ns = time.time, time.time_ns
+
+
+def _offset_s():
+    try:
+        return int(_OFFSET.read_text() or 0)
+    except OSError:
+        return 0
+
+
+time.time = lambda: _time() + _offset_s()
+time.time_ns = lambda: _time_ns() + _offset_s() * 10**9
+"""
+"""A clock that steps when a file says so, in every Python process of the pipeline: the machine's own is not ours to set.
+CLOCK_MONOTONIC goes on as it does when a real clock is stepped; DuckDB's now() is not reached."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+def test_a_step_of_the_clock_changes_no_measured_time(tmp_path: Path, step_s: int) -> None:
+    offset = tmp_path / "offset"
+    patch = tmp_path / "patch"
+    patch.mkdir()
+    (patch / "sitecustomize.py").write_text(CLOCK.format(path=str(offset)))
+    with run(tmp_path, environment={"PYTHONPATH": str(patch)}) as chaos:
+        chaos.more(30)
+        making = tmp_path / "offset.new"
+        making.write_text(str(step_s))
+        making.replace(offset)
+        chaos.more(20)
+        chaos.kill("analyze")
+        chaos.more(20)
+        chaos.audit()
+        spread = (
+            Asker(chaos.data).query("SELECT epoch(max(started_at) - min(started_at)) FROM streams").item()
+        )
+        assert spread > 3000, "the clock has not stepped"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_long_stream_beside_short_ones_does_not_hold_the_log_back(tmp_path: Path) -> None:
+    """75 s, over the 60 s after which its records are kept apart and the log may trim; analytics is killed after that."""
+    with run(tmp_path, rate_per_s=4) as chaos:
+        force = {"ttft_ms": 50, "gap_ms": 75_000 / 300, "tokens": 300, "fault": "none"}
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+        headers = {"x-request-id": "long", "x-simulate": json.dumps(force)}
+        with httpx.stream(
+            "POST", f"{chaos.running.tap}/v1/chat/completions", json=body, headers=headers, timeout=60
+        ) as response:
+            killed = False
+            for _ in response.iter_raw():
+                if not killed and _kept(chaos):
+                    chaos.kill("analyze")
+                    killed = True
+        assert killed
+        said = chaos.audit()
+        assert said["analytics"]["checkpoints"] > 0
+        row = Asker(chaos.data).query(
+            "SELECT outcome, output_event_count FROM streams WHERE request_id = 'long'"
+        )
+        assert row.rows() == [("ok", 300)]
+
+
+def _kept(chaos: Run) -> bool:
+    return bool(chaos.status().get("analytics", {}).get("checkpoints"))
+
+
+def _child(parent: int, word: str, former: int) -> int | None:
+    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True, text=True)
+    for line in listed.stdout.splitlines():
+        pid, _, args = line.strip().partition(" ")
+        if f" {word} " in args and int(pid) != former:
+            return int(pid)
+    return None
