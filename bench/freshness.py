@@ -26,7 +26,11 @@ def main() -> int:
     arguments = parser.parse_args()
     rng = random.Random(1)
     waits_ms = []
-    with tempfile.TemporaryDirectory() as folder, simulator() as upstream, up(upstream, Path(folder) / "data") as running:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        simulator() as upstream,
+        up(upstream, Path(folder) / "data") as running,
+    ):
         asker = Asker(running.data)
         with httpx.Client() as client:
             for number in range(arguments.streams):

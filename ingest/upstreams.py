@@ -42,7 +42,9 @@ def parse_upstream(text: str) -> Upstream:
     except ValueError as e:
         raise ValueError(f"{text!r}: {e}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{text!r} is not a URL such as http://localhost:4000 or litellm=http://localhost:4000")
+        raise ValueError(
+            f"{text!r} is not a URL such as http://localhost:4000 or litellm=http://localhost:4000"
+        )
     if parts.query or parts.fragment or parts.username:
         raise ValueError(f"{text!r}: an upstream has no query, fragment or user name")
     name = name if named else parts.hostname.replace(":", "-").strip("-")  # "::1" is named "1"

@@ -27,7 +27,7 @@ TAP = (
 )  # fmt: skip
 SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "log_format")
 ANALYZE = (
-    "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store", "data_path",
+    "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store",
     "retain_events", "retain_streams", "capture_content", "stall_floor", "stall_factor", "metrics",
     "semconv", "no_spans", "no_otlp", "export_unsampled", "log_format",
 )  # fmt: skip
@@ -172,6 +172,9 @@ def main() -> None:
     _die_with_parent()
     try:
         code = cli.main(prog_name="streamgauge", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as e:
+        e.show()
+        sys.exit(2)
     except click.UsageError as e:
         where = f" (see `{e.ctx.command_path} --help`)" if e.ctx else ""
         _fail(f"{e.format_message()}{where}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import click
 from pydantic import SecretStr
 
 from streamgauge.options import flag, load
-from streamgauge.settings import CONFIG_FILE, Settings
+from streamgauge.settings import Settings, config_file
 
 
 @click.group("config")
@@ -21,12 +18,14 @@ def config_command() -> None:
 def check() -> int:
     """Read environment and file as every command does, and print what is in force. Secrets are never printed."""
     settings = load({})
-    path = Path(os.environ.get("STREAMGAUGE_CONFIG", CONFIG_FILE))
+    path = config_file()
     click.echo(f"# file: {path if path.is_file() else f'{path} (not there)'}")
     for name, field in Settings.model_fields.items():
         value = getattr(settings, name)
         if isinstance(value, SecretStr):
             shown = "(set)"
+        elif isinstance(value, dict):  # its values may be secrets
+            shown = " ".join(value) or "(none)"
         elif name == "upstream":
             shown = " ".join(f"{u.name}={u.url}" for u in value) or "(none)"
         else:

@@ -6,6 +6,7 @@ A flag that was not given is not passed on: precedence (flags > environment > fi
 from __future__ import annotations
 
 import json
+import tomllib
 import types
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,7 +16,7 @@ import click
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from streamgauge.settings import Settings
+from streamgauge.settings import Settings, config_file
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -75,13 +76,14 @@ def load(given: dict[str, Any]) -> Settings:
     except ValidationError as e:
         raise click.UsageError("; ".join(_one_line(error, values) for error in e.errors())) from None
     except ValueError as e:  # the file is not TOML, or a JSON value in the environment is broken
-        raise click.UsageError(str(e).splitlines()[0]) from None
+        place = f"{config_file()}: " if isinstance(e, tomllib.TOMLDecodeError) else ""
+        raise click.UsageError(place + str(e).splitlines()[0]) from None
 
 
 def _one_line(error: Any, given: dict[str, Any]) -> str:
     name = str(error["loc"][0]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
-        return f"unknown setting {name!r} in the configuration file (see `streamgauge config check`)"
+        return f"unknown setting {name!r} in {config_file()}; `streamgauge config reference` lists all"
     place = (
         flag(name)
         if name in given
@@ -91,19 +93,17 @@ def _one_line(error: Any, given: dict[str, Any]) -> str:
 
 
 def flags(settings: Settings, names: Iterable[str]) -> list[str]:
-    """The same settings as flags for a child process. Secrets are left out: they go by environment."""
+    """The same settings as flags for a child process. What may hold secrets is left out: it goes by environment."""
     argv: list[str] = []
     for name in names:
         value = getattr(settings, name)
-        if value is None or isinstance(value, SecretStr):
+        if value is None or isinstance(value, SecretStr | dict):
             continue
         if isinstance(value, bool):
             argv += [flag(name)] if value else []
         elif isinstance(value, tuple):
             for upstream in value:
                 argv += [flag(name), f"{upstream.name}={upstream.url}"]
-        elif isinstance(value, dict):
-            argv += [flag(name), json.dumps(value)] if value else []
         else:
             argv += [flag(name), str(value)]
     return argv

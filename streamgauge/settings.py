@@ -26,6 +26,14 @@ from ingest.upstreams import Upstream, parse_upstreams
 CONFIG_FILE = "streamgauge.toml"
 
 
+def config_file() -> Path:
+    """The file that is read if it is there. Raises ValueError when one is named that is not."""
+    named = os.environ.get("STREAMGAUGE_CONFIG")
+    if named and not Path(named).is_file():
+        raise ValueError(f"STREAMGAUGE_CONFIG names {named}, which is no file")
+    return Path(named or CONFIG_FILE)
+
+
 class Settings(BaseSettings):
     """What every command can be told. A command takes the fields that concern it."""
 
@@ -66,12 +74,7 @@ class Settings(BaseSettings):
     )
     workers: int = Field(default=1, ge=1, le=256, description="Processes of the tap.")
     tap_name: str = Field(default_factory=socket.gethostname, description="Name of this tap, in every row.")
-    store: str = Field(
-        default="duckdb", description="Where the tables live: duckdb, or ducklake:postgres:… (scale-out)."
-    )
-    data_path: str | None = Field(
-        default=None, description="DuckLake: folder or s3:// prefix of the Parquet files."
-    )
+    store: str = Field(default="duckdb", pattern="^duckdb$", description="Where the tables live: duckdb.")
     retain_events: str | None = Field(
         default="7d", description="Age at which rows of events go (7d, 36h, 90m; 'forever' keeps them)."
     )
@@ -206,7 +209,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
-        path = Path(os.environ.get("STREAMGAUGE_CONFIG", CONFIG_FILE))
+        path = config_file()
         if path.is_file():
             sources += (TomlConfigSettingsSource(settings_cls, path),)
         return sources

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,8 @@ from typing import IO, Any
 
 import click
 
-from streamgauge.options import flags
+from ingest.tap_options import split_address
+from streamgauge.options import flag, flags
 from streamgauge.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -166,6 +168,7 @@ def run(settings: Settings) -> int:
             "no upstream: say what stands behind the tap, such as --upstream http://localhost:4000",
             click.get_current_context(silent=True),
         )
+    _check(settings)
     lock = _own(settings.data)
     supervisor = Supervisor(settings.data / "run", _parts(settings))
 
@@ -191,6 +194,28 @@ def run(settings: Settings) -> int:
         supervisor.stop()
         (supervisor.run_dir / "up.json").unlink(missing_ok=True)
         lock.close()
+
+
+def _check(settings: Settings) -> None:
+    """What a part would refuse a second later is refused here, before any part has started. Raises OSError."""
+    for name in ("upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key"):
+        path = getattr(settings, name)
+        if path is not None and not path.is_file():
+            raise OSError(f"{flag(name)}: there is no file {path}")
+    places = [(flag(name), *split_address(getattr(settings, name))) for name in ("listen", "admin")]
+    places.append(("--quack-port", settings.quack_host, settings.quack_port))
+    if not settings.no_dashboard:
+        places.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
+    for name, host, port in places:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+            except OSError as e:
+                raise OSError(
+                    f"cannot listen on {host}:{port} ({e.strerror}): choose another with {name}"
+                ) from None
 
 
 def _own(data: Path) -> IO[str]:
@@ -221,6 +246,8 @@ def _parts(settings: Settings) -> list[Part]:
     from streamgauge.cli import ANALYZE, DASHBOARD, SHIP, TAP
 
     environment = dict(os.environ, STREAMGAUGE_PARENT=str(os.getpid()))
+    if settings.kafka_options:
+        environment["STREAMGAUGE_KAFKA_OPTIONS"] = json.dumps(settings.kafka_options)
     for secret in ("quack_token", "client_key", "dashboard_token"):
         if (value := getattr(settings, secret)) is not None:
             environment[f"STREAMGAUGE_{secret.upper()}"] = value.get_secret_value()
