@@ -29,8 +29,8 @@ CONFIG_FILE = "streamgauge.toml"
 def config_file() -> Path:
     """The file that is read if it is there. Raises ValueError when one is named that is not."""
     named = os.environ.get("STREAMGAUGE_CONFIG")
-    if named and not Path(named).is_file():
-        raise ValueError(f"STREAMGAUGE_CONFIG names {named}, which is no file")
+    if named and not Path(named).exists():
+        raise ValueError(f"STREAMGAUGE_CONFIG names {named}, which is not there")
     return Path(named or CONFIG_FILE)
 
 
