@@ -155,12 +155,19 @@ class StreamDecoder(Findings):
         """
         head = self._head or []
         before = self._dialect
-        sure = any(self._speaks(event) >= SURE for event in events)
+        looked_at = len(head)
+        settled = False
+        for event in events:
+            settled = self._speaks(event) >= SURE
+            looked_at += 1
+            self._head_bytes += len(event.data)
+            settled |= looked_at > MAX_HEAD_EVENTS or self._head_bytes > MAX_HEAD_BYTES
+            if settled:
+                break  # as if the events had come one by one
         if self._dialect is not before:
             self._restart()
             self._tally.add_events(head, self._answers(head))
-        self._head_bytes += sum(len(event.data) for event in events)
-        if sure or len(head) + len(events) > MAX_HEAD_EVENTS or self._head_bytes > MAX_HEAD_BYTES:
+        if settled:
             self._settle(head)
         elif rows:
             self._head = [*head, *events]

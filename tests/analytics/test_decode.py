@@ -314,3 +314,15 @@ def test_a_recorded_stream_is_read_alike_in_one_read_and_in_many(recording: Reco
 def test_every_dialect_has_a_name_of_its_own() -> None:
     names = [dialect.name for dialect in all_dialects()]
     assert len(names) == len(set(names)) >= 6
+
+
+def test_the_dialect_never_depends_on_how_many_events_a_read_holds() -> None:
+    events = [b'data: {"level": 1}\n\n'] * 20 + [chat("a")]
+    found = []
+    for reads in ([b"".join(events)], events):
+        decoder = StreamDecoder(Exchange(path="/anything", content_type=SSE))
+        for at_ns, read in enumerate(reads):
+            decoder.feed([(at_ns, read)])
+        decoder.finish()
+        found.append(decoder.dialect)
+    assert found == ["unknown", "unknown"], "beyond the first events nothing is chosen again"
