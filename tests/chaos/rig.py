@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -33,18 +32,12 @@ from streamgauge.simulator.remote import RemoteLedger
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
 from streamgauge.status import gather
 from tests.e2e.running import Up, simulator, until, up
+from tests.ports import free_port
 
 BOUNDS = Bounds(
     ttft_each_ns=60 * 10**9, ttft_median_ns=30 * 10**9, span_each_ns=60 * 10**9, span_median_ns=30 * 10**9
 )
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.running import ROOT, until
+from tests.ports import free_ports
 
 _CONFIG = """
 receivers:
@@ -92,22 +92,11 @@ def _binary() -> str:
     return built.stdout.strip()
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
-
-
 @contextmanager
 def collector(folder: Path) -> Iterator[Collector]:
     """A collector that is ready; skips, with the reason, where none can be had."""
     binary = _binary()
-    grpc, http = _free_ports(2)
+    grpc, http = free_ports(2)
     (folder / "otelcol.yaml").write_text(_CONFIG.format(grpc=grpc, http=http))
     log = folder / "otelcol.log"
     with log.open("w") as sink:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 from analytics.ask import Asker, AskError
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 LITELLM = ROOT / ".venv-litellm" / "bin" / "litellm"
@@ -137,11 +138,7 @@ def up(
 @contextmanager
 def simulator(*argv: str) -> Iterator[str]:
     """The simulated upstream as a process of its own; its URL."""
-    import socket
-
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(
         [sys.executable, "-m", "streamgauge", "simulate", "--listen", f"127.0.0.1:{port}", *argv],
@@ -158,14 +155,10 @@ def simulator(*argv: str) -> Iterator[str]:
 @contextmanager
 def litellm(config: str, folder: Path, **environment: str) -> Iterator[str]:
     """The real LiteLLM proxy with this configuration (YAML); its URL. Its master key is `sk-test`."""
-    import socket
-
     if not LITELLM.exists():
         pytest.skip("the LiteLLM proxy is not installed: make test-setup")
     (folder / "litellm.yaml").write_text(config)
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     log = folder / "litellm.log"
     with log.open("w") as sink:
