@@ -1,0 +1,128 @@
+"""Analytics killed over and over stores what an undisturbed run stores, and what the simulator sent."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analytics.ask import Asker, AskError
+from analytics.endpoint import read
+from ingest.log.embedded import EmbeddedReader
+from streamgauge.simulator.audit import audit
+from streamgauge.simulator.measured import streams_since
+from streamgauge.simulator.remote import RemoteLedger
+from tests.chaos.rig import BOUNDS, LONG_AGO, traffic_of
+from tests.e2e.running import answers, simulator, until
+from tests.ports import free_port
+
+TABLES = ("streams", "events", "usage_reports", "server_stats", "spans", "losses", "dead_letters")
+PATIENCE_S = 150.0
+"""For one step of a busy machine."""
+
+
+@contextmanager
+def part(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One part of Streamgauge, killed at the end if it still runs."""
+    with log.open("ab") as sink:
+        process = subprocess.Popen([sys.executable, "-m", "streamgauge", *argv], stderr=sink, stdout=sink)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def analytics(data: Path, *, ready: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """Analytics over the embedded log; `ready`: once it answers."""
+    log = data.parent / "analyze.log"
+    with part(log, "analyze", "--data", str(data), "--quack-port", "0", "--metrics", "") as process:
+
+        def answering() -> bool:
+            found = read(data)
+            assert process.poll() is None, log.read_text()[-3000:]
+            return found is not None and found.pid == process.pid
+
+        if ready:
+            until(answering, "analytics", PATIENCE_S)
+        yield process
+
+
+def read_to_the_end(data: Path, log: EmbeddedReader) -> bool:
+    try:
+        found = Asker(data).query("SELECT partition, high, len(open_stream_ids) AS open FROM log_positions")
+    except AskError:
+        return False
+    high = {row["partition"]: (row["high"], row["open"]) for row in found.to_dicts()}
+    return all(high.get(p) == (log.end(p), 0) for p in log.partitions())
+
+
+def tables_of(data: Path) -> dict[str, pl.DataFrame]:
+    asker = Asker(data)
+    return {
+        name: asker.query(f"SELECT * FROM {name} ORDER BY ALL", max_rows=10**6, timeout_s=60)
+        for name in TABLES
+    }
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
+    tmp_path: Path, rounds: int
+) -> None:
+    data, again = tmp_path / "a" / "data", tmp_path / "b" / "data"
+    (data / "log").mkdir(parents=True)
+    port, admin = free_port(), free_port()
+    rng = random.Random(rounds)
+    with (
+        simulator("--seed", "rounds", "--time-scale", "0.3", "--ledger-rows", "100000") as upstream,
+        EmbeddedReader(data / "log", "witness") as witness,  # while it runs, nothing is trimmed
+    ):
+        with part(
+            tmp_path / "tap.log", "tap", "--data", str(data), "--upstream", f"sim={upstream}",
+            "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}", "--drain-timeout", "60",
+        ) as tap:  # fmt: skip
+            url = f"http://127.0.0.1:{port}"
+            until(lambda: answers(f"http://127.0.0.1:{admin}/readyz"), "the tap", PATIENCE_S)
+            with traffic_of(url, rate_per_s=15) as (traffic, stop):
+                for number in range(rounds):
+                    # One in four is killed while it starts and replays, the others at any instant after that.
+                    with analytics(data, ready=number % 4 != 1) as process:
+                        goal = traffic.sent + rng.randrange(2, 30)
+                        until(lambda goal=goal: traffic.sent >= goal, "traffic", PATIENCE_S)  # type: ignore[misc]
+                        process.kill()
+                        process.wait()
+                stop()
+            tap.send_signal(signal.SIGTERM)
+            assert tap.wait(90) == 0
+        with analytics(data):
+            until(lambda: read_to_the_end(data, witness), "the killed run", PATIENCE_S)
+            killed = tables_of(data)
+            ledger = RemoteLedger(upstream)
+            ledger.refresh()
+            found = audit(
+                ledger.rows(),
+                streams_since(Asker(data), LONG_AGO),
+                clients=traffic.rows.values(),
+                bounds=BOUNDS,
+            )
+    again.mkdir(parents=True)
+    shutil.copytree(data / "log", again / "log", ignore=shutil.ignore_patterns("readers", "lock"))
+    with EmbeddedReader(again / "log", "witness") as witness, analytics(again):
+        until(lambda: read_to_the_end(again, witness), "the undisturbed run", PATIENCE_S)
+        undisturbed = tables_of(again)
+    assert not found, "\n".join(map(str, found[:20]))
+    assert killed["streams"].height > traffic.sent // 2
+    assert killed["streams"]["stream_id"].n_unique() == killed["streams"].height
+    assert killed["losses"].is_empty()
+    for name in TABLES:
+        assert killed[name].equals(undisturbed[name]), f"{name} differs"
