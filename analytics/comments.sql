@@ -161,7 +161,7 @@ COMMENT ON COLUMN losses.tap IS 'Its tap; NULL when its first record is lost.';
 COMMENT ON COLUMN losses.partition IS 'Partition of the log.';
 COMMENT ON COLUMN losses.first_seq IS 'First record that is missing.';
 COMMENT ON COLUMN losses.last_seq IS 'Last record that is missing.';
-COMMENT ON COLUMN losses.cause IS 'queue_full, log_full, log_error, corrupt_segment, record_too_large, missing (nobody said why), tap_died …';
+COMMENT ON COLUMN losses.cause IS 'queue_full, log_full, log_aged, log_error, corrupt_segment, record_too_large, missing (nobody said why), tap_died …';
 COMMENT ON COLUMN losses.bytes IS 'Body bytes in it; NULL when unknown.';
 COMMENT ON COLUMN losses.lost_at IS 'When it happened, as far as known.';
 

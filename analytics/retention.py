@@ -9,7 +9,6 @@ cuts them off where they are the file's tail: so a steady load has a file of ste
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 import uuid
@@ -26,19 +25,8 @@ SLICE_ROWS = 500_000
 PAUSE_S = 0.05
 """Between steps: the consumer's commits come first."""
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 BY_STREAM_ID = {"events": ("events",), "streams": ("usage_reports", "server_stats", "streams")}
 BY_TIME = {"spans": "started_at", "losses": "lost_at", "dead_letters": "set_aside_at"}
-
-
-def parse_age(text: str | None) -> float | None:
-    """Seconds of `7d`, `36h`, `90m`, `30s`, `2w`; None for `forever` or nothing. Raises ValueError."""
-    if text is None or text.strip().lower() in ("", "forever", "none"):
-        return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text.lower())
-    if not found or float(found[1]) <= 0:
-        raise ValueError(f"{text!r} is no age: 7d, 36h, 90m or forever")
-    return float(found[1]) * _UNITS_S[found[2]]
 
 
 def first_id_at(wall_s: float) -> str:

@@ -85,7 +85,12 @@ class TapWorker:
 
     def _open_embedded(self) -> LogWriter:
         options = self.options
-        return EmbeddedWriter(options.data / "log", f"w{options.worker}", cap_bytes=options.log_cap_bytes)
+        return EmbeddedWriter(
+            options.data / "log",
+            f"w{options.worker}",
+            cap_bytes=options.log_cap_bytes,
+            max_age_s=options.log_age_s,
+        )
 
     # --- what exchanges use
 

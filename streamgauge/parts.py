@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from streamgauge.age import parse_age
+
 if TYPE_CHECKING:
     from analytics.consume import AnalyzeOptions
     from dashboard.launch import DashboardOptions
@@ -28,6 +30,7 @@ def tap_options(settings: Settings) -> TapOptions:
         workers=settings.workers,
         client_key=settings.client_key.get_secret_value().encode() if settings.client_key else None,
         log_cap_bytes=settings.log_cap,
+        log_age_s=parse_age(settings.log_age),
         queue_bytes=settings.tap_queue,
         connect_timeout_s=settings.connect_timeout,
         headers_timeout_s=settings.headers_timeout,
@@ -65,7 +68,6 @@ def ship_options(settings: Settings) -> ShipOptions:
 def analyze_options(settings: Settings) -> AnalyzeOptions:
     """For `analyze`."""
     from analytics.consume import AnalyzeOptions
-    from analytics.retention import parse_age
     from analytics.telemetry import TelemetryOptions
     from streamgauge import __version__
 

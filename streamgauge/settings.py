@@ -22,6 +22,7 @@ from pydantic_settings import (
 
 from ingest.tap_options import split_address
 from ingest.upstreams import Upstream, parse_upstreams
+from streamgauge.age import parse_age
 
 CONFIG_FILE = "streamgauge.toml"
 
@@ -108,6 +109,11 @@ class Settings(BaseSettings):
         ge=2**20,
         description="Cap on the bytes of the tap's local log, all workers together.",
     )
+    log_age: str | None = Field(
+        default="7d",
+        description="Age at which what nothing has read goes from the tap's local log (7d, 36h; 'forever' keeps it "
+        "up to --log-cap); it is told as lost.",
+    )
     tap_queue: int = Field(
         default=64 * 2**20,
         ge=2**16,
@@ -171,11 +177,9 @@ class Settings(BaseSettings):
             value = [part for part in value.replace(",", " ").split() if part]
         return parse_upstreams(value)
 
-    @field_validator("retain_events", "retain_streams")
+    @field_validator("retain_events", "retain_streams", "log_age")
     @classmethod
     def _ages(cls, value: str | None) -> str | None:
-        from analytics.retention import parse_age  # only then: it brings DuckDB along
-
         parse_age(value)
         return value
 

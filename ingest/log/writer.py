@@ -8,7 +8,8 @@ Rules
     `WhenFull`, the oldest unread segment: those of partitions without a writer before our own. Before a segment goes,
     the ranges of every stream in it are appended to the same partition as `Lost`. A log that holds little but such
     losses refuses.
- 5. After an error the writer is usable: the next append tries again, in a new segment if this one is in doubt.
+ 5. A segment that nobody has read for `max_age_s` goes the same way (in a partition without a writer, too).
+ 6. After an error the writer is usable: the next append tries again, in a new segment if this one is in doubt.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ingest.log import LogBroken, LogFull
+from ingest.log.ages import SegmentAges
 from ingest.log.cursors import highest_cursor, lowest_cursor, trim
 from ingest.log.losses import lost_entries, ranges_in
 from ingest.log.segments import (
@@ -58,6 +60,11 @@ log = logging.getLogger(__name__)
 _SCAN_S = 1.0
 """How old our sum of the log's bytes may be: other workers write too."""
 
+_COUNTED = (
+    "entries", "bytes", "segments", "trimmed_segments", "dropped_segments", "dropped_entries", "dropped_records",
+    "dropped_bytes", "refused_entries", "failed_entries", "corrupt_segments",
+)  # fmt: skip
+
 
 class WhenFull(Enum):
     """What gives way when the log's cap is reached."""
@@ -81,6 +88,7 @@ class EmbeddedWriter:
         partition: str,
         *,
         cap_bytes: int,
+        max_age_s: float | None = None,
         segment_bytes: int = 16 * 2**20,
         segment_age_s: float = 60.0,
         when_full: WhenFull = WhenFull.DROP_OLDEST,
@@ -89,7 +97,8 @@ class EmbeddedWriter:
     ) -> None:
         self._log_dir, self._partition = log_dir, check_partition(partition)
         self._folder = log_dir / partition
-        self._cap_bytes = cap_bytes
+        self._cap_bytes, self._max_age_s = cap_bytes, max_age_s
+        self._ages = SegmentAges()
         # Eighths, so that a drop takes an eighth of the log and not all of it.
         self._segment_bytes = max(1, min(segment_bytes, cap_bytes // 8))
         self._segment_age_s, self._sync_s, self._when_full = segment_age_s, sync_s, when_full
@@ -104,22 +113,7 @@ class EmbeddedWriter:
         self._began_s = self._synced_s = 0.0
         self._written_bytes = 0
         self._scanned_s, self._scanned_bytes, self._since_scan_bytes = float("-inf"), 0, 0
-        self._stats = dict.fromkeys(
-            (
-                "entries",
-                "bytes",
-                "segments",
-                "trimmed_segments",
-                "dropped_segments",
-                "dropped_entries",
-                "dropped_records",
-                "dropped_bytes",
-                "refused_entries",
-                "failed_entries",
-                "corrupt_segments",
-            ),
-            0,
-        )
+        self._stats = dict.fromkeys(_COUNTED, 0)
         try:
             remove_remains(self._folder)
             self._next = self._continue_at()
@@ -281,6 +275,8 @@ class EmbeddedWriter:
         now_s = time.monotonic()
         if now_s - self._scanned_s >= _SCAN_S or self._since_scan_bytes >= self._segment_bytes:
             self._scan()
+            if self._max_age_s is not None:
+                self._drop_the_aged(self._max_age_s)
         if not self._too_much(size):
             return
         for partition in list_partitions(self._log_dir):
@@ -311,11 +307,28 @@ class EmbeddedWriter:
                 return True
         if self._when_full is WhenFull.REFUSE:
             return False
-        return any(self._drop_in(other) for other in list_partitions(self._log_dir)) or self._drop_oldest()
+        others = (name for name in list_partitions(self._log_dir) if name != self._partition)
+        return any(self._drop_in(other, "log_full") for other in others) or self._drop_oldest("log_full")
 
-    def _drop_in(self, partition: str) -> bool:
+    def _drop_the_aged(self, max_age_s: float) -> None:
+        complete: list[Path] = []
+        for partition in list_partitions(self._log_dir):
+            ours = partition == self._partition
+            for segment in list_segments(self._log_dir / partition)[:-1]:
+                complete.append(segment.path)
+                if self._ages.age_s(segment.path) <= max_age_s:
+                    break
+                self._stats["trimmed_segments"] += trim(self._log_dir, partition)
+                if not segment.path.exists():
+                    continue
+                if not (self._drop_oldest("log_aged") if ours else self._drop_in(partition, "log_aged")):
+                    self._ages.renew(segment.path)  # it holds but losses: no need to read it every second
+                    break
+        self._ages.keep(complete)
+
+    def _drop_in(self, partition: str, cause: str) -> bool:
         """Drop the oldest segment of a partition that nobody writes any more."""
-        if partition == self._partition or len(list_segments(self._log_dir / partition)) < 2:
+        if len(list_segments(self._log_dir / partition)) < 2:
             return False
         try:
             orphan = EmbeddedWriter(
@@ -329,12 +342,13 @@ class EmbeddedWriter:
         except LogInUse:
             return False
         with orphan:
-            dropped = orphan._drop_oldest()
+            dropped = orphan._drop_oldest(cause)
         for name in ("dropped_segments", "dropped_entries", "dropped_records", "dropped_bytes"):
             self._stats[name] += orphan._stats[name]
         return dropped
 
-    def _drop_oldest(self) -> bool:
+    def _drop_oldest(self, cause: str) -> bool:
+        """Drop our oldest segment; False when that would tell more than it holds."""
         segments = list_segments(self._folder)
         if len(segments) < 2:
             return False
@@ -344,7 +358,7 @@ class EmbeddedWriter:
         if error is not None:
             log.error("segment %s is damaged (%s) and was to be dropped", oldest.path, error)
             self._stats["corrupt_segments"] += 1
-        told = lost_entries(ranges, "log_full", time.time_ns())
+        told = lost_entries(ranges, cause, time.time_ns())
         told_bytes = sum(map(len, told))
         if 2 * told_bytes > max(counts.bytes, PAGE_BYTES):
             return False  # it holds little but losses told before: dropping it would only write them again
@@ -355,9 +369,9 @@ class EmbeddedWriter:
         self._stats["dropped_records"] += counts.records
         self._stats["dropped_bytes"] += counts.bytes
         log.error(
-            "the log %s is full (%d bytes): dropped %s with %d unread records of %d streams",
+            "the log %s %s: dropped %s with %d unread records of %d streams",
             self._log_dir,
-            self._cap_bytes,
+            f"is full ({self._cap_bytes} bytes)" if cause == "log_full" else "has not been read for too long",
             oldest.path,
             counts.records,
             len(ranges),

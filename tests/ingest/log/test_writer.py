@@ -8,6 +8,7 @@ import os
 import sqlite3
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from ingest.log import LogFull
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, LogInUse, WhenFull, log_bytes
 from ingest.log.segments import SEGMENT_OFFSETS
-from ingest.records import Alive, Lost
+from ingest.records import Alive, AnyRecord, Lost, pack
 from tests.ingest.log.entries import (
     MIB,
     abandon,
@@ -280,6 +281,81 @@ def test_damaged_segments_are_the_first_to_go(tmp_path: Path) -> None:
         fill(writer, 30)
         assert not aside.exists()
         assert writer.stats()["dropped_segments"] == 0
+
+
+# An old log
+
+
+def aged(tmp_path: Path, back_s: float, *paths: Path) -> None:
+    """Make segments as old as an earlier run would have left them."""
+    for path in paths or (tmp_path / "w0").glob("*.sqlite"):
+        os.utime(path, (path.stat().st_atime - back_s, path.stat().st_mtime - back_s))
+
+
+def two_segments(tmp_path: Path, partition: str = "w0") -> None:
+    with writer_of(tmp_path, partition) as writer:
+        fill(writer, 5)
+        roll(writer)
+        fill(writer, 5, first=5)
+
+
+def test_what_nothing_has_read_for_too_long_goes_and_is_told(tmp_path: Path) -> None:
+    two_segments(tmp_path)
+    aged(tmp_path, 3600)
+    with writer_of(tmp_path, max_age_s=1800) as writer:
+        fill(writer, 1, first=10)
+        stats = writer.stats()
+    assert (stats["dropped_segments"], stats["dropped_records"], stats["refused_entries"]) == (1, 5, 0)
+    records = records_of(drain(tmp_path))
+    assert [(r.seq, r.last_seq, r.cause, r.bytes) for r in records if isinstance(r, Lost)] == [
+        (0, 4, "log_aged", 5 * 30_000)
+    ]
+    assert [r.seq for r in records if not isinstance(r, Lost)] == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_partition_without_a_writer_ages_too(tmp_path: Path) -> None:
+    two_segments(tmp_path, "w1")
+    aged(tmp_path, 3600, *(tmp_path / "w1").glob("*.sqlite"))
+    with writer_of(tmp_path, "w0", max_age_s=1800) as writer:
+        writer.append([entry_of(frames("mine", 0))])
+    assert [r.cause for r in records_of(drain(tmp_path)) if isinstance(r, Lost)] == ["log_aged"]
+
+
+def test_what_every_reader_has_released_is_not_told_when_it_ages(tmp_path: Path) -> None:
+    two_segments(tmp_path)
+    aged(tmp_path, 3600)
+    with EmbeddedReader(tmp_path, "one") as reader, writer_of(tmp_path, max_age_s=1800) as writer:
+        reader.release("w0", 10)
+        fill(writer, 1, first=10)
+        assert writer.stats()["dropped_segments"] == 0
+        assert [r.seq for r in records_of(read_all(reader))] == [10]
+
+
+def test_a_step_of_the_clock_ages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.log.writer._SCAN_S", 0.0)
+    clock_ns = time.time_ns
+    with writer_of(tmp_path, max_age_s=1800) as writer:
+        fill(writer, 3)
+        roll(writer)
+        fill(writer, 3, first=3)
+        fill(writer, 1, first=6)
+        for step_s in (86_400, -86_400):
+            monkeypatch.setattr("time.time", lambda step_s=step_s: clock_ns() / 1e9 + step_s)
+            fill(writer, 1)
+        assert writer.stats()["dropped_segments"] == 0
+
+
+def test_a_segment_of_told_losses_is_not_told_again_every_second(tmp_path: Path) -> None:
+    with writer_of(tmp_path) as writer:
+        told: list[AnyRecord] = [Lost(os.urandom(18).hex(), 0, 0, "log_full", 0) for _ in range(900)]
+        for _ in range(2):
+            writer.append([pack(told, compress=True)])
+            roll(writer)
+    aged(tmp_path, 3600)
+    with writer_of(tmp_path, max_age_s=1800) as writer:
+        fill(writer, 3)
+        assert writer.stats()["dropped_segments"] == 0
+    assert len([r for r in records_of(drain(tmp_path)) if isinstance(r, Lost)]) == 1800
 
 
 # A failing disk
