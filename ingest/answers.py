@@ -7,6 +7,7 @@ header `x-streamgauge-error` tells them from the upstream's.
 from __future__ import annotations
 
 import json
+import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -56,3 +57,16 @@ def bad_gateway(upstream: str, code: str, what: str) -> Answer:
 def timed_out(upstream: str, code: str, what: str) -> Answer:
     """504: the upstream `what`."""
     return Answer(504, code, f"upstream {upstream!r} {what}")
+
+
+def unreachable(upstream: str, error: BaseException) -> Answer:
+    """502: no connection to the upstream; of a certificate, why it is not trusted and the way out."""
+    word = type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        reason = f"its certificate is not trusted ({word}: {error.verify_message})"
+        return bad_gateway(
+            upstream,
+            "connect_error",
+            f"{reason}; name the CA that signed it to the tap with --upstream-ca FILE",
+        )
+    return bad_gateway(upstream, "connect_error", f"cannot be reached ({word})")

@@ -2,17 +2,18 @@
 
 The rules: a request's first bytes (64 KiB by default) if it is JSON or text. Of a response: event streams, JSON, ndjson,
 text, and whatever comes with a status of 400 or more, because errors are what operators look for; everything else is
-only counted. What is no event stream is mirrored up to 4 MiB, then counted. A read that holds nothing but SSE comment
-lines is a heartbeat: it is no output for the coarse `idle_output` limit.
+only counted. What is no event stream is mirrored up to 4 MiB, then counted.
 """
 
 from __future__ import annotations
 
-from ingest.headers import first
-from ingest.http_head import RequestHead, ResponseHead
-from ingest.mirror import StreamMirror
+from functools import lru_cache
+
+from ingest.http_head import RequestHead
 
 MAX_PLAIN_BODY_BYTES = 4 * 2**20
+EVER = 1 << 62
+"""More than any body has."""
 _TEXT_PREFIXES = (
     b"text/",
     b"application/json",
@@ -21,9 +22,24 @@ _TEXT_PREFIXES = (
     b"application/jsonl",
 )
 _STREAM_TYPES = (b"text/event-stream", b"application/x-ndjson", b"application/ndjson")
-_EVER = 1 << 62
 
 
+def asked_for(head: RequestHead) -> bool | None:
+    """What the client says about recording this exchange: False when it sent `x-streamgauge-capture: none`."""
+    asked = head.known.get(b"x-streamgauge-capture")
+    return False if asked is not None and asked.lower() == b"none" else None
+
+
+@lru_cache(maxsize=256)
+def response_limit(content_type: bytes, *, is_error: bool) -> tuple[int, bool]:
+    """How many bytes of such a response are mirrored, and whether it is a stream of SSE events."""
+    kind = content_type.split(b";", 1)[0].strip().lower()
+    if kind in _STREAM_TYPES:
+        return EVER, kind == b"text/event-stream"
+    return MAX_PLAIN_BODY_BYTES if is_error or _is_text(content_type) else 0, False
+
+
+@lru_cache(maxsize=256)
 def _is_text(content_type: bytes) -> bool:
     kind = content_type.split(b";", 1)[0].strip().lower()
     return kind.startswith(_TEXT_PREFIXES) or kind.endswith((b"+json", b"/json"))
@@ -70,41 +86,6 @@ class RequestCapture:
         return body
 
 
-class ResponseCapture:
-    """Decides, read by read, whether a response's payload is mirrored or counted."""
-
-    __slots__ = ("_event_stream", "_left", "_mirror", "last_output_ns")
-
-    def __init__(self, mirror: StreamMirror, head: ResponseHead) -> None:
-        content_type = first(head.fields, b"content-type") or b""
-        kind = content_type.split(b";", 1)[0].strip().lower()
-        self._mirror = mirror
-        self._event_stream = kind == b"text/event-stream"
-        if kind in _STREAM_TYPES:
-            self._left = _EVER
-        elif head.status >= 400 or _is_text(content_type):
-            self._left = MAX_PLAIN_BODY_BYTES
-        else:
-            self._left = 0
-        self.last_output_ns = 0
-        """When the last read came that was more than heartbeats, by the monotonic clock."""
-
-    def feed(self, payload: bytes, at_ns: int, now_ns: int) -> None:
-        """One read's payload, `at_ns` from t0."""
-        left = self._left
-        size = len(payload)
-        if size <= left:
-            self._mirror.frame(at_ns, payload, now_ns)
-            if left != _EVER:
-                self._left = left - size
-        else:
-            if left:
-                self._mirror.frame(at_ns, payload[:left], now_ns)
-                self._left = 0
-            self._mirror.uncaptured(size - left, now_ns)
-        if not (self._event_stream and payload[:1] == b":" and _only_comments(payload)):
-            self.last_output_ns = now_ns
-
-
-def _only_comments(payload: bytes) -> bool:
-    return all(line[:1] in (b"", b":") for line in payload.splitlines())
+def is_heartbeat(payload: bytes) -> bool:
+    """A read that holds nothing but SSE comment lines: no output for the coarse `idle_output` limit."""
+    return payload[:1] == b":" and all(line[:1] in (b"", b":") for line in payload.splitlines())

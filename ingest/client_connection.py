@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import select
-import socket
-import struct
-import termios
 import time
 from typing import TYPE_CHECKING, cast
 
+from ingest import sockets
 from ingest.answers import Answer
-from ingest.exchange import Ending, Exchange
+from ingest.exchange import Exchange
 from ingest.http_head import Refused, read_request_head, refuse_unfinished_head
 
 if TYPE_CHECKING:
+    import socket
+
     from ingest.tap_worker import TapWorker
+    from ingest.witness import Witness
 
 _MAX_AHEAD_BYTES = 262_144
 _LINGER_S = 2.0
@@ -39,23 +38,23 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, worker: TapWorker) -> None:
         self._worker = worker
+        self.address = "unknown"
+        self.scheme = "http"
+        self.write_paused = False
+        self.transport_paused_by_us = False
         self._exchange: Exchange | None = None
+        self._ending: Witness | None = None
+        """The last exchange's witness, until the socket has drained."""
         self._ahead = b""
         self._ahead_since_ns = 0
         self._searched = 0
-        self._ending: Ending | None = None
-        """The last exchange's, until the socket has drained."""
-        self._timer: asyncio.TimerHandle | None = None
         self._last_ns = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._lingering_bytes = -1
         self._watching_drain = False
-        self.write_paused = False
-        self.transport_paused_by_us = False
         self._gone = False
         self._written_before = 0
         """Bytes written for exchanges that have ended."""
-        self.address = ""
-        self.scheme = "http"
 
     # --- called by the transport
 
@@ -64,41 +63,43 @@ class ClientConnection(asyncio.Protocol):
         worker = self._worker
         self.transport.set_write_buffer_limits(high=worker.options.write_buffer_bytes)
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if isinstance(peer, tuple) else "unknown"
-        self.scheme = "https" if worker.options.tls_cert is not None else "http"
+        if isinstance(peer, tuple):
+            self.address = str(peer[0])
+        if worker.options.tls_cert is not None:
+            self.scheme = "https"
         worker.clients.add(self)
         worker.counters.client_connections += 1
         self._last_ns = _monotonic_ns()
         self._arm_timer()
 
     def data_received(self, data: bytes) -> None:
-        now_ns = _monotonic_ns()
-        self._last_ns = now_ns
+        now_ns = self._last_ns = _monotonic_ns()
         exchange = self._exchange
+        if exchange is not None and exchange.request_open:
+            data = exchange.client_data(data)
+            exchange = self._exchange
+            if not data:
+                return
         if self._lingering_bytes >= 0:
             self._lingering_bytes += len(data)
             if self._lingering_bytes > _MAX_LINGER_BYTES:
                 self.transport.abort()
             return
-        if exchange is not None and exchange.request_open:
-            data = exchange.client_data(data)
-            if not data:
-                return
-        if not self._ahead:
-            self._ahead_since_ns = now_ns
-            self._ahead = data
-        else:
+        if self._ahead:
             self._ahead += data
-        if self._exchange is None:
-            self._next_request()
+        else:
+            self._ahead = data
+            self._ahead_since_ns = now_ns
+        if exchange is None:
+            self._next_request(now_ns)
         elif len(self._ahead) > _MAX_AHEAD_BYTES:
             self.pause_reading()
 
     def eof_received(self) -> bool:
         exchange = self._exchange
         if exchange is not None:
-            if exchange.tunnel:
-                exchange.client_half_closed()
+            if exchange.tunnel is not None:
+                exchange.tunnel.client_half_closed()
                 return True
             # As nginx does: a client that closes its side is one that left. It may only have half-closed, but no
             # LLM client does, and a stream that nobody reads must stop costing at once.
@@ -107,14 +108,15 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
+        if self.transport_paused_by_us:
+            self._worker.hangups.forget(self._socket)
         self._worker.clients.discard(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._ending is not None:
-            left_ns = _monotonic_ns()
             ending, self._ending = self._ending, None
-            ending.close(left_ns=left_ns, undelivered=self._undelivered_bytes())
+            ending.left(_monotonic_ns(), self._undelivered_bytes())
         if self._exchange is not None:
             self._exchange.client_left(exc)
 
@@ -132,7 +134,7 @@ class ClientConnection(asyncio.Protocol):
 
     # --- requests
 
-    def _next_request(self) -> None:
+    def _next_request(self, now_ns: int) -> None:
         """Begin the next request if its head is there."""
         worker = self._worker
         data = self._ahead
@@ -140,18 +142,18 @@ class ClientConnection(asyncio.Protocol):
             data = self._ahead = data[2:]  # RFC 9112 §2.2: one empty line before a request is forgiven
         limits = worker.options.head_limits
         try:
-            end = data.find(b"\r\n\r\n", max(0, self._searched - 3))
-            if end < 0:
+            end = data.find(b"\r\n\r\n", max(0, self._searched - 3)) + 4
+            if end < 4:
                 refuse_unfinished_head(data, limits)
                 self._searched = len(data)
                 return
-            head = read_request_head(data[: end + 4], limits)
+            head = read_request_head(data[:end], limits)
         except Refused as e:
             worker.counters.requests_refused += 1
             self._answer_and_close(Answer.refusal(e))
             return
         self._searched = 0
-        self._ahead = data[end + 4 :]
+        self._ahead = data[end:]
         route = worker.router.route(head)
         if route is None:
             worker.counters.requests_unrouted += 1
@@ -159,59 +161,74 @@ class ClientConnection(asyncio.Protocol):
                 Answer.unknown_upstream(worker.router.names), without_body=head.method == "HEAD"
             )
             return
-        self._drained_or_not()
-        exchange = Exchange(worker, self, head, route, self._ahead_since_ns, _monotonic_ns())
-        self._exchange = exchange
+        if self._ending is not None:
+            self._drained_or_not()
+        exchange = self._exchange = Exchange(worker, self, head, route, self._ahead_since_ns, now_ns)
         worker.exchanges.add(exchange)
-        if self._ahead and exchange.request_open:
-            data, self._ahead = self._ahead, b""
-            self._ahead = exchange.client_data(data)
-            if exchange.ended:
-                return
-        self._ahead_since_ns = self._last_ns
-        exchange.start()
+        if self._ahead:
+            if exchange.request_open:
+                data, self._ahead = self._ahead, b""
+                self._ahead = exchange.client_data(data)
+                if exchange.ended:
+                    return
+            self._ahead_since_ns = self._last_ns
+        exchange.start(now_ns)
 
     def take_ahead(self) -> bytes:
         """Bytes that came after the request: a tunnel's first ones."""
         data, self._ahead = self._ahead, b""
         return data
 
-    def exchange_over(self, ending: Ending, *, answer: Answer | None, keep_alive: bool, abort: bool) -> None:
+    def exchange_over(
+        self,
+        exchange: Exchange,
+        witness: Witness | None,
+        *,
+        answer: Answer | None,
+        left: bool,
+        keep_alive: bool,
+        abort: bool,
+    ) -> None:
         """The exchange has ended: answer if it has not been, then go on or close."""
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            self._worker.exchanges.discard(exchange)
-            self._written_before += exchange.written_bytes
-        self._drained_or_not()
-        self._ending = ending
-        if self._gone or ending.cause == "client_left":
-            self._close_left(ending)
+        self._exchange = None
+        worker = self._worker
+        worker.exchanges.discard(exchange)
+        self._written_before += exchange.written_bytes
+        if self._ending is not None:
+            self._drained_or_not()
+        if self._gone or left:
+            if witness is not None:
+                witness.left(0, self._undelivered_bytes())
+            if not self._gone:
+                self.transport.abort()
             return
+        self._ending = witness
         if answer is not None:
-            without_body = exchange is not None and exchange.method == "HEAD"
+            without_body = exchange.method == "HEAD"
             self.transport.write(answer.encode(keep_alive=False, without_body=without_body))
-        if keep_alive and not self._worker.stopping:
+        if keep_alive and not worker.stopping:
             self.resume_reading()
-            self._worker.loop.call_soon(self._after_response)
+            if witness is not None or self._ahead:
+                worker.after_turn(self.turn_over)
         elif abort:
             self._reset_once_sent()
         else:
-            self._worker.loop.call_soon(self._watch_drain)
-            self._close_lingering(request_open=exchange is not None and exchange.request_open)
+            worker.after_turn(self.turn_over)
+            self._close_lingering(request_open=exchange.request_open)
 
-    def _close_left(self, ending: Ending) -> None:
-        self._ending = None
-        ending.close(left_ns=ending.at_ns, undelivered=self._undelivered_bytes())
-        if not self._gone:
-            self.transport.abort()
-
-    def _after_response(self) -> None:
+    def turn_over(self) -> None:
         """One turn of the loop after the response: has the socket taken it, and is there another request?"""
-        self._watch_drain()
+        if self._ending is not None:
+            self._watch_drain()
         if self._ahead and self._exchange is None and not self._gone and self._lingering_bytes < 0:
-            self._next_request()
+            self._next_request(_monotonic_ns())
 
     # --- what the socket has taken
+
+    @property
+    def _socket(self) -> socket.socket:
+        found: socket.socket = self.transport.get_extra_info("socket")
+        return found
 
     def _unwritten_bytes(self) -> int:
         try:
@@ -223,7 +240,7 @@ class ClientConnection(asyncio.Protocol):
         """What was written and the client's kernel has not acknowledged, as far as can be known."""
         if self._worker.options.tls_cert is not None:
             return self._unwritten_bytes()  # the kernel counts records of TLS, not our bytes
-        acknowledged = _acknowledged_bytes(self.transport.get_extra_info("socket"))
+        acknowledged = sockets.acknowledged_bytes(self._socket)
         if acknowledged is None:
             return self._unwritten_bytes()
         return max(0, self._written_before - acknowledged)
@@ -245,11 +262,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _drained_or_not(self) -> None:
         """Close the record of the last exchange with what is known of the socket now."""
-        ending = self._ending
+        ending, self._ending = self._ending, None
         if ending is not None:
-            self._ending = None
-            drained = not self._gone and not self._unwritten_bytes()
-            ending.close(drained_ns=max(ending.at_ns, _monotonic_ns()) if drained else None)
+            ending.drained(None if self._gone or self._unwritten_bytes() else _monotonic_ns())
 
     # --- back-pressure
 
@@ -257,11 +272,18 @@ class ClientConnection(asyncio.Protocol):
         if not self.transport_paused_by_us and not self._gone:
             self.transport_paused_by_us = True
             self.transport.pause_reading()
+            self._worker.hangups.watch(self._socket, self._hung_up)
 
     def resume_reading(self) -> None:
         if self.transport_paused_by_us and not self._gone:
             self.transport_paused_by_us = False
+            self._worker.hangups.forget(self._socket)
             self.transport.resume_reading()
+
+    def _hung_up(self) -> None:
+        """The client has gone while it was not being read."""
+        if self._exchange is not None:
+            self._exchange.client_left(None)
 
     # --- closing
 
@@ -309,26 +331,23 @@ class ClientConnection(asyncio.Protocol):
     def _reset_when_delivered(self, until_s: float) -> None:
         if self._gone:
             return
-        sock = self.transport.get_extra_info("socket")
-        unsent = self._unwritten_bytes() or _unsent_in_kernel(sock.fileno())
+        unsent = self._unwritten_bytes() or sockets.unsent_bytes(self._socket)
         if unsent and self._worker.loop.time() < until_s:
             self._worker.loop.call_later(_RESET_CHECK_S, self._reset_when_delivered, until_s)
             return
         with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sockets.reset_on_close(self._socket)
         self.transport.abort()
 
     # --- limits of time
 
     def _arm_timer(self) -> None:
-        options = self._worker.options
-        limits_s = (options.head_timeout_s, options.body_timeout_s, options.keep_alive_timeout_s)
-        shortest_s = min((s for s in limits_s if s), default=0.0)
-        if shortest_s:
-            self._timer = self._worker.loop.call_later(shortest_s / 2, self._check_time)
+        look_every_s = self._worker.look_every_s
+        if look_every_s:
+            self._timer = self._worker.loop.call_later(look_every_s, self._check_time)
 
     def _check_time(self) -> None:
-        """One lazy timer for each connection."""
+        """One lazy timer for each connection, for the limits of its exchanges too: none is made for a request."""
         self._timer = None
         if self._gone or self._lingering_bytes >= 0:
             return
@@ -346,38 +365,12 @@ class ClientConnection(asyncio.Protocol):
             if options.keep_alive_timeout_s and now_ns - self._last_ns > options.keep_alive_timeout_s * 1e9:
                 self.transport.close()
                 return
-        elif self.transport_paused_by_us:
-            # We do not read, so the loop does not see the client go: look.
-            if _has_hung_up(self.transport.get_extra_info("socket").fileno()):
-                exchange.client_left(None)
-                return
-        elif exchange.request_open and not exchange.tunnel:
+        elif exchange.request_open and exchange.tunnel is None and not self.transport_paused_by_us:
             silent_ns = now_ns - self._last_ns
             if options.body_timeout_s and silent_ns > options.body_timeout_s * 1e9:
                 exchange.request_timed_out()
                 return
+            exchange.check_time(now_ns)
+        else:
+            exchange.check_time(now_ns)
         self._arm_timer()
-
-
-def _acknowledged_bytes(sock: socket.socket) -> int | None:
-    """Bytes that the peer's kernel has acknowledged on this connection (tcpi_bytes_acked), where Linux tells."""
-    try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
-        return int(struct.unpack_from("Q", info, 120)[0])
-    except (OSError, struct.error, TypeError):
-        return None
-
-
-def _has_hung_up(fd: int) -> bool:
-    """The peer has closed its side, though there may be bytes of it to read yet."""
-    poll = select.poll()
-    poll.register(fd, getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR)
-    return bool(poll.poll(0))
-
-
-def _unsent_in_kernel(fd: int) -> int:
-    """Bytes that the peer's kernel has not acknowledged."""
-    try:
-        return int(struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
-    except OSError:
-        return 0

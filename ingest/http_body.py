@@ -178,9 +178,9 @@ _CHUNKED_HEAD = b"POST / HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chu
 class FastChunks:
     """A response's chunked body, read by llhttp. Raises `BadUpstream` where it is not chunked.
 
-    llhttp does not say where in a read the message ended. Bytes after it are a fault of the upstream, so then the
-    end is looked for: its first possible place, so that nothing beyond the message is ever passed on. Line ends after
-    it llhttp swallows in silence: the last line's end and the empty line are the only four that belong to the message.
+    llhttp does not say where in a read the message ended. Bytes after it are a fault of the upstream, so only then the
+    end is looked for: the first possible one after the last payload. Line ends after it llhttp swallows in silence: the
+    last line's end and the empty line are the only four that belong to the message.
     """
 
     __slots__ = ("_before", "_complete", "_feed", "_pieces", "excess", "over")
@@ -201,21 +201,31 @@ class FastChunks:
         except httptools.HttpParserError:
             if not self._complete:
                 raise BadUpstream("the chunked body is malformed") from None
-            end = _END_OF_CHUNKS.search(data)
-            self.excess = len(data) - (end.end() if end else 0)
+            self.excess = len(data) - _end_of_chunks(self._before, data, pieces)
         if self._complete:
             self.over = True
-            tail = self._before[-4:] + data
+            tail = self._before + data
             self.excess = max(self.excess, len(tail) - len(tail.rstrip(b"\r\n")) - len(b"\r\n\r\n"))
+        elif len(data) > 3:
+            self._before = data[-4:]
         else:
-            self._before = data if len(data) >= 4 else self._before[-4:] + data
+            self._before = (self._before + data)[-4:]
         if len(pieces) == 1:
-            payload = pieces[0]
-            pieces.clear()
-            return payload
+            return pieces.pop()
         payload = b"".join(pieces)
         pieces.clear()
         return payload
+
+
+def _end_of_chunks(before: bytes, data: bytes, pieces: list[bytes]) -> int:
+    """Where the body ended in a read that goes on after it, whose payload is `pieces`; `before` came just before it."""
+    seen = before + data
+    at = 0
+    for piece in pieces:
+        at = seen.find(piece, max(at, len(before))) + len(piece)
+    found = _END_OF_CHUNKS.search(seen, at)
+    end = found.end() if found else seen.find(b"\r\n\r\n", at) + len(b"\r\n\r\n")
+    return end - len(before)
 
 
 class _Callbacks:
@@ -238,8 +248,11 @@ def request_reader(body: Body, length: int) -> BodyReader:
 
 def response_reader(body: Body, length: int) -> BodyReader:
     """The reader of a response's body."""
-    if body is Body.CHUNKED:
+    if body is _LENGTH:
+        return LengthBody(length)
+    if body is _CHUNKED:
         return FastChunks()
-    if body is Body.CLOSE:
-        return CloseBody()
-    return LengthBody(length) if body is Body.LENGTH else NoBody()
+    return CloseBody() if body is Body.CLOSE else NoBody()
+
+
+_LENGTH, _CHUNKED = Body.LENGTH, Body.CHUNKED

@@ -12,17 +12,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
-_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
-_REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")
-_FIELD = re.compile(rb"((" + _TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*)\r\n)")
-_LENGTH = re.compile(rb"[0-9]{1,18}")
+from ingest.fields import REQUEST_FIELDS, RESPONSE_FIELDS, TOKEN, Field, MalformedField
+
+_REQUEST_LINE = re.compile(rb"(" + TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+_MAX_LENGTH_DIGITS = 18
 _BARE_LF_OR_NUL = re.compile(rb"(?<!\r)\n|\0")
-_OTHER_VERSION = re.compile(rb"[^\r\n]* HTTP/[0-9.]+\r\n")
-
-Fields = list[tuple[bytes, bytes, bytes]]
-"""(name in lower case, the whole line as sent with its CRLF, value without surrounding blanks), in order."""
+_OTHER_VERSION = re.compile(rb"[^\r\n]* HTTP/[0-9.]+")
 
 
 class Refused(Exception):
@@ -63,7 +61,7 @@ class RequestHead:
     method: str
     target: str
     minor: int
-    fields: Fields
+    fields: list[Field]
     body: Body
     length: int
     keep_alive: bool
@@ -74,7 +72,7 @@ class RequestHead:
     connection: frozenset[bytes]
     """Options of the Connection header, in lower case: the names of further hop-by-hop fields."""
     known: dict[bytes, bytes]
-    """The first value of each field that the tap looks at (`_READ_OF_REQUESTS`), and of its own `x-streamgauge-*`."""
+    """The first value of each special field (`fields.REQUEST_FIELDS`, and the tap's own `x-streamgauge-*`)."""
 
 
 @dataclass(slots=True)
@@ -84,10 +82,13 @@ class ResponseHead:
     minor: int
     status: int
     reason: bytes
-    fields: Fields
+    fields: list[Field]
     connection: frozenset[bytes]
     transfer_coding: bytes
     lengths: list[bytes]
+    content_type: bytes
+    plain: bool
+    """Nothing in it is between this upstream and the tap alone: it may go on as it came."""
 
     @property
     def keep_alive(self) -> bool:
@@ -96,26 +97,11 @@ class ResponseHead:
 
 
 _NO_OPTIONS: frozenset[bytes] = frozenset()
-_READ_OF_REQUESTS = frozenset(
-    b"""
-    host content-length content-type transfer-encoding connection upgrade traceparent authorization
-    x-api-key api-key x-goog-api-key
-    """.split()
-)
-OWN_PREFIX = b"x-streamgauge-"
-"""Requests may carry fields for the tap itself; they do not go upstream."""
+_read_request_field = REQUEST_FIELDS.__getitem__
+_read_response_field = RESPONSE_FIELDS.__getitem__
 
 
-def _fields(head: bytes, start: int) -> Fields | None:
-    """The fields of a head from `start` to its blank line, or None when anything in between is not a field."""
-    size = start + 2
-    fields: Fields = []
-    for line, name, value in _FIELD.findall(head, start):
-        size += len(line)
-        fields.append((name.lower(), line, value.strip(b" \t")))
-    return fields if size == len(head) else None
-
-
+@lru_cache(maxsize=256)
 def _options(value: bytes) -> frozenset[bytes]:
     return frozenset(option.strip(b" \t").lower() for option in value.split(b","))
 
@@ -130,91 +116,115 @@ def refuse_unfinished_head(head: bytes, limits: HeadLimits) -> None:
         raise Refused(431, "the request's head is too large")
 
 
+def _lines(head: bytes) -> list[bytes]:
+    """The start line and the fields of a head; [b""] when it does not end with its blank line."""
+    lines = head.split(b"\r\n")
+    if lines.pop() or not lines or lines.pop() or not lines:
+        return [b""]
+    return lines
+
+
+def _request_line(line: bytes) -> tuple[str, str, int, bytes]:
+    """Method, target in origin form, minor version, and the authority of an absolute target. Raises `Refused`."""
+    found = _REQUEST_LINE.fullmatch(line)
+    if found is None:
+        if _OTHER_VERSION.fullmatch(line):
+            raise Refused(400, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise Refused(400, "the request line is malformed")
+    method, raw_target, version = found.groups()
+    if raw_target[0] == _SLASH and method != b"CONNECT":
+        target, authority = raw_target.decode(), b""
+    else:
+        target, authority = _origin_form(method, raw_target)
+    return method.decode(), target, int(version), authority
+
+
+_remembered_request_line = lru_cache(maxsize=512)(_request_line)
+
+
 def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     """Read a request's head, from its first byte to the blank line inclusive. Raises `Refused`."""
     if len(head) > limits.head_bytes:
         raise Refused(431, "the request's head is too large")
-    line = _REQUEST_LINE.match(head)
-    if line is None:
-        if _OTHER_VERSION.match(head):
-            raise Refused(400, "only HTTP/1.0 and HTTP/1.1 are spoken here")
-        raise Refused(400, "the request line is malformed")
-    method = line[1].decode()
-    raw_target = line[2]
-    if len(raw_target) > limits.target_bytes:
+    lines = _lines(head)
+    line = lines[0]
+    if (
+        len(line) > limits.target_bytes
+        and b" HTTP/" in line
+        and len(line.split(b" ")[1]) > limits.target_bytes
+    ):
         raise Refused(414, "the request target is too long")
-    minor = 1 if line[3] == b"1" else 0
-    fields = _fields(head, line.end())
-    if fields is None:
-        raise Refused(400, "a header field is malformed")
+    # A query may hold keys: such a line is not kept.
+    if len(line) > _MAX_REMEMBERED_BYTES or b"?" in line:
+        method, target, minor, authority = _request_line(line)
+    else:
+        method, target, minor, authority = _remembered_request_line(line)
+    del lines[0]
+    try:
+        fields = list(map(_read_request_field, lines))
+    except MalformedField:
+        raise Refused(400, "a header field is malformed") from None
     if len(fields) > limits.fields:
         raise Refused(431, "too many header fields")
 
-    hosts = lengths = codings = 0
     connection = _NO_OPTIONS
     known: dict[bytes, bytes] = {}
-    for name, _, value in fields:
-        if name in _READ_OF_REQUESTS or name.startswith(OWN_PREFIX):
+    body, length = _NONE, 0
+    for name, _, value, special, _ in fields:
+        if special:
             if name not in known:
                 known[name] = value
-            if name == b"host":
-                hosts += 1
-            elif name == b"content-length":
-                lengths += 1
-            elif name == b"transfer-encoding":
-                codings += 1
-            elif name == b"connection":
+            elif name in _ONCE:
+                raise Refused(400, f"more than one {name.decode()}")
+            if name == b"connection":
                 connection |= _options(value)
-    if codings > 1:
-        raise Refused(400, "more than one Transfer-Encoding")
-    if hosts > 1 or (hosts == 0 and minor == 1):
-        raise Refused(400, "exactly one Host header is required")
-    body, body_length = _request_body(
-        minor, known.get(b"transfer-encoding"), lengths, known.get(b"content-length", b"")
-    )
-    upgrade = known.get(b"upgrade")
-    target, authority = _origin_form(method, raw_target)
+            elif name == b"content-length":
+                body, length = _length_of(value)
+    host = known.get(b"host")
+    if host is None:
+        if minor:
+            raise Refused(400, "exactly one Host header is required")
+        host = b""
+    if b"transfer-encoding" in known:
+        _check_coding(known[b"transfer-encoding"], minor, known)
+        body, length = Body.CHUNKED, 0
+    keep_alive, upgrade = minor == 1, None
+    if connection:
+        keep_alive = b"close" not in connection if minor else b"keep-alive" in connection
+        if minor and b"upgrade" in connection:
+            upgrade = known.get(b"upgrade") or None
     return RequestHead(
-        method=method,
-        target=target,
-        minor=minor,
-        fields=fields,
-        body=body,
-        length=body_length,
-        keep_alive=(b"close" not in connection) if minor else (b"keep-alive" in connection),
-        host=authority or known.get(b"host", b""),
-        upgrade=upgrade if upgrade and b"upgrade" in connection and minor == 1 else None,
-        connection=connection,
-        known=known,
+        method, target, minor, fields, body, length, keep_alive, authority or host, upgrade, connection, known
     )
 
 
-def _request_body(minor: int, coding: bytes | None, lengths: int, length: bytes) -> tuple[Body, int]:
-    if coding is not None:
-        if lengths:
-            raise Refused(400, "both Content-Length and Transfer-Encoding")
-        if minor == 0:
-            raise Refused(400, "Transfer-Encoding in HTTP/1.0")
-        if coding.lower() != b"chunked":
-            raise Refused(400, "the only transfer coding taken is chunked")
-        return Body.CHUNKED, 0
-    if not lengths:
-        return Body.NONE, 0
-    if lengths > 1:
-        raise Refused(400, "more than one Content-Length")
-    if not _LENGTH.fullmatch(length):
+_NONE = Body.NONE
+_MAX_REMEMBERED_BYTES = 256
+_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_SLASH = ord("/")
+
+
+def _length_of(value: bytes) -> tuple[Body, int]:
+    if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
         raise Refused(400, "a malformed Content-Length")
-    size = int(length)
+    size = int(value)
     return (Body.LENGTH, size) if size else (Body.NONE, 0)
 
 
-def _origin_form(method: str, target: bytes) -> tuple[str, bytes]:
+def _check_coding(coding: bytes, minor: int, known: dict[bytes, bytes]) -> None:
+    if b"content-length" in known:
+        raise Refused(400, "both Content-Length and Transfer-Encoding")
+    if minor == 0:
+        raise Refused(400, "Transfer-Encoding in HTTP/1.0")
+    if coding.lower() != b"chunked":
+        raise Refused(400, "the only transfer coding taken is chunked")
+
+
+def _origin_form(method: bytes, target: bytes) -> tuple[str, bytes]:
     """The target as a path, and the authority when it came in absolute form."""
-    if method == "CONNECT":
+    if method == b"CONNECT":
         raise Refused(400, "CONNECT is refused: this is no open proxy")
-    if target[:1] == b"/":
-        return target.decode(), b""
-    if target == b"*" and method == "OPTIONS":
+    if target == b"*" and method == b"OPTIONS":
         return "*", b""
     scheme, sep, rest = target.partition(b"://")
     if not sep or scheme.lower() not in (b"http", b"https"):
@@ -226,49 +236,77 @@ def _origin_form(method: str, target: bytes) -> tuple[str, bytes]:
     return (path if path[:1] == b"/" else b"/" + path).decode(), authority
 
 
+@lru_cache(maxsize=256)
+def _status_line(line: bytes) -> tuple[int, int, bytes]:
+    """Minor version, status, reason. Raises `BadUpstream`."""
+    found = _STATUS_LINE.fullmatch(line)
+    if found is None:
+        raise BadUpstream("the status line is malformed")
+    return 1 if found[1] == b"1" else 0, int(found[2]), found[3] or b""
+
+
 def read_response_head(head: bytes) -> ResponseHead:
     """Read a response's head, from its first byte to the blank line inclusive. Raises `BadUpstream`."""
-    line = _STATUS_LINE.match(head)
-    if line is None:
-        raise BadUpstream("the status line is malformed")
-    fields = _fields(head, line.end())
-    if fields is None:
-        raise BadUpstream("a header field is malformed")
+    lines = _lines(head)
+    minor, status, reason = _status_line(lines[0])
+    del lines[0]
+    try:
+        fields = list(map(_read_response_field, lines))
+    except MalformedField:
+        raise BadUpstream("a header field is malformed") from None
     connection = _NO_OPTIONS
-    coding = b""
+    coding = content_type = b""
     lengths: list[bytes] = []
-    for name, _, value in fields:
-        if name == b"content-length":
+    plain = minor == 1
+    for name, _, value, special, _ in fields:
+        if not special:
+            continue
+        if name == b"content-type":
+            content_type = content_type or value
+        elif name == b"content-length":
             lengths.append(value)
         elif name == b"transfer-encoding":
             coding = coding + b"," + value if coding else value
         elif name == b"connection":
             connection |= _options(value)
+            plain = False
+        elif name != b"trailer":
+            plain = False
     return ResponseHead(
-        minor=1 if line[1] == b"1" else 0,
-        status=int(line[2]),
-        reason=line[3] or b"",
-        fields=fields,
-        connection=connection,
-        transfer_coding=coding.lower(),
-        lengths=lengths,
+        minor,
+        status,
+        reason,
+        fields,
+        connection,
+        coding.lower(),
+        lengths,
+        content_type,
+        plain and len(lengths) + bool(coding) <= 1,
     )
 
 
 def response_body(head: ResponseHead, method: str) -> tuple[Body, int]:
     """How the body of this response is delimited, and its length (RFC 9112 §6.3). Raises `BadUpstream`."""
-    if method == "HEAD" or head.status in (204, 304) or head.status < 200:
-        return Body.NONE, 0
+    if method == "HEAD" or head.status in _WITHOUT_BODY or head.status < 200:
+        return _NONE, 0
+    if head.transfer_coding == b"chunked":
+        return _CHUNKED, 0
     if head.transfer_coding:
         codings = [c.strip(b" \t") for c in head.transfer_coding.split(b",")]
         if b"chunked" in codings[:-1]:
             raise BadUpstream("chunked is not the last transfer coding, or applied twice")
-        return (Body.CHUNKED, 0) if codings[-1] == b"chunked" else (Body.CLOSE, 0)
-    if not head.lengths:
+        return (_CHUNKED, 0) if codings[-1] == b"chunked" else (Body.CLOSE, 0)
+    lengths = head.lengths
+    if not lengths:
         return Body.CLOSE, 0
-    if len(set(head.lengths)) > 1:
+    length = lengths[0]
+    if len(lengths) > 1 and len(set(lengths)) > 1:
         raise BadUpstream("Content-Lengths that differ")
-    if not _LENGTH.fullmatch(head.lengths[0]):
+    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
         raise BadUpstream("a malformed Content-Length")
-    size = int(head.lengths[0])
-    return (Body.LENGTH, size) if size else (Body.NONE, 0)
+    size = int(length)
+    return (_LENGTH, size) if size else (_NONE, 0)
+
+
+_WITHOUT_BODY = frozenset({204, 304})
+_LENGTH, _CHUNKED = Body.LENGTH, Body.CHUNKED

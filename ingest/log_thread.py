@@ -1,4 +1,4 @@
-"""The thread that takes batches of records from the event loop, packs them and appends them to the log.
+"""The thread that takes batches of encoded records from the event loop, packs them and appends them to the log.
 
 The rules: the loop never waits for it. A batch stays here until the log has it, so a log that fails (disk full) makes
 the mirror's bound fill up, and losing is decided there, never here; appending is tried again with growing pauses.
@@ -15,16 +15,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ingest.log import LogBroken, LogFull, LogWriter
-from ingest.records import AnyRecord, pack
+from ingest.records import pack_encoded
 
 logger = logging.getLogger("streamgauge.tap.log")
 
-Batch = tuple[list[AnyRecord], int]
-"""Records and the bytes that they count for in the mirror's bound."""
+Batch = tuple[list[bytes], int]
+"""Encoded records and the bytes that they count for in the mirror's bound."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MAX_ENTRIES_AT_ONCE = (
-    64  # one transaction: 64 entries of about 64 KiB bound what a crash can undo and memory
+    16  # one transaction: 16 entries of about 256 KiB bound what a crash can undo and memory
 )
 
 
@@ -41,7 +41,7 @@ class LogThread:
         self._stop_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="tap-log", daemon=True)
         self._error_at_open: BaseException | None = None
-        self._dropped: deque[list[AnyRecord]] = deque()
+        self._dropped: deque[list[bytes]] = deque()
         self.done_bytes = 0
         """Bytes of batches that the log has (or that were given up), total."""
         self.append_errors = 0
@@ -59,14 +59,14 @@ class LogThread:
         if self._error_at_open is not None:
             raise self._error_at_open
 
-    def put(self, records: list[AnyRecord], size_bytes: int) -> None:
+    def put(self, records: list[bytes], size_bytes: int) -> None:
         """Hand over a batch. Never blocks."""
         self._queue.append((records, size_bytes))
         self._wake.set()
 
-    def take_dropped(self) -> list[list[AnyRecord]]:
+    def take_dropped(self) -> list[list[bytes]]:
         """Batches given up since the last call: the mirror tells their loss."""
-        dropped: list[list[AnyRecord]] = []
+        dropped: list[list[bytes]] = []
         while self._dropped:
             dropped.append(self._dropped.popleft())
         return dropped
@@ -111,7 +111,7 @@ class LogThread:
             batches: list[Batch] = []
             while self._queue and len(batches) < _MAX_ENTRIES_AT_ONCE:
                 batches.append(self._queue.popleft())
-            payloads = self._pack(batches)
+            payloads = [pack_encoded(records, compress=self._compress) for records, _ in batches]
             while not self._append(writer, payloads, batches):
                 if self._stop_at is not None:
                     if time.monotonic() + pause_s >= self._stop_at:
@@ -122,18 +122,6 @@ class LogThread:
                     self._stopping.wait(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             pause_s = _FIRST_PAUSE_S
-
-    def _pack(self, batches: list[Batch]) -> list[bytes]:
-        """Pack the batches; one that cannot be packed is a bug of ours, and leaves `batches`."""
-        payloads: list[bytes] = []
-        for batch in list(batches):
-            try:
-                payloads.append(pack(batch[0], compress=self._compress))
-            except Exception:
-                logger.exception("a batch that cannot be packed was dropped")
-                batches.remove(batch)
-                self._give_up([batch])
-        return payloads
 
     def _give_up(self, batches: list[Batch]) -> None:
         self.append_errors += 1

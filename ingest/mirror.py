@@ -11,15 +11,30 @@ entry for a stream, in a table that is itself bounded; what does not fit there i
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
 from ingest.counters import Counters
-from ingest.records import Alive, AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead
+from ingest.records import (
+    Alive,
+    AnyRecord,
+    Closed,
+    Frames,
+    Lost,
+    Opened,
+    Request,
+    ResponseHead,
+    decode,
+    encode,
+)
+
+logger = logging.getLogger("streamgauge.tap")
 
 FLUSH_BYTES = 65_536
+_HAND_OVER_BYTES = 262_144  # what one tick gathers at most; each hand-over wakes the log's thread
 _FLUSH_AGE_NS = 75_000_000
 _TICK_S = 0.02  # a stream's oldest frame waits 75 ms to 95 ms: under 100 ms
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
@@ -35,21 +50,21 @@ class Sink(Protocol):
     done_bytes: int
     failing: str | None
 
-    def put(self, records: list[AnyRecord], size_bytes: int) -> None: ...
+    def put(self, records: list[bytes], size_bytes: int) -> None: ...
 
-    def take_dropped(self) -> list[list[AnyRecord]]: ...
+    def take_dropped(self) -> list[list[bytes]]: ...
 
 
 class Mirror:
     """The way from the loop to the log's thread."""
 
     def __init__(self, sink: Sink, counters: Counters, *, queue_bytes: int) -> None:
-        self._sink = sink
+        self.sink = sink
         self.counters = counters
-        self._bound = queue_bytes
+        self.bound = queue_bytes
         self._hard_bound = int(queue_bytes * (1 + _RESERVE))
         self.added_bytes = 0
-        self._pending: list[AnyRecord] = []
+        self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._waiting: deque[StreamMirror] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -60,23 +75,36 @@ class Mirror:
     @property
     def queued_bytes(self) -> int:
         """Bytes that wait for the log, in streams, here and in the thread's queue."""
-        return self.added_bytes - self._sink.done_bytes
+        return self.added_bytes - self.sink.done_bytes
 
     def has_room(self, size_bytes: int) -> bool:
         """So many bytes of content may be taken."""
-        return self.added_bytes - self._sink.done_bytes + size_bytes <= self._bound
+        return self.added_bytes - self.sink.done_bytes + size_bytes <= self.bound
 
     def loss_cause(self) -> str:
         """Why there is no room."""
-        return self._sink.failing or "queue_full"
+        return self.sink.failing or "queue_full"
 
-    def add(self, record: AnyRecord, size_bytes: int, *, counted: bool = False) -> bool:
-        """Take a record; False when even the reserve is full. `counted`: its bytes are in the bound already."""
-        if counted:
-            self.added_bytes -= size_bytes
-        elif not self._room_for(size_bytes):
+    def add(self, record: AnyRecord, size_bytes: int) -> bool:
+        """Take a record; False when even the reserve is full (or, a bug of ours, it cannot be encoded)."""
+        if self.added_bytes - self.sink.done_bytes + size_bytes > self._hard_bound:
             return False
-        self._append(record, size_bytes)
+        return self.append(record, size_bytes)
+
+    def append(self, record: AnyRecord, size_bytes: int) -> bool:
+        """Take a record whose bytes were granted before. False: a bug of ours, it cannot be encoded."""
+        try:
+            self._pending.append(encode(record))
+        except Exception:
+            logger.exception("a record that cannot be encoded was dropped")
+            return False
+        self.added_bytes += size_bytes
+        self._pending_bytes += size_bytes
+        self.counters.records += 1
+        if self._pending_bytes >= _HAND_OVER_BYTES:
+            self._hand_over()
+        elif self._timer is None:
+            self._arm()
         return True
 
     def wait_to_flush(self, stream: StreamMirror) -> None:
@@ -108,7 +136,7 @@ class Mirror:
         while known:
             if not self._room_for(_RECORD_OVERHEAD_BYTES):
                 return False
-            self._append(known.pop(0), _RECORD_OVERHEAD_BYTES)
+            self.append(known.pop(0), _RECORD_OVERHEAD_BYTES)
             self._untold_count -= 1
         self._untold.pop(stream, None)
         return True
@@ -122,17 +150,7 @@ class Mirror:
         self._hand_over()
 
     def _room_for(self, size_bytes: int) -> bool:
-        return self.added_bytes - self._sink.done_bytes + size_bytes <= self._hard_bound
-
-    def _append(self, record: AnyRecord, size_bytes: int) -> None:
-        self.added_bytes += size_bytes
-        self._pending.append(record)
-        self._pending_bytes += size_bytes
-        self.counters.records += 1
-        if self._pending_bytes >= FLUSH_BYTES:
-            self._hand_over()
-        elif self._timer is None:
-            self._arm()
+        return self.added_bytes - self.sink.done_bytes + size_bytes <= self._hard_bound
 
     def _arm(self) -> None:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
@@ -144,7 +162,7 @@ class Mirror:
 
     def _hand_over(self) -> None:
         if self._pending:
-            self._sink.put(self._pending, self._pending_bytes)
+            self.sink.put(self._pending, self._pending_bytes)
             self._pending = []
             self._pending_bytes = 0
 
@@ -158,16 +176,16 @@ class Mirror:
         if self._untold:
             self._tell_untold()
         self._hand_over()
-        for batch in self._sink.take_dropped():
+        for batch in self.sink.take_dropped():
             self._tell_dropped(batch)
         # Only now: what was done above must not arm a second timer.
         self._timer = None
         if waiting or self._untold or self._pending:
             self._arm()
 
-    def _tell_dropped(self, batch: Iterable[AnyRecord]) -> None:
+    def _tell_dropped(self, batch: Iterable[bytes]) -> None:
         """Records that the log's thread gave up."""
-        for record in batch:
+        for record in map(decode, batch):
             if not isinstance(record, Alive):
                 size = sum(len(f) for _, f in record.frames) if isinstance(record, Frames) else 0
                 self.counters.lost_records += 1
@@ -227,15 +245,16 @@ class StreamMirror:
         """One read's payload. The hot path."""
         mirror = self._mirror
         size = len(body)
-        if not mirror.has_room(size):
+        if mirror.added_bytes + size - mirror.sink.done_bytes > mirror.bound:
             self._drop(size)
             return
         if self._lost_bytes >= 0:
             self._end_lost_run()
         self._frames.append((at_ns, body))
-        self._bytes += size
         mirror.added_bytes += size + FRAME_OVERHEAD_BYTES
-        if self._bytes >= FLUSH_BYTES:
+        size += self._bytes
+        self._bytes = size
+        if size >= FLUSH_BYTES:
             self._flush_frames()
         elif not self._in_waiting:
             self._wait(now_ns)
@@ -275,19 +294,18 @@ class StreamMirror:
         if not frames and head is None and not uncaptured:
             return
         self._frames, self._head, self._uncaptured, self._bytes = [], None, 0, 0
-        record = Frames(self.stream, self._seq, frames, head, uncaptured)
-        self._seq += 1
+        seq = self._seq
+        self._seq = seq + 1
         mirror, counters = self._mirror, self._mirror.counters
         counters.uncaptured_bytes += uncaptured
-        counted_bytes = size + FRAME_OVERHEAD_BYTES * len(frames)
-        if not mirror.tell(self.stream):
-            mirror.added_bytes -= counted_bytes
-            self._lose(record.seq, size)
-            return
-        counters.frames += len(frames)
-        counters.captured_bytes += size
-        mirror.added_bytes += _RECORD_OVERHEAD_BYTES
-        mirror.add(record, counted_bytes + _RECORD_OVERHEAD_BYTES, counted=True)
+        mirror.added_bytes -= (counted_bytes := size + FRAME_OVERHEAD_BYTES * len(frames))
+        if mirror.tell(self.stream) and mirror.append(
+            Frames(self.stream, seq, frames, head, uncaptured), counted_bytes + _RECORD_OVERHEAD_BYTES
+        ):
+            counters.frames += len(frames)
+            counters.captured_bytes += size
+        else:
+            self._lose(seq, size)
 
     def _drop(self, size_bytes: int) -> None:
         """No room for this frame: it joins the run of lost ones."""

@@ -175,6 +175,8 @@ _encoder = msgspec.msgpack.Encoder()
 _batch_decoder = msgspec.msgpack.Decoder(list[AnyRecord])
 _raw_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _record_decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
+decode = _record_decoder.decode
+"""The record that `encode` made these bytes of. Raises msgspec.DecodeError."""
 
 
 class Poison(msgspec.Struct, frozen=True):
@@ -185,9 +187,18 @@ class Poison(msgspec.Struct, frozen=True):
     payload: bytes
 
 
+encode = _encoder.encode
+"""One record as it stands in an entry."""
+
+
 def pack(records: list[AnyRecord], *, compress: bool) -> bytes:
     """Pack records into one entry."""
-    body = _encoder.encode(records)
+    return pack_encoded([encode(r) for r in records], compress=compress)
+
+
+def pack_encoded(encoded: list[bytes], *, compress: bool) -> bytes:
+    """Pack records that `encode` made into one entry."""
+    body = b"\xdd%b%b" % (len(encoded).to_bytes(4, "big"), b"".join(encoded))  # MessagePack's array 32
     return ZSTD + zstandard.ZstdCompressor(level=1).compress(body) if compress else PLAIN + body
 
 

@@ -26,16 +26,18 @@ import uvloop
 from ingest.client_connection import ClientConnection
 from ingest.counters import Counters
 from ingest.exchange import Exchange
-from ingest.identity import seed_again, uuid7
+from ingest.identity import seed_again
 from ingest.log import LogWriter
 from ingest.log.embedded import EmbeddedWriter
 from ingest.log_thread import LogThread
-from ingest.mirror import Mirror, StreamMirror
+from ingest.mirror import Mirror
 from ingest.records import Alive
 from ingest.routing import Router
+from ingest.sockets import HangupWatch
 from ingest.tap_options import TapOptions, split_address
 from ingest.tls import client_context, upstream_context
 from ingest.upstream_connection import UpstreamPool
+from ingest.witness import Witnesses
 
 logger = logging.getLogger("streamgauge.tap")
 
@@ -64,6 +66,8 @@ class TapWorker:
         self.counters = Counters()
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
+        self.witnesses: Witnesses | None = None
+        """None when nothing is recorded."""
         self.stopping = False
         self.ready = False
         self.address: tuple[str, int] = ("", 0)
@@ -75,9 +79,9 @@ class TapWorker:
         self._lag_last_ns = 0
         self._stop = asyncio.Event()
         self._hurry = False
-        limits_s = (options.headers_timeout_s, options.idle_timeout_s, options.idle_output_timeout_s)
-        self.shortest_limit_s = min((s for s in limits_s if s), default=0.0)
-        """The shortest limit of time of an exchange, 0 when there is none."""
+        self.look_every_s = _look_every_s(options)
+        """How often a connection looks at its limits of time; 0 when there is none."""
+        self._after_turn: list[Callable[[], None]] = []
         self.pools: list[UpstreamPool] = []
         self._tls = client_context(options)
         tls = upstream_context(options) if any(u.scheme == "https" for u in options.upstreams) else None
@@ -92,11 +96,18 @@ class TapWorker:
             max_age_s=options.log_age_s,
         )
 
-    # --- what exchanges use
+    # --- what connections use
 
-    def mirror_stream(self) -> StreamMirror | None:
-        """Where a new stream's records go, None when nothing is recorded."""
-        return StreamMirror(self._mirror, uuid7(time.time_ns())) if self._mirror is not None else None
+    def after_turn(self, call: Callable[[], None]) -> None:
+        """Call this in the loop's next turn, when what was written has been handed to the kernel."""
+        if not self._after_turn:
+            self.loop.call_soon(self._turn_over)
+        self._after_turn.append(call)
+
+    def _turn_over(self) -> None:
+        calls, self._after_turn = self._after_turn, []
+        for call in calls:
+            call()
 
     # --- life
 
@@ -112,7 +123,11 @@ class TapWorker:
             self._log = LogThread(self._open_log)
             self._log.start()
             self._mirror = Mirror(self._log, self.counters, queue_bytes=options.queue_bytes)
+            self.witnesses = Witnesses(
+                self._mirror, options, incarnation=self.incarnation, client_key=self.client_key
+            )
             self._alive()
+        self.hangups = HangupWatch(self.loop)
         self._server = await self.loop.create_server(
             lambda: ClientConnection(self), sock=sock, ssl=self._tls, backlog=options.backlog
         )
@@ -149,6 +164,7 @@ class TapWorker:
         for pool in self.pools:
             pool.close()
         await asyncio.sleep(0)
+        self.hangups.close()
         self._close_log()
 
     async def _until(self, met: Callable[[], bool], deadline_s: float) -> None:
@@ -214,6 +230,18 @@ class TapWorker:
         self._lag_max_ns = max(self._lag_max_ns, lag_ns)
         self._lag_due_ns = now_ns + _LAG_PERIOD_NS
         self.loop.call_later(_LAG_PERIOD_S, self._measure_lag)
+
+
+def _look_every_s(options: TapOptions) -> float:
+    limits_s = (
+        options.head_timeout_s,
+        options.body_timeout_s,
+        options.keep_alive_timeout_s,
+        options.headers_timeout_s,
+        options.idle_timeout_s,
+        options.idle_output_timeout_s,
+    )
+    return min((s for s in limits_s if s), default=0.0) / 4
 
 
 def bind(address: str, *, shared: bool) -> socket.socket:

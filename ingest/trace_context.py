@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ingest.identity import new_span_id, new_trace_id
+from ingest.identity import new_span_id, new_trace_and_span
 
 _TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 1
@@ -26,16 +26,17 @@ class TraceContext(NamedTuple):
     @property
     def header(self) -> bytes:
         """The value of `traceparent` for the upstream."""
-        return f"00-{self.trace_id}-{self.span_id}-{self.flags:02x}".encode()
+        trace_id, span_id, _, flags = self
+        return f"00-{trace_id}-{span_id}-{flags:02x}".encode()
 
 
 def join_trace(traceparent: bytes | None) -> TraceContext:
     """Join the caller's trace, or begin one."""
-    found = _TRACEPARENT.fullmatch(traceparent) if traceparent else None
-    if found is not None:
+    if traceparent is not None and (found := _TRACEPARENT.fullmatch(traceparent)):
         version, trace_id, parent = found[1], found[2].decode(), found[3].decode()
         good_version = version != b"ff" and (version != b"00" or found[5] is None)
         if good_version and trace_id.strip("0") and parent.strip("0"):
             # Only the flag that version 00 defines is passed on.
             return TraceContext(trace_id, new_span_id(), parent, int(found[4], 16) & _SAMPLED)
-    return TraceContext(new_trace_id(), new_span_id(), None, _SAMPLED)
+    trace_id, span_id = new_trace_and_span()
+    return TraceContext(trace_id, span_id, None, _SAMPLED)

@@ -60,8 +60,8 @@ class UpstreamConnection(asyncio.Protocol):
         exchange = self.exchange
         if exchange is None:
             return False
-        if exchange.tunnel:
-            return exchange.upstream_half_closed()
+        if exchange.tunnel is not None:
+            return exchange.tunnel.upstream_half_closed()
         exchange.upstream_eof(None)
         return False
 
@@ -108,9 +108,13 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._gone:
             self.transport.abort()
 
+    def is_open(self) -> bool:
+        """It was not closed, as far as the loop has seen."""
+        return not self._gone and not self.transport.is_closing()
+
     def is_quiet(self) -> bool:
         """Nothing has come on an idle connection: neither an end nor bytes that nobody asked for."""
-        if self._gone or self.transport.is_closing():
+        if not self.is_open():
             return False
         if self._poll is None:
             self._poll = select.poll()
@@ -139,12 +143,18 @@ class UpstreamPool:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
 
-    def take(self) -> UpstreamConnection | None:
-        """The idle connection that was used last, if one is good."""
+    def take(self, *, look: bool) -> UpstreamConnection | None:
+        """The idle connection that was used last, if one is good. `look`: the request could not be sent again, so ask
+        the kernel whether the server has closed it since the loop last did."""
+        idle = self._idle
+        if not idle:
+            return None
         oldest_s = self.worker.loop.time() - self._max_idle_s
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.idle_since_s >= oldest_s and connection.is_quiet():
+        while idle:
+            connection = idle.pop()
+            if connection.idle_since_s >= oldest_s and (
+                connection.is_quiet() if look else connection.is_open()
+            ):
                 connection.reused = True
                 return connection
             connection.leave()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from urllib.parse import urlsplit
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Upstream:
     """One gateway or inference server. `base_path` is put before the path of each request ("" or "/x/y")."""
 
@@ -25,10 +26,12 @@ class Upstream:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.base_path}"
 
-    @property
-    def host_header(self) -> str:
+    @cached_property
+    def host_line(self) -> bytes:
+        """The `Host` field for requests to it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+        port = "" if self.port == {"http": 80, "https": 443}[self.scheme] else f":{self.port}"
+        return f"Host: {host}{port}\r\n".encode()
 
 
 def parse_upstream(text: str) -> Upstream:

@@ -340,7 +340,7 @@ def test_a_large_upload_is_streamed_not_collected():
             sender = asyncio.create_task(client.send(b"x" * size))
             await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
             [exchange] = it.worker.exchanges
-            assert exchange._request_bytes < size
+            assert exchange.request_bytes < size
             held.set()
             await sender
             await client.response()

@@ -104,7 +104,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_request():
             await client.send(
                 b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nabc"
             )
-            await it.until(lambda: any(e._request_bytes == 3 for e in it.worker.exchanges))
+            await it.until(lambda: any(e.request_bytes == 3 for e in it.worker.exchanges))
             client.close()
             [records] = await it.records()
             complete(records)

@@ -9,7 +9,7 @@ import uvloop
 
 from ingest.counters import Counters
 from ingest.mirror import FLUSH_BYTES, Mirror, StreamMirror
-from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead
+from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead, decode
 from tests.ingest.rig import body_of, complete
 
 HEAD = ResponseHead(200, [("content-type", "text/event-stream")], 5)
@@ -21,20 +21,20 @@ class HeldSink:
     def __init__(self) -> None:
         self.done_bytes = 0
         self.failing: str | None = None
-        self.batches: list[tuple[list[AnyRecord], int]] = []
+        self.batches: list[tuple[list[bytes], int]] = []
         self.records: list[AnyRecord] = []
-        self.dropped: list[list[AnyRecord]] = []
+        self.dropped: list[list[bytes]] = []
 
-    def put(self, records: list[AnyRecord], size_bytes: int) -> None:
+    def put(self, records: list[bytes], size_bytes: int) -> None:
         self.batches.append((records, size_bytes))
 
-    def take_dropped(self) -> list[list[AnyRecord]]:
+    def take_dropped(self) -> list[list[bytes]]:
         dropped, self.dropped = self.dropped, []
         return dropped
 
     def take(self) -> None:
         for records, size in self.batches:
-            self.records += records
+            self.records += map(decode, records)
             self.done_bytes += size
         self.batches = []
 
@@ -182,12 +182,33 @@ def test_batches_that_the_log_gave_up_are_told():
         sink.dropped.append(batch)
         stream.close(closed(stream))
         async with asyncio.timeout(5):
-            while not any(isinstance(r, Lost) for b, _ in sink.batches for r in b):  # noqa: ASYNC110
+            while not any(isinstance(decode(r), Lost) for b, _ in sink.batches for r in b):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         sink.take()
         lost = [r for r in sink.records if isinstance(r, Lost)]
         assert [(r.seq, r.last_seq, r.bytes, r.cause) for r in lost] == [(0, 1, 3, "log_error")]
         assert counters.lost_bytes == 3
+
+    uvloop.run(scenario())
+
+
+def test_a_record_that_cannot_be_encoded_costs_no_other_and_is_told():
+    async def scenario() -> None:
+        sink = HeldSink()
+        mirror = Mirror(sink, Counters(), queue_bytes=2**30)
+        stream = begin(mirror)
+        stream.respond(HEAD, 0)
+        stream.frame(1, b"good", 0)
+        stream.flush()
+        stream.frame(2**70, b"a bug of ours", 0)
+        stream.close(closed(stream))
+        mirror.flush_all()
+        sink.take()
+        complete(sink.records)
+        assert body_of(sink.records) == b"good"
+        [lost] = [r for r in sink.records if isinstance(r, Lost)]
+        assert lost.bytes == len(b"a bug of ours")
+        assert mirror.queued_bytes == 0
 
     uvloop.run(scenario())
 
