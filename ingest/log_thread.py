@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ingest.log import LogBroken, LogFull, LogWriter
-from ingest.records import AnyRecord, pack
+from ingest.records import AnyRecord, Opened, pack
 
 logger = logging.getLogger("streamgauge.tap.log")
 
@@ -46,6 +46,8 @@ class LogThread:
         """Bytes of batches that the log has (or that were given up), total."""
         self.append_errors = 0
         self.appended_entries = 0
+        self.packed_streams = 0
+        """Streams whose `Opened` was packed for the log."""
         self.appended_bytes = 0
         self.left_records = 0
         """Records that were still queued when the time for stopping was over."""
@@ -129,6 +131,7 @@ class LogThread:
         for batch in list(batches):
             try:
                 payloads.append(pack(batch[0], compress=self._compress))
+                self.packed_streams += sum(type(record) is Opened for record in batch[0])
             except Exception:
                 logger.exception("a batch that cannot be packed was dropped")
                 batches.remove(batch)
