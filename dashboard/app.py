@@ -17,13 +17,14 @@ if str(HERE.parent) not in sys.path:
 
 import streamlit as st  # noqa: E402
 
-from dashboard import filters  # noqa: E402
+from dashboard import filters, style  # noqa: E402
 
 VIEWS = HERE / "views"
 LOGO = str(HERE / "logo.svg")
 
 st.set_page_config(page_title="Streamgauge", page_icon=LOGO, layout="wide")
 st.logo(LOGO, size="large")
+st.html(style.STYLE)
 
 page = st.navigation(
     {

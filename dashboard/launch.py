@@ -26,7 +26,7 @@ from typing import NoReturn
 
 from dashboard.door import FILE as TOKEN_FILE
 from dashboard.door import Door, RootGiven, kept_token
-from dashboard.settings_env import ENV_DATA, ENV_SLO_ITL, ENV_SLO_TTFT
+from dashboard.settings_env import ENV_DATA, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ class DashboardOptions:
     """0: any free port."""
     slo_ttft_s: float = 2.0
     slo_itl_s: float = 0.1
-    """The objectives that goodput is measured against, in seconds."""
+    """The objectives that goodput and health are measured against, in seconds."""
+    slo_error_rate: float = 0.05
+    """The share of streams that may fail."""
     token: str | None = None
     """What a reader must give; None: nothing on the loopback, elsewhere a token that is kept in the data folder."""
 
@@ -61,6 +63,7 @@ def run(options: DashboardOptions) -> int:
     os.environ[ENV_DATA] = str(options.data.resolve())
     os.environ[ENV_SLO_TTFT] = repr(options.slo_ttft_s)
     os.environ[ENV_SLO_ITL] = repr(options.slo_itl_s)
+    os.environ[ENV_SLO_ERROR_RATE] = repr(options.slo_error_rate)
     url = f"http://{_reachable(options.host)}:{port}"
     stopped = threading.Event()
     token = _token(options)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -81,7 +81,14 @@ class Settings(BaseSettings):
     )
     retain_streams: str | None = Field(default="90d", description="Age at which rows of streams go.")
     capture_content: bool = Field(
-        default=False, description="Store generated text (streams.output_text, reasoning_text)."
+        default=False,
+        description="Store generated text and error messages (streams.output_text, reasoning_text, error_message), and let "
+        "`ship` send prompts and text to Kafka as they are.",
+    )
+    capture_routes: str | None = Field(
+        default=None,
+        description="With --capture-content: only of requests whose path fits one of these globs (/v1/chat/*, several "
+        "by commas).",
     )
     metrics: str = Field(
         default="127.0.0.1:4102",
@@ -166,6 +173,9 @@ class Settings(BaseSettings):
     )
     slo_ttft: float = Field(default=2.0, gt=0, description="SLO for goodput: time to first token, seconds.")
     slo_itl: float = Field(default=0.1, gt=0, description="SLO for goodput: inter-token latency, seconds.")
+    slo_error_rate: float = Field(
+        default=0.05, ge=0, le=1, description="Objective of the dashboard's verdict: the share of streams that may fail."
+    )
     log_format: str = Field(
         default="text", pattern="^(text|json)$", description="Log lines on stderr: text or json."
     )
@@ -182,6 +192,19 @@ class Settings(BaseSettings):
     def _ages(cls, value: str | None) -> str | None:
         parse_age(value)
         return value
+
+    @property
+    def capture(self) -> tuple[str, ...]:
+        """Globs of the paths whose text is kept; none by default."""
+        if not self.capture_content:
+            return ()
+        return tuple(self.capture_routes.replace(",", " ").split()) if self.capture_routes else ("*",)
+
+    @model_validator(mode="after")
+    def _capture(self) -> Self:
+        if self.capture_routes and not self.capture_content:
+            raise ValueError("--capture-routes says where, --capture-content whether: give both")
+        return self
 
     @field_validator("listen", "admin")
     @classmethod

@@ -9,7 +9,7 @@ from datetime import timedelta
 import polars as pl
 import streamlit as st
 
-from dashboard import distributions, filters, frame, source, units
+from dashboard import distributions, filters, frame, palette, source, units
 from dashboard.measures import described
 from dashboard.panels import panel
 from dashboard.queries import comparing, latency, overview
@@ -23,6 +23,9 @@ SHIFTS: dict[str, timedelta | None] = {
     "1 d earlier": timedelta(days=1),
     "7 d earlier": timedelta(days=7),
 }
+
+
+SIDES = palette.of_series(("A", "B"))
 
 
 @dataclass(frozen=True)
@@ -159,8 +162,9 @@ def body(base: Selection) -> None:
     panel(
         "TTFT, share at or below",
         spread,
-        lambda f: distributions.ecdf(f, ["A", "B"]),
+        lambda f: distributions.ecdf(f, SIDES),
         help_text=described("ttft"),
+        legend=SIDES,
     )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 import streamlit as st
 
-from dashboard import charts, distributions, filters, frame, grids, source
+from dashboard import bars, charts, distributions, filters, frame, grids, palette, source
 from dashboard.measures import described
-from dashboard.panels import names_of, panel
+from dashboard.panels import colors_of, panel
 from dashboard.queries import latency
 from dashboard.queries.selection import Selection
+from dashboard.time_charts import time_lines
 
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 HELP = {
@@ -36,11 +38,14 @@ def body(chosen: Selection) -> None:
         "bucket_s": chosen.bucket_s,
     }
     course = latency.quantile_timeline(source.ask, chosen, column, group, quantile)
-    names = ordered(group, names_of(course))
+    spread = latency.distribution(source.ask, chosen, column, group)
+    order = latency.PROMPT_SIZES if group == "prompt size" else ()
+    colors = colors_of(pl.concat([course.select("name"), spread.select("name")]), order=order)
+    charts.legend(colors)
     panel(
         f"{metric}, {named} by {group}",
         course,
-        lambda f: charts.time_lines(f, "value_ns", series="name", order=names, **time),
+        lambda f: time_lines(f, "value_ns", series="name", colors=colors, **time),
         help_text=about,
         value="value_ns",
     )
@@ -51,14 +56,14 @@ def body(chosen: Selection) -> None:
         help_text=about,
         note="Each cell counts streams; bins are a factor of 1.47 wide.",
     )
-    spread = latency.distribution(source.ask, chosen, column, group)
-    shown = ordered(group, names_of(spread))
     with st.grid(2, min_column_width=340):
-        panel(f"{metric}, share at or below", spread, lambda f: distributions.ecdf(f, shown), help_text=about)
+        panel(
+            f"{metric}, share at or below", spread, lambda f: distributions.ecdf(f, colors), help_text=about
+        )
         panel(
             f"{metric}, distribution",
             spread,
-            lambda f: distributions.histogram(f, shown),
+            lambda f: distributions.histogram(f, colors),
             help_text="Bins are a factor of 1.21 wide, each line adds up to 100 %.",
         )
     st.subheader(f"{metric} by {group}", anchor=False)
@@ -66,17 +71,12 @@ def body(chosen: Selection) -> None:
     panel(
         f"From the first byte to the answer, {named} by {group}",
         latency.firsts(source.ask, chosen, group, quantile),
-        lambda f: charts.dots(f, series="first", value="value_ns", order=FIRSTS),
+        lambda f: bars.dots(f, series="first", value="value_ns", colors=palette.of_series(FIRSTS)),
         help_text="First byte and first chunk may hold no output (role-only chunks, pings): tools that clock TTFT there "
         "see less. Between first token and first answer token lies visible reasoning.",
     )
     st.subheader(f"Stalls by {group}", anchor=False, help=described("stall"))
     grids.stalls(latency.stalls(source.ask, chosen, group), name=group)
-
-
-def ordered(group: str, names: list[str]) -> list[str]:
-    """Prompt sizes by size, everything else by name."""
-    return [size for size in latency.PROMPT_SIZES if size in names] if group == "prompt size" else names
 
 
 frame.title("Latency")

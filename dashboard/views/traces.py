@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, source, units
+from dashboard import charts, filters, frame, grids, palette, source, units
 from dashboard.queries import traces
 from dashboard.queries.selection import Selection
 
@@ -115,7 +115,7 @@ def waterfall(spans: pl.DataFrame) -> alt.LayerChart | alt.FacetChart:
     across = alt.X("start:Q", title=unit, scale=alt.Scale(domain=[0, end / divisor * 1.01], nice=False))
     bars = base.mark_bar(cornerRadius=2, height=11, yOffset=9).encode(x=across, x2="end:Q", color="service:N")
     # The name above its bar, at the left: a column of names would leave a phone no room for the bars.
-    names = base.mark_text(align="left", dx=2, dy=-7, fontSize=12, color="#8d99a3").encode(
+    names = base.mark_text(align="left", dx=2, dy=-7, fontSize=12, color=palette.RULE).encode(
         x=alt.datum(0), text="label:N"
     )
     return alt.layer(bars, names).properties(height=ROW_PX * len(rows) + 100)
