@@ -33,6 +33,7 @@ from analytics.framing import Framer
 from analytics.sse import Event
 from analytics.stencil import Stencil
 from analytics.tally import Tally
+from ingest.records import CodingFault
 
 SURE = 5
 """A score at which an event settles the dialect."""
@@ -47,7 +48,8 @@ _STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl")
 class StreamDecoder(Findings):
     """Decodes one response. Every result is valid at any time, and final after `finish`."""
 
-    def __init__(self, exchange: Exchange, *, keep_text: bool = False) -> None:
+    def __init__(self, exchange: Exchange, *, keep_text: bool = False, coding_undone: bool = False) -> None:
+        """`coding_undone`: the body comes without the content coding that its head tells of."""
         self.exchange = exchange
         self.first_byte_ns: int | None = None
         self.body_bytes = 0
@@ -56,7 +58,10 @@ class StreamDecoder(Findings):
         self.tail_event_count = 0
         """1 if the tail was whole and has been read: an event to a reader of files, none by the rules of SSE."""
         self._keep_text = keep_text
-        self._coding = BodyDecoder(exchange.response_headers.get("content-encoding", ""))
+        self._coding_undone = coding_undone
+        self._coding = BodyDecoder(
+            "" if coding_undone else exchange.response_headers.get("content-encoding", "")
+        )
         self._coding_plain = self._coding.plain
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
         self._dialect: Dialect | None
@@ -72,20 +77,29 @@ class StreamDecoder(Findings):
 
     # -- feeding -------------------------------------------------------------------------------------------------
 
-    def feed(self, frames: Sequence[tuple[int, bytes]]) -> None:
-        """Reads of the body, in order: (arrival in ns from t0, bytes)."""
+    def feed(self, frames: Sequence[tuple[int, bytes]], wire_bytes: int | None = None) -> None:
+        """Reads of the body, in order: (arrival in ns from t0, bytes).
+
+        `wire_bytes`: what all of them were as received, where the content coding was undone before.
+        """
         if not frames:
             return
-        self.body_bytes += sum([len(data) for _, data in frames])
+        self.body_bytes += sum([len(data) for _, data in frames]) if wire_bytes is None else wire_bytes
         self._last_read_ns = frames[-1][0]
         if self.first_byte_ns is None:
-            self.first_byte_ns = next((at_ns for at_ns, data in frames if data), None)
-        if not self._coding_plain:
+            self.first_byte_ns = next((at_ns for at_ns, data in frames if data or self._coding_undone), None)
+        if self._coding_undone:
+            frames = [(at_ns, data) for at_ns, data in frames if data]
+        elif not self._coding_plain:
             undo = self._coding.feed
             frames = [(at_ns, plain) for at_ns, data in frames if (plain := undo(data))]
         events = self._framer.feed_many(frames)
         if events:
             self._read(events)
+
+    def coding_failed(self, fault: CodingFault) -> None:
+        """The content coding, undone before, did not hold."""
+        setattr(self._coding, fault, True)
 
     def finish(self) -> None:
         """The body is over, cleanly or not."""

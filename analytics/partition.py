@@ -8,7 +8,7 @@ many, its rows are asked for or it is over, because decoding many at once costs 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from analytics.liveness import Liveness
@@ -58,7 +58,8 @@ class Failure:
 class Outbox:
     """What all partitions share: what has come out of them, and what they hold together."""
 
-    capture_content: bool
+    capture: Sequence[str]
+    """Globs of the paths whose text is kept."""
     remember: int
     finished: list[FinishedStream] = field(default_factory=list)
     losses: list[tuple[str, str | None, str, Hole]] = field(default_factory=list)
@@ -127,8 +128,11 @@ class Partition:
                 continue
             frames = record.frames
             size = 0
-            for _, data in frames:
-                size += len(data)
+            if record.wire_bytes is not None:
+                size = sum(record.wire_bytes)
+            else:
+                for _, data in frames:
+                    size += len(data)
             frame_count += len(frames)
             body_bytes += size
             stream.next_seq += 1
@@ -141,7 +145,7 @@ class Partition:
             if not stream.broken:
                 if record.response is not None:
                     stream.response = record.response
-                stream.pending += frames
+                stream.take_frames(record)
                 self._out.open_events += len(frames)
                 if len(stream.pending) >= MAX_PENDING_FRAMES:
                     self.decode(stream)
@@ -152,19 +156,16 @@ class Partition:
 
     def decode(self, stream: OpenStream) -> None:
         """Decode the frames that wait. A defect of ours costs this stream, not the consumer."""
-        frames, stream.pending = stream.pending, []
+        frames = stream.pending
         if not frames:
             return
-        decoder = stream.decoder
-        events_before = len(decoder.events) if decoder is not None else 0
+        events_before = len(stream.decoder.events) if stream.decoder is not None else 0
         try:
-            if decoder is None:
-                decoder = stream.begin_body(capture_content=self._out.capture_content)
-            decoder.feed(frames)
+            stream.decode(capture=self._out.capture)
         except Exception as error:
             record = Frames(stream.stream_id, max(0, stream.next_seq - 1), frames)
             self._fail(stream.held_offset, record, f"decoder: {type(error).__name__}", stream)
-        events_now = len(decoder.events) if decoder is not None else 0
+        events_now = len(stream.decoder.events) if stream.decoder is not None else 0
         self._out.open_events += events_now - events_before - len(frames)
 
     def _feed_other(self, offset: int, record: AnyRecord) -> None:
@@ -308,15 +309,15 @@ class Partition:
         self._out.counters["streams_lost"] += finished.lost
 
     def _outcome_of(self, stream: OpenStream, closed: Closed | None) -> FinishedStream:
-        capture_content = self._out.capture_content
+        capture = self._out.capture
         try:
-            return stream.finish(self.name, closed, capture_content=capture_content)
+            return stream.finish(self.name, closed, capture=capture)
         except Exception as error:  # as in `decode`
             reason = f"decoder: {type(error).__name__}"
             record = closed or Frames(stream.stream_id, max(0, stream.next_seq - 1), [])
             self._fail(stream.held_offset, record, reason, stream)
             stream.decoder = None
-            return stream.finish(self.name, closed, capture_content=capture_content)
+            return stream.finish(self.name, closed, capture=capture)
 
     def _fail(self, offset: int, record: AnyRecord, reason: str, stream: OpenStream | None) -> None:
         """Set a record aside; its stream, if there is one, has a hole there."""

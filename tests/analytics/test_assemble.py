@@ -86,7 +86,7 @@ def test_client_that_forbids_capture_is_obeyed() -> None:
     allowed = [opened(A), *whole_stream(A)[1:]]
     forbidden = [opened(B, capture_content=False), *whole_stream(B)[1:]]
     texts = {
-        r["stream_id"]: r["output_text"] for r in rows_of(fed(*allowed, *forbidden, capture_content=True))
+        r["stream_id"]: r["output_text"] for r in rows_of(fed(*allowed, *forbidden, capture=("*",)))
     }
     assert texts == {A: "w0 w1 w2 ", B: None}
     assert rows_of(fed(*allowed))[0]["output_text"] is None
@@ -546,6 +546,8 @@ def test_an_unsound_record_is_set_aside(record: AnyRecord) -> None:
         Frames(A, 2, [(2**62, b"x")], head()),
         Frames(A, 2, [(5, b"x")], head(status=70_000)),
         Frames(A, 2, [(5, b"x")], head(), -1),
+        Frames(A, 2, [(5, b"x")], head(), 0, []),
+        Frames(A, 2, [(5, b"x")], head(), 0, [-1]),
     ],
 )
 def test_unsound_frames_are_a_hole_in_their_stream(frames: Frames) -> None:
@@ -557,7 +559,7 @@ def test_unsound_frames_are_a_hole_in_their_stream(frames: Frames) -> None:
 def test_a_defect_of_the_decoder_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     real = StreamDecoder.feed
 
-    def broken(self: StreamDecoder, frames: Any) -> None:
+    def broken(self: StreamDecoder, frames: Any, wire_bytes: int | None = None) -> None:
         if b"boom" in frames[0][1]:
             raise ZeroDivisionError
         real(self, frames)

@@ -27,7 +27,7 @@ MS = 1_000_000
 
 
 def finished(records: list[AnyRecord], *, content: bool = False) -> FinishedStream:
-    assembler = Assembler(capture_content=content)
+    assembler = Assembler(capture=("*",) if content else ())
     assembler.feed("w0", 0, records)
     (stream,) = assembler.take_finished()
     return stream
