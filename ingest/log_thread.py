@@ -23,9 +23,9 @@ Batch = tuple[list[AnyRecord], int]
 """Records and the bytes that they count for in the mirror's bound."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-_MAX_ENTRIES_AT_ONCE = (
-    64  # one transaction: 64 entries of about 64 KiB bound what a crash can undo and memory
-)
+_MAX_ENTRIES_AT_ONCE, _MAX_BYTES_AT_ONCE = 64, 256 * 2**10
+"""One transaction: whichever is reached first. A quarter of the smallest cap of a log, for what is larger than the log's
+cap would never get in, whatever gives way."""
 
 
 class LogThread:
@@ -111,8 +111,10 @@ class LogThread:
         pause_s = _FIRST_PAUSE_S
         while self._queue:
             batches: list[Batch] = []
-            while self._queue and len(batches) < _MAX_ENTRIES_AT_ONCE:
+            size_bytes = 0
+            while self._queue and len(batches) < _MAX_ENTRIES_AT_ONCE and size_bytes < _MAX_BYTES_AT_ONCE:
                 batches.append(self._queue.popleft())
+                size_bytes += batches[-1][1]
             payloads = self._pack(batches)
             while not self._append(writer, payloads, batches):
                 if self._stop_at is not None:
