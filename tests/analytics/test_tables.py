@@ -17,11 +17,24 @@ DUCKDB_TYPES = {
     pl.Float64(): {"DOUBLE"},
     pl.Boolean(): {"BOOLEAN"},
     pl.Datetime("us", "UTC"): {"TIMESTAMP WITH TIME ZONE"},
+    pl.List(pl.Int16()): {"SMALLINT[]"},
+    pl.List(pl.Int32()): {"INTEGER[]"},
 }
 
 
 @pytest.mark.parametrize(
-    "table", ["streams", "events", "open_streams", "usage_reports", "server_stats", "losses"]
+    "table",
+    [
+        "streams",
+        "events",
+        "open_streams",
+        "usage_reports",
+        "server_stats",
+        "losses",
+        "stream_minutes",
+        "histogram_minutes",
+        "stalls",
+    ],  # fmt: skip
 )
 def test_columns_and_types_are_those_of_the_schema(table: str) -> None:
     con = duckdb.connect()
