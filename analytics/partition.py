@@ -208,6 +208,8 @@ class Partition:
         stream.next_seq = record.last_seq + 1
         stream.last_log_ns = self.liveness.now_ns
         self._hold(stream, offset, record, RECORD_BYTES)
+        if record.last:
+            self._finish(stream, None, None)
 
     def _admit(self, offset: int, record: StreamRecord) -> OpenStream | None:
         """The open stream that this record is the next of; None for a duplicate. Makes the stream, finds the hole."""
@@ -265,7 +267,7 @@ class Partition:
             self.liveness.forget(record.incarnation)
         limit_ns = self.liveness.now_ns - self._lost_after_ns
         for stream in [s for s in self._doomed.values() if s.last_log_ns < limit_ns]:
-            self._finish(stream, None)
+            self._finish(stream, None, "missing")
 
     def lose_open(self) -> None:
         """Nobody writes here any more: end all open streams as lost."""
@@ -280,8 +282,8 @@ class Partition:
         for stream in list(self._by_incarnation.get(incarnation, {}).values()):
             self._finish(stream, None)
 
-    def _finish(self, stream: OpenStream, closed: Closed | None, cause: str = "tap_died") -> None:
-        """End a stream; without its `Closed` as lost, and `cause` says why."""
+    def _finish(self, stream: OpenStream, closed: Closed | None, cause: str | None = "tap_died") -> None:
+        """End a stream; without its `Closed` as lost, and `cause` says why (None: that was said before)."""
         stream_id = stream.stream_id
         self.decode(stream)
         del self.open[stream_id]
@@ -301,7 +303,7 @@ class Partition:
         self._out.finished.append(finished)
         tap = stream.opened.tap if stream.opened is not None else None
         holes = list(stream.holes)
-        if closed is None:
+        if closed is None and cause is not None:
             at_wall_ns = max(self._wall_ns, stream.started_wall_ns)
             holes.append(Hole(stream.next_seq, stream.next_seq, cause, None, at_wall_ns))
         self._out.losses += [(stream_id, tap, self.name, hole) for hole in holes]

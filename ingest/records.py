@@ -164,6 +164,8 @@ class Lost(Record, frozen=True):
     """queue_full | log_full | log_aged | log_error | corrupt_segment | record_too_large"""
     at_wall_ns: int
     bytes: int = 0
+    last: bool = False
+    """The stream's `Closed` is among them: nothing more of it will come."""
 
 
 class Alive(Record, frozen=True):

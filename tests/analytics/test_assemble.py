@@ -188,6 +188,16 @@ def test_a_told_hole_has_its_cause_and_bytes() -> None:
     assert (loss["stream_id"], loss["tap"], loss["partition"]) == (A, "tap", "w0")
 
 
+def test_a_told_hole_that_holds_the_end_ends_the_stream_at_once() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records[:3], Lost(A, 3, 7, "log_full", START_NS, 1234, last=True))
+    (row,) = rows_of(assembler)
+    assert row["outcome"] == "tap_lost"
+    (loss,) = assembler.take_losses().to_dicts()
+    assert (loss["first_seq"], loss["last_seq"], loss["cause"]) == (3, 7, "log_full")
+    assert assembler.open_count == 0
+
+
 def test_a_hole_that_is_told_of_late_gets_its_cause() -> None:
     records = whole_stream(A)
     assembler = fed(*records[:3], *records[5:7], Lost(A, 3, 4, "log_full", START_NS, 7), records[7])
