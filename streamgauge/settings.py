@@ -16,6 +16,7 @@ from pydantic_settings import (
     BaseSettings,
     NoDecode,
     PydanticBaseSettingsSource,
+    SecretsSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
@@ -33,6 +34,17 @@ def config_file() -> Path:
     if named and not Path(named).exists():
         raise ValueError(f"STREAMGAUGE_CONFIG names {named}, which is not there")
     return Path(named or CONFIG_FILE)
+
+
+def secrets_dir() -> Path | None:
+    """The folder whose files are settings: STREAMGAUGE_SECRETS_DIR, else what systemd loaded as credentials.
+
+    A file `streamgauge_client_key` is the setting `client_key`. Raises ValueError when the folder named is not there.
+    """
+    named = os.environ.get("STREAMGAUGE_SECRETS_DIR") or os.environ.get("CREDENTIALS_DIRECTORY")
+    if named and not Path(named).is_dir():
+        raise ValueError(f"STREAMGAUGE_SECRETS_DIR names {named}, which is not a folder")
+    return Path(named) if named else None
 
 
 class Settings(BaseSettings):
@@ -64,6 +76,11 @@ class Settings(BaseSettings):
         default=None,
         description="Token that the dashboard asks for when it listens beyond this machine; a random one is kept in "
         "the data folder when none is given.",
+    )
+    dashboard_oidc: Path | None = Field(
+        default=None,
+        description="TOML file of an OpenID Connect provider: readers of the dashboard sign in there, no token needed "
+        "(docs/dashboard.md).",
     )
     no_dashboard: bool = Field(default=False, description="Start no dashboard.")
     quack_port: int = Field(
@@ -236,6 +253,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
+        if (folder := secrets_dir()) is not None:
+            sources += (SecretsSettingsSource(settings_cls, secrets_dir=folder),)
         path = config_file()
         if path.is_file():
             sources += (TomlConfigSettingsSource(settings_cls, path),)
