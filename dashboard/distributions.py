@@ -108,7 +108,7 @@ def histogram(frame: pl.DataFrame, colors: Mapping[str, str], *, height: int = H
         .mark_line(interpolate="step-after")
         .encode(
             x=_log_x("low", unit),
-            y=alt.Y("share:Q", title="share of streams", axis=alt.Axis(format="%", tickCount=5)),
+            y=alt.Y("share:Q", title="share", axis=alt.Axis(format="%", tickCount=5)),
             color=color_of("name", colors),
             tooltip=[
                 "name:N",

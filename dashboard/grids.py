@@ -188,8 +188,8 @@ def changes(frame: pl.DataFrame, chosen: Selection) -> None:
     )
 
 
-def durations(frame: pl.DataFrame, *, key: str, name: str) -> None:
-    """Quantiles in ns by group (`queries.latency.table`), in ms."""
+def durations(frame: pl.DataFrame, *, key: str, name: str, counted: str = "streams") -> None:
+    """Quantiles in ns by group (`queries.latency.table`), in ms. `counted`: what `n` counts."""
     quantiles = [c for c in frame.columns if c.endswith("_ns")]
     st.dataframe(
         frame.with_columns(pl.col(c) / 1e6 for c in quantiles),
@@ -199,7 +199,7 @@ def durations(frame: pl.DataFrame, *, key: str, name: str) -> None:
         alt=f"Quantiles by {name}",
         column_config={
             "name": column.TextColumn(name.capitalize()),
-            "n": column.NumberColumn("Streams", format="%d", help="That have this metric."),
+            "n": column.NumberColumn(counted.capitalize(), format="localized", help="That have this metric."),
             **{c: column.NumberColumn(c.removesuffix("_ns"), format="%.1f ms") for c in quantiles},
         },
     )

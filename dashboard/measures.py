@@ -22,6 +22,8 @@ HELP: dict[str, str] = {
     "counts, or with fewer than two output events. Quantiles are over streams.",
     "icl": "Inter-chunk latency: the gap between two output events of one choice. A chunk is not a token. "
     "A time line shows the median over streams of each stream's own quantile.",
+    "icl_pooled": "Inter-chunk latency: every gap between two output events of one choice, of all streams together, with the "
+    "minute in which its stream began. From roll-ups by the minute, model and gateway; a quantile is within 1 %.",
     "tps_user": "Tokens per second that one user sees: 1 / ITL. The quantile is over streams.",
     "tps_e2e": "Output tokens / (last output − t0): waiting for the first token included.",
     "tps_total": "Output tokens of the streams that started in the time range / its length, where usage was reported.",

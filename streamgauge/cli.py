@@ -36,6 +36,7 @@ DASHBOARD = (
     "dashboard_host",
     "dashboard_port",
     "dashboard_token",
+    "dashboard_oidc",
     "slo_ttft",
     "slo_itl",
     "slo_error_rate",

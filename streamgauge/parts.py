@@ -108,4 +108,5 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
         slo_itl_s=settings.slo_itl,
         slo_error_rate=settings.slo_error_rate,
         token=settings.dashboard_token.get_secret_value() if settings.dashboard_token else None,
+        oidc=settings.dashboard_oidc,
     )

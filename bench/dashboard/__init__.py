@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from analytics.ask import Asker
+from analytics.endpoint import read
 from analytics.store import FILE
 from bench.dashboard.reader import PAGES, clicked, refreshed, shown_stream
 from bench.dashboard.stored import counted, fill
@@ -49,11 +50,12 @@ def running(data: Path, rate: float) -> Iterator[dict[str, object]]:
         "127.0.0.1:0",
     ]
     announced = data / "run" / "dashboard.json"
-    announced.unlink(missing_ok=True)
+    for part in (announced, data / "run" / "analyze.json"):
+        part.unlink(missing_ok=True)
     demo = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until_s = time.monotonic() + READY_WITHIN_S
-        while not announced.exists():
+        while not announced.exists() or read(data) is None:
             if demo.poll() is not None or time.monotonic() > until_s:
                 raise SystemExit("the demo did not become ready")
             time.sleep(0.1)
@@ -81,7 +83,7 @@ def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
     found: dict[tuple[str, str], list[float]] = {}
     with reader(url, width=1440) as seen:
         for chosen in ranges:
-            seen.open(f"?range={chosen}")
+            seen.open(f"{PAGES[-1].lower()}?range={chosen}")
             for number in range(rounds + 1):
                 for page in PAGES:
                     took_s = clicked(seen.page, page)

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import duckdb
 
+from analytics.rollup import rollups
 from analytics.store import FILE, Store
 
 MODELS, GATEWAYS, CLIENTS = 20, 5, 60
 EVENTS_OF_STREAM = 50
 WARM_UP = "SELECT setseed(0.42)"
+AT_ONCE = 20_000
+"""Streams rolled up at once, with their events: some hundred MB."""
 
 STREAMS = """
 INSERT INTO streams BY NAME
@@ -129,9 +132,30 @@ def fill(data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STRE
             connection.execute(EVENTS.format(**sizes))
             for statement in REST:
                 connection.execute(statement)
+            _roll_up(connection)
             connection.execute("CHECKPOINT")
     finally:
         store.close()
+
+
+def _roll_up(connection: duckdb.DuckDBPyConnection) -> None:
+    """The roll-ups of all that was made, as the commits would have written them; some streams at a time."""
+    ids = [
+        str(i) for (i,) in connection.execute("SELECT stream_id FROM streams ORDER BY stream_id").fetchall()
+    ]
+    for first in range(0, len(ids), AT_ONCE):
+        part = ids[first : first + AT_ONCE]
+        between = f"stream_id BETWEEN '{part[0]}'::UUID AND '{part[-1]}'::UUID"
+        streams = connection.execute(
+            f"SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM streams WHERE {between}"
+        ).pl()
+        events = connection.execute(
+            f"SELECT stream_id::VARCHAR AS stream_id, seq, choice, at_ns, kind FROM events WHERE {between} ORDER BY ALL"
+        ).pl()
+        for table, rows in rollups({"streams": streams, "events": events}).items():
+            connection.register("appended", rows.to_arrow())
+            connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM appended")
+            connection.unregister("appended")
 
 
 def counted(data: Path) -> dict[str, int]:
