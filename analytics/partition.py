@@ -196,10 +196,15 @@ class Partition:
     def _feed_lost(self, offset: int, record: Lost) -> None:
         stream = self.open.get(record.stream)
         if stream is not None and record.seq < stream.next_seq:
-            if not stream.explain_hole(record):
+            explained = stream.explain_hole(record)
+            if not explained:
                 self._out.counters["duplicate_records"] += 1
             if record.last_seq < stream.next_seq:
                 return
+            if (
+                not explained
+            ):  # its first part had come before it was dropped; nobody knows how many bytes that was
+                self._break(stream, stream.next_seq, record.last_seq, record.cause, None, record.at_wall_ns)
         else:
             stream = self._admit(offset, record)
             if stream is None:

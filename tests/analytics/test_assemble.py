@@ -85,9 +85,7 @@ def test_open_streams_show_what_is_known_so_far() -> None:
 def test_client_that_forbids_capture_is_obeyed() -> None:
     allowed = [opened(A), *whole_stream(A)[1:]]
     forbidden = [opened(B, capture_content=False), *whole_stream(B)[1:]]
-    texts = {
-        r["stream_id"]: r["output_text"] for r in rows_of(fed(*allowed, *forbidden, capture=("*",)))
-    }
+    texts = {r["stream_id"]: r["output_text"] for r in rows_of(fed(*allowed, *forbidden, capture=("*",)))}
     assert texts == {A: "w0 w1 w2 ", B: None}
     assert rows_of(fed(*allowed))[0]["output_text"] is None
 
@@ -205,6 +203,15 @@ def test_a_hole_that_is_told_of_late_gets_its_cause() -> None:
     assert (row["outcome"], row["lost_bytes"]) == ("tap_lost", 7)
     (loss,) = assembler.take_losses().to_dicts()
     assert (loss["first_seq"], loss["last_seq"], loss["cause"]) == (3, 4, "log_full")
+
+
+def test_a_told_hole_whose_first_part_had_come_is_the_rest_of_it() -> None:
+    records = whole_stream(A, outputs=5)
+    assembler = fed(*records[:6], Lost(A, 3, 8, "log_full", START_NS, 1234), records[9])
+    (row,) = rows_of(assembler)
+    assert row["outcome"] == "tap_lost"
+    (loss,) = assembler.take_losses().to_dicts()
+    assert (loss["first_seq"], loss["last_seq"], loss["cause"], loss["bytes"]) == (6, 8, "log_full", None)
 
 
 def test_a_repeated_lost_is_one_hole() -> None:
