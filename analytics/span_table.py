@@ -36,30 +36,33 @@ class SpanTable(SpanExporter):
             return SpanExportResult.SUCCESS
         # The properties make copies to be safe from their callers; here nothing is changed.
         first, count, columns = spans[0], len(spans), self._columns
-        assert first.context is not None
-        t0 = first.start_time or 0
+        t0 = first._start_time or 0
         service = {"service.name": first.resource.attributes.get("service.name")}
         bare = _json(service)
-        starts = [span.start_time or t0 for span in spans]
-        columns["trace_id"] += [f"{first.context.trace_id:032x}"] * count
-        columns["span_id"] += [f"{span.context.span_id:016x}" if span.context else None for span in spans]
-        columns["parent_span_id"] += [f"{s.parent.span_id:016x}" if s.parent else None for s in spans]
+        ids, parents, starts, lengths, attributes, events = [], [], [], [], [], []
+        for span in spans:
+            context, parent, start = span._context, span._parent, span._start_time or t0
+            assert context is not None
+            ids.append(f"{context.span_id:016x}")
+            parents.append(f"{parent.span_id:016x}" if parent else None)
+            starts.append(start)
+            lengths.append((span._end_time or start) - start)
+            attributes.append(_json({**service, **span._attributes}) if span._attributes else bare)
+            events.append(_json([_told(event, t0) for event in span._events]) if span._events else "[]")
+        assert first._context is not None
+        columns["trace_id"] += [f"{first._context.trace_id:032x}"] * count
+        columns["span_id"] += ids
+        columns["parent_span_id"] += parents
         columns["stream_id"] += [(first._attributes or {}).get(OWN + "stream_id")] * count
-        columns["name"] += [span.name for span in spans]
-        columns["kind"] += [_KINDS[span.kind] for span in spans]
+        columns["name"] += [span._name for span in spans]
+        columns["kind"] += [_KINDS[span._kind] for span in spans]
         columns["started_at"] += [start // 1000 for start in starts]
         columns["start_ns"] += [start - t0 for start in starts]
-        columns["duration_ns"] += [
-            (s.end_time or start) - start for s, start in zip(spans, starts, strict=True)
-        ]
-        columns["status"] += [_STATUSES[span.status.status_code] for span in spans]
-        columns["status_message"] += [span.status.description for span in spans]
-        columns["attributes"] += [
-            _json({**service, **span._attributes}) if span._attributes else bare for span in spans
-        ]
-        columns["events"] += [
-            _json([_told(event, t0) for event in span._events]) if span._events else "[]" for span in spans
-        ]
+        columns["duration_ns"] += lengths
+        columns["status"] += [_STATUSES[span._status.status_code] for span in spans]
+        columns["status_message"] += [span._status.description for span in spans]
+        columns["attributes"] += attributes
+        columns["events"] += events
         return SpanExportResult.SUCCESS
 
     def take(self) -> pl.DataFrame:

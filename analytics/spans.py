@@ -341,8 +341,12 @@ def _context(
 
 
 def _phase_ids(stream_id: str, count: int) -> list[int]:
-    digest = hashlib.shake_128(stream_id.encode()).digest(8 * count)
-    return [int.from_bytes(digest[i : i + 8], "big") or 1 for i in range(0, len(digest), 8)]
+    blocks = (
+        hashlib.blake2b(stream_id.encode(), digest_size=64, salt=number.to_bytes(16, "big")).digest()
+        for number in range(0, count, 8)
+    )
+    digest = b"".join(blocks)
+    return [int.from_bytes(digest[i : i + 8], "big") or 1 for i in range(0, 8 * count, 8)]
 
 
 def _end_ns(stream: FinishedStream, row: Row) -> int:
