@@ -146,7 +146,6 @@ def _histogram_minutes(streams: pl.DataFrame, gaps: pl.DataFrame, keys: pl.DataF
         part.group_by("key", "metric", _bucket(pl.col(value))).agg(
             pl.len().cast(pl.Int32).alias("n"),
             pl.col(value).sum().alias("total"),
-            pl.col(value).max().alias("highest"),
         )
         for part, value in ((values, "value"), (gap_values, "gap_ns"))
     ]
@@ -156,15 +155,14 @@ def _histogram_minutes(streams: pl.DataFrame, gaps: pl.DataFrame, keys: pl.DataF
         .group_by("key", "metric", maintain_order=True)
         .agg(
             pl.col("n").sum().cast(pl.Int64),
-            pl.col("total").sum(),
-            pl.col("highest").max(),
+            pl.col("total").sum().cast(pl.Float32),
             pl.col("bucket").alias("buckets"),
             pl.col("n").alias("counts"),
         )
         .join(keys, on="key")
         .with_columns(
             pl.lit(False).alias("settled"),
-            *(pl.lit(None, pl.Float64).alias(name) for name in ("p50", "p95", "p99")),
+            *(pl.lit(None, pl.Float32).alias(name) for name in ("p50", "p95", "p99")),
         )
         .select(HISTOGRAM_MINUTES.keys())
     )

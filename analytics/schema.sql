@@ -107,8 +107,7 @@ CREATE TABLE IF NOT EXISTS histogram_minutes (
     minute TIMESTAMPTZ NOT NULL,
     gateway VARCHAR, provider VARCHAR, model VARCHAR, metric VARCHAR NOT NULL,
     settled BOOLEAN NOT NULL,
-    n BIGINT NOT NULL, total DOUBLE NOT NULL, highest DOUBLE NOT NULL,
-    p50 DOUBLE, p95 DOUBLE, p99 DOUBLE,
+    n BIGINT NOT NULL, total FLOAT NOT NULL, p50 FLOAT, p95 FLOAT, p99 FLOAT,
     buckets SMALLINT[] NOT NULL, counts INTEGER[] NOT NULL
 );
 

@@ -15,7 +15,7 @@ import duckdb
 
 MOST_NAMES = 100
 OTHER = "_other"
-MINUTES_A_STEP = 60
+MINUTES_A_STEP = 120
 SECONDS_OPEN = 120.0
 """A minute is left alone for so long after its end: most of its streams have ended by then."""
 
@@ -28,6 +28,8 @@ _SUMS = (
     "delivered_bytes", "lost_bytes",
 )  # fmt: skip
 _DUE = "minute IN (SELECT minute FROM temp.due_minutes)"
+_NEAR = "minute BETWEEN make_timestamptz(?) AND make_timestamptz(?)"
+"""Said besides `_DUE`, for this reaches the scan below what adds up."""
 _ADDED = {
     "stream_minutes": (
         f"SELECT {_KEY}, true AS settled, "
@@ -36,10 +38,10 @@ _ADDED = {
             for name in _SUMS
         )
         + "max(icl_max_ns) AS icl_max_ns, min(first_at) AS first_at, max(last_at) AS last_at "
-        f"FROM stream_minutes WHERE {_DUE} GROUP BY {_KEY} ORDER BY {_KEY}"
+        f"FROM stream_minutes WHERE {_NEAR} AND {_DUE} GROUP BY {_KEY} ORDER BY {_KEY}"
     ),
     "histogram_minutes": (
-        f"SELECT *, true AS settled FROM internal.unsettled_histograms WHERE {_DUE} "
+        f"SELECT *, true AS settled FROM internal.unsettled_histograms WHERE {_NEAR} AND {_DUE} "
         "ORDER BY minute, metric, gateway, provider, model"
     ),
 }
@@ -53,32 +55,37 @@ def settle(connection: duckdb.DuckDBPyConnection, now_s: float) -> int:
     while True:
         run("BEGIN TRANSACTION")
         try:
-            minutes = _choose(connection, int((now_s - 60 - SECONDS_OPEN) * 1e6))
-            if minutes:
+            chosen = _choose(connection, int((now_s - 60 - SECONDS_OPEN) * 1e6))
+            if chosen:
+                minutes, *ends = chosen
                 _fold(connection, "model", ("stream_minutes", "histogram_minutes"))
                 _fold(connection, "error_type", ("stream_minutes",))
                 for table, added in _ADDED.items():
-                    run(f"CREATE OR REPLACE TEMP TABLE added_up AS {added}")
+                    run(f"CREATE OR REPLACE TEMP TABLE added_up AS {added}", ends)
                     run(f"DELETE FROM {table} WHERE minute IN (SELECT minute FROM temp.added_up)")
                     run(f"INSERT INTO {table} BY NAME FROM temp.added_up")
             run("COMMIT")
         except BaseException:
             run("ROLLBACK")
             raise
-        if not minutes:
+        if chosen is None:
             return done
         done += minutes
 
 
-def _choose(connection: duckdb.DuckDBPyConnection, until_us: int) -> int:
-    """Put the oldest minutes with something to add up into a temporary table; returns how many."""
-    row = connection.execute(
+def _choose(connection: duckdb.DuckDBPyConnection, until_us: int) -> tuple[int, int, int] | None:
+    """Put the oldest minutes with something to add up into a temporary table: how many, the first and the last, in µs."""
+    run = connection.execute
+    run(
         "CREATE OR REPLACE TEMP TABLE due_minutes AS SELECT minute FROM ("
         "SELECT minute FROM stream_minutes WHERE NOT settled UNION SELECT minute FROM histogram_minutes WHERE NOT settled"
         f") WHERE minute <= make_timestamptz(?) ORDER BY minute LIMIT {MINUTES_A_STEP}",
         [until_us],
+    )
+    row = run(
+        "SELECT count(*), epoch_us(min(minute)), epoch_us(max(minute)) FROM temp.due_minutes"
     ).fetchone()
-    return int(row[0]) if row else 0
+    return row if row is not None and row[0] else None
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, name: str, tables: tuple[str, ...]) -> None:

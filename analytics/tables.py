@@ -14,7 +14,8 @@ import polars as pl
 Columns = dict[str, pl.DataType]
 
 _TEXT, _INT, _INTEGER, _SMALL = pl.String(), pl.Int64(), pl.Int32(), pl.Int16()
-_DOUBLE, _FLAG, _INSTANT = pl.Float64(), pl.Boolean(), pl.Datetime("us", "UTC")
+_FLOAT, _DOUBLE = pl.Float32(), pl.Float64()
+_FLAG, _INSTANT = pl.Boolean(), pl.Datetime("us", "UTC")
 
 
 def _columns(*groups: tuple[pl.DataType, str]) -> Columns:
@@ -122,7 +123,7 @@ HISTOGRAM_MINUTES = _columns(
     (_TEXT, "gateway provider model metric"),
     (_FLAG, "settled"),
     (_INT, "n"),
-    (_DOUBLE, "total highest p50 p95 p99"),
+    (_FLOAT, "total p50 p95 p99"),
     (pl.List(_SMALL), "buckets"),
     (pl.List(_INTEGER), "counts"),
 )

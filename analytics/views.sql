@@ -17,12 +17,11 @@ FROM (
 -- of the ranks next to it, as in `quantile_cont`.
 CREATE OR REPLACE VIEW internal.unsettled_histograms AS
 WITH parts AS (
-    SELECT minute, gateway, provider, model, metric, total, highest,
+    SELECT minute, gateway, provider, model, metric, total,
         unnest(buckets) AS bucket, unnest(counts) AS n, generate_subscripts(buckets, 1) AS place
     FROM histogram_minutes WHERE minute IN (SELECT minute FROM histogram_minutes WHERE NOT settled)
 ), added AS (
-    SELECT minute, gateway, provider, model, metric, bucket, sum(n) AS n,
-        coalesce(sum(total) FILTER (place = 1), 0) AS total, max(highest) AS highest
+    SELECT minute, gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n, sum(CASE WHEN place = 1 THEN total END) AS total
     FROM parts GROUP BY ALL
 ), ranked AS (
     SELECT *, sum(n) OVER (alike ORDER BY bucket) AS upto, sum(n) OVER alike AS many,
@@ -30,27 +29,30 @@ WITH parts AS (
     FROM added WINDOW alike AS (PARTITION BY minute, gateway, provider, model, metric)
 )
 SELECT
-    minute, gateway, provider, model, metric, n, total, highest,
-    low50 + (high50 - low50) * (0.50 * (n - 1) % 1) AS p50,
-    low95 + (high95 - low95) * (0.95 * (n - 1) % 1) AS p95,
-    low99 + (high99 - low99) * (0.99 * (n - 1) % 1) AS p99,
+    minute, gateway, provider, model, metric, n::BIGINT AS n, total,
+    low50 + (high50 - low50) * (0.50::DOUBLE * (n - 1) % 1) AS p50,
+    low95 + (high95 - low95) * (0.95::DOUBLE * (n - 1) % 1) AS p95,
+    low99 + (high99 - low99) * (0.99::DOUBLE * (n - 1) % 1) AS p99,
     buckets, counts
 FROM (
     SELECT
-        minute, gateway, provider, model, metric, max(many)::BIGINT AS n, sum(total) AS total, max(highest) AS highest,
-        min(value) FILTER (upto > floor(0.50 * (many - 1))) AS low50, min(value) FILTER (upto > ceil(0.50 * (many - 1))) AS high50,
-        min(value) FILTER (upto > floor(0.95 * (many - 1))) AS low95, min(value) FILTER (upto > ceil(0.95 * (many - 1))) AS high95,
-        min(value) FILTER (upto > floor(0.99 * (many - 1))) AS low99, min(value) FILTER (upto > ceil(0.99 * (many - 1))) AS high99,
+        minute, gateway, provider, model, metric, max(many) AS n, sum(total)::FLOAT AS total,
+        min(value) FILTER (upto > floor(0.50::DOUBLE * (many - 1))) AS low50,
+        min(value) FILTER (upto > ceil(0.50::DOUBLE * (many - 1))) AS high50,
+        min(value) FILTER (upto > floor(0.95::DOUBLE * (many - 1))) AS low95,
+        min(value) FILTER (upto > ceil(0.95::DOUBLE * (many - 1))) AS high95,
+        min(value) FILTER (upto > floor(0.99::DOUBLE * (many - 1))) AS low99,
+        min(value) FILTER (upto > ceil(0.99::DOUBLE * (many - 1))) AS high99,
         list(bucket ORDER BY bucket) AS buckets, list(ranked.n::INTEGER ORDER BY bucket) AS counts
     FROM ranked GROUP BY minute, gateway, provider, model, metric
 );
 
 -- Every histogram of every minute, one row a key, its quantiles at hand.
 CREATE OR REPLACE VIEW internal.histograms AS
-SELECT minute, gateway, provider, model, metric, n, highest, p50, p95, p99
+SELECT minute, gateway, provider, model, metric, p50, p95, p99
 FROM histogram_minutes WHERE settled AND minute NOT IN (SELECT minute FROM histogram_minutes WHERE NOT settled)
 UNION ALL
-SELECT minute, gateway, provider, model, metric, n, highest, p50, p95, p99 FROM internal.unsettled_histograms;
+SELECT minute, gateway, provider, model, metric, p50, p95, p99 FROM internal.unsettled_histograms;
 
 CREATE OR REPLACE VIEW latency_by_minute AS
 WITH parts AS (
@@ -146,7 +148,7 @@ WHERE recent.ttft_ns > usual.ttft_limit_ns OR recent.itl_ns > usual.itl_limit_ns
 
 CREATE OR REPLACE VIEW gateway_comparison AS
 WITH added AS (
-    SELECT gateway, provider, model, metric, bucket, sum(n) AS n
+    SELECT gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n
     FROM histogram_buckets
     WHERE minute > now() - INTERVAL 24 HOUR AND metric IN ('ttft_ns', 'itl_ns', 'end_ns', 'tps_user', 'burstiness')
     GROUP BY ALL
@@ -157,15 +159,18 @@ WITH added AS (
 ), quantiles AS (
     SELECT
         gateway, provider, model, metric,
-        low50 + (high50 - low50) * (0.50 * (n - 1) % 1) AS p50,
-        low95 + (high95 - low95) * (0.95 * (n - 1) % 1) AS p95,
-        low99 + (high99 - low99) * (0.99 * (n - 1) % 1) AS p99
+        low50 + (high50 - low50) * (0.50::DOUBLE * (n - 1) % 1) AS p50,
+        low95 + (high95 - low95) * (0.95::DOUBLE * (n - 1) % 1) AS p95,
+        low99 + (high99 - low99) * (0.99::DOUBLE * (n - 1) % 1) AS p99
     FROM (
         SELECT
-            gateway, provider, model, metric, max(many)::BIGINT AS n,
-            min(value) FILTER (upto > floor(0.50 * (many - 1))) AS low50, min(value) FILTER (upto > ceil(0.50 * (many - 1))) AS high50,
-            min(value) FILTER (upto > floor(0.95 * (many - 1))) AS low95, min(value) FILTER (upto > ceil(0.95 * (many - 1))) AS high95,
-            min(value) FILTER (upto > floor(0.99 * (many - 1))) AS low99, min(value) FILTER (upto > ceil(0.99 * (many - 1))) AS high99
+            gateway, provider, model, metric, max(many) AS n,
+            min(value) FILTER (upto > floor(0.50::DOUBLE * (many - 1))) AS low50,
+            min(value) FILTER (upto > ceil(0.50::DOUBLE * (many - 1))) AS high50,
+            min(value) FILTER (upto > floor(0.95::DOUBLE * (many - 1))) AS low95,
+            min(value) FILTER (upto > ceil(0.95::DOUBLE * (many - 1))) AS high95,
+            min(value) FILTER (upto > floor(0.99::DOUBLE * (many - 1))) AS low99,
+            min(value) FILTER (upto > ceil(0.99::DOUBLE * (many - 1))) AS high99
         FROM ranked GROUP BY gateway, provider, model, metric
     )
 ), parts AS (

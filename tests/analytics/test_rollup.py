@@ -108,16 +108,14 @@ def test_quantiles_are_within_one_percent_however_the_streams_were_committed(
     settled = ask(emptied, query)
     for i in range(2):
         assert unsettled[0][i] == pytest.approx(wanted[0][i], rel=0.01)
-        assert settled[0][i] == pytest.approx(unsettled[0][i], rel=1e-9)
+        assert settled[0][i] == pytest.approx(unsettled[0][i], rel=1e-6)
 
 
 def test_every_metric_has_its_histogram_and_its_name_is_a_column(con: duckdb.DuckDBPyConnection) -> None:
     store(con, streams([dict.fromkeys(METRICS, 5)]))
-    found = ask(
-        con, "SELECT metric, n, total, highest, buckets, counts FROM histogram_minutes ORDER BY metric"
-    )
+    found = ask(con, "SELECT metric, n, total, buckets, counts FROM histogram_minutes ORDER BY metric")
     bucket = math.floor(math.log10(5) * 120)
-    assert found == [(name, 1, 5.0, 5.0, [bucket], [1]) for name in sorted(METRICS)]
+    assert found == [(name, 1, 5.0, [bucket], [1]) for name in sorted(METRICS)]
 
 
 def test_gaps_are_pooled_within_a_choice_and_none_are_of_a_stream_with_a_hole(
@@ -131,10 +129,10 @@ def test_gaps_are_pooled_within_a_choice_and_none_are_of_a_stream_with_a_hole(
     ]  # fmt: skip
     measured = {"icl_p50_ns": 30.0 * MS}
     store(con, streams([measured, {"outcome": "tap_lost"}, measured]), events(rows))
-    [(n, total, highest, buckets, counts)] = ask(
-        con, "SELECT n, total, highest, buckets, counts FROM histogram_minutes WHERE metric = 'icl_ns'"
+    [(n, total, buckets, counts)] = ask(
+        con, "SELECT n, total, buckets, counts FROM histogram_minutes WHERE metric = 'icl_ns'"
     )
-    assert (n, total, highest) == (4, 82.0 * MS, 50.0 * MS)
+    assert (n, total) == (4, 82.0 * MS)
     assert (buckets[0], counts[0]) == (ZERO_BUCKET, 1)
     assert [bucket_value(b) / MS for b in buckets[1:]] == pytest.approx([2, 30, 50], rel=0.01)
 
@@ -176,7 +174,7 @@ def test_a_late_stream_is_seen_at_once_and_added_up_later(con: duckdb.DuckDBPyCo
     [seen] = ask(con, query)
     assert seen == (3, pytest.approx(100, rel=0.01), pytest.approx(884, rel=0.01))
     assert settle_all(con) == 1
-    assert ask(con, query) == [seen]
+    assert ask(con, query) == [pytest.approx(seen, rel=1e-6)]
     assert ask(con, "SELECT count(*) FROM stream_minutes") == [(1,)]
 
 

@@ -14,6 +14,7 @@ DUCKDB_TYPES = {
     pl.Int64(): {"BIGINT"},
     pl.Int32(): {"INTEGER"},
     pl.Int16(): {"SMALLINT"},
+    pl.Float32(): {"FLOAT"},
     pl.Float64(): {"DOUBLE"},
     pl.Boolean(): {"BOOLEAN"},
     pl.Datetime("us", "UTC"): {"TIMESTAMP WITH TIME ZONE"},
