@@ -112,8 +112,11 @@ def settings(host: str, port: int, oidc: Path | None = None) -> dict[str, object
 
 def _streamlit(config: dict[str, object], token: str | None) -> int:
     # Here: importing Streamlit takes a second, and a refused start need not wait for it.
+    from altair.utils.schemapi import disable_debug_mode
     from starlette.middleware import Middleware
     from streamlit.starlette import App
+
+    disable_debug_mode()  # charts are held against their schema in tests, not while a reader waits
 
     asked = [Middleware(Door, token=token)] if token else []
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import altair as alt
 import polars as pl
 import streamlit as st
 
@@ -14,7 +13,7 @@ from dashboard import charts, palette
 def panel(
     title: str,
     frame: pl.DataFrame,
-    make: Callable[[pl.DataFrame], alt.TopLevelMixin],
+    make: Callable[[pl.DataFrame], charts.Drawing],
     *,
     help_text: str | None = None,
     value: str | None = None,

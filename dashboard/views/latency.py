@@ -44,19 +44,21 @@ def body(chosen: Selection) -> None:
     from_rollups = column == rolled.GAPS or rolled.wanted(chosen, group)
     read: Any = rolled if from_rollups else latency
     counted = "gaps" if column == rolled.GAPS else "streams"
-    overall = read.table(source.ask, chosen, column, group)
+    part = {"each": rolled.every(source.ask, chosen, column)} if from_rollups else {}
+    overall = read.table(source.ask, chosen, column, group, **part)
     if not overall["n"].sum():
         frame.nothing_chosen()
         return
     if from_rollups:
-        st.caption(f"From roll-ups by the minute: whole minutes, quantiles within {rolled.ERROR}.")
+        exact = f"quantiles within {rolled.ERROR}{' of these' if part['each'] > 1 else ''}"
+        st.caption(f"From roll-ups by the minute: {taken(part['each'])}, {exact}.")
     time: dict[str, Any] = {
         "zone": filters.zone(),
         "span": (chosen.since, chosen.until),
         "bucket_s": rolled.bucket_s(chosen) if from_rollups else chosen.bucket_s,
     }
-    course = read.quantile_timeline(source.ask, chosen, column, group, quantile)
-    spread = read.distribution(source.ask, chosen, column, group)
+    course = read.quantile_timeline(source.ask, chosen, column, group, quantile, **part)
+    spread = read.distribution(source.ask, chosen, column, group, **part)
     order = latency.PROMPT_SIZES if group == "prompt size" else ()
     colors = colors_of(pl.concat([course.select("name"), spread.select("name")]), order=order)
     charts.legend(colors)
@@ -70,7 +72,7 @@ def body(chosen: Selection) -> None:
     with st.grid(2, min_column_width=340):
         panel(
             f"{metric} over time, all {counted}",
-            read.heatmap(source.ask, chosen, column),
+            read.heatmap(source.ask, chosen, column, **part),
             lambda f: distributions.heatmap(f, counted=counted, **time),
             help_text=f"{about or ''} Each cell counts {counted}. {BINS.format('1.47')}",
         )
@@ -101,7 +103,7 @@ def body(chosen: Selection) -> None:
     grids.durations(overall, key="quantiles", name=group, counted=counted)
     panel(
         f"From the first byte to the answer, {named} by {group}",
-        read.firsts(source.ask, chosen, group, quantile),
+        read.firsts(source.ask, chosen, group, quantile, **part),
         lambda f: bars.dots(f, series="first", value="value_ns", colors=palette.of_series(FIRSTS)),
         help_text="First byte and first chunk may hold no output (role-only chunks, pings): tools that clock TTFT there "
         "see less. Between first token and first answer token lies visible reasoning.",
@@ -110,16 +112,23 @@ def body(chosen: Selection) -> None:
     grids.stalls(read.stalls(source.ask, chosen, group), name=group)
 
 
+def taken(each: int) -> str:
+    """Which minutes were read, in words."""
+    return "whole minutes" if each == 1 else f"one of every {each} minutes, which are too many to read"
+
+
 def gaps(chosen: Selection, time: dict[str, Any]) -> None:
     """The gaps between chunks over time: all of them where roll-ups can tell, else the median of each stream."""
     if rolled.usable(chosen, "everything"):
+        each = rolled.every(source.ask, chosen, rolled.GAPS)
         panel(
             "Inter-chunk latency over time, all gaps",
-            rolled.heatmap(source.ask, chosen, rolled.GAPS),
+            rolled.heatmap(source.ask, chosen, rolled.GAPS, each=each),
             lambda f: distributions.heatmap(
                 f, counted="gaps", **{**time, "bucket_s": rolled.bucket_s(chosen)}
             ),
             help_text=f"{described('icl_pooled')} Each cell counts gaps. {BINS.format('1.47')}",
+            note=f"Drawn from {taken(each)}." if each > 1 else None,
         )
         return
     panel(
