@@ -45,7 +45,7 @@ class Assembler:
     def __init__(
         self,
         *,
-        capture_content: bool = False,
+        capture: Sequence[str] = (),
         lost_after_ns: int = 60_000_000_000,
         checkpoint_after_ns: int = 60_000_000_000,
         max_open: int = 200_000,
@@ -53,14 +53,16 @@ class Assembler:
         max_held_bytes: int = 256 * 2**20,
         remember: int = 65_536,
     ) -> None:
-        """`max_open_events`: rows in memory of all open streams (about 0.3 KB each); `remember`: ids per partition."""
+        """`capture`: globs of the paths whose text is kept; `max_open_events`: rows in memory of all open streams (about
+        0.3 KB each); `remember`: ids per partition.
+        """
         self._lost_after_ns = lost_after_ns
         self._checkpoint_after_ns = checkpoint_after_ns
         self._max_open = max_open
         self._max_open_events = max_open_events
         self._max_held_bytes = max_held_bytes
         self._partitions: dict[str, Partition] = {}
-        self._out = Outbox(capture_content=capture_content, remember=remember)
+        self._out = Outbox(capture=capture, remember=remember)
 
     @property
     def taps(self) -> dict[tuple[str, int, str], Alive]:

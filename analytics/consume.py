@@ -58,7 +58,8 @@ class AnalyzeOptions:
     retain_events_s: float | None = 7 * 86400.0
     """None: for ever."""
     retain_streams_s: float | None = 90 * 86400.0
-    capture_content: bool = False
+    capture: Sequence[str] = ()
+    """Globs of the paths whose generated text is stored."""
     stall_floor_s: float = 0.5
     stall_factor: float = 5.0
     lost_after_s: float = 60.0
@@ -108,7 +109,7 @@ def serve_until(
                     reader,
                     store,
                     Assembler(
-                        capture_content=options.capture_content,
+                        capture=options.capture,
                         lost_after_ns=int(options.lost_after_s * 1e9),
                         checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
                     ),

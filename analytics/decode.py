@@ -17,22 +17,22 @@ from analytics.dialects import all_dialects, choose_by_event, choose_by_exchange
 from analytics.dialects.errors import read_error
 from analytics.dialects.payload import json_or_none
 from analytics.dialects.shape import (
-    Delta,
     Dialect,
     Exchange,
-    Fragment,
     Reader,
     Reading,
     ServerStat,
+    in_full,
 )
 from analytics.dialects.unknown import NAME as UNKNOWN
 from analytics.dialects.unknown import UnknownReader
 from analytics.dialects.vendors import header_stats, vendor_of
 from analytics.findings import Findings
-from analytics.framing import Framer
-from analytics.sse import Event
+from analytics.framing import Framer, Wrapping
+from analytics.sse import MAX_EVENT_BYTES, Event
 from analytics.stencil import Stencil
 from analytics.tally import Tally
+from ingest.records import CodingFault
 
 SURE = 5
 """A score at which an event settles the dialect."""
@@ -41,13 +41,16 @@ GUESS = 3
 MAX_HEAD_EVENTS = 16
 MAX_HEAD_BYTES = 2**20
 _DONE = Reading(kind="terminal", done=True)
+FIRST_STRIDE, MAX_STRIDE = 6, 512
+"""So many reads are framed one by one before it is tried again to read many at once; each time in vain twice as many."""
 _STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl")
 
 
 class StreamDecoder(Findings):
     """Decodes one response. Every result is valid at any time, and final after `finish`."""
 
-    def __init__(self, exchange: Exchange, *, keep_text: bool = False) -> None:
+    def __init__(self, exchange: Exchange, *, keep_text: bool = False, coding_undone: bool = False) -> None:
+        """`coding_undone`: the body comes without the content coding that its head tells of."""
         self.exchange = exchange
         self.first_byte_ns: int | None = None
         self.body_bytes = 0
@@ -56,14 +59,19 @@ class StreamDecoder(Findings):
         self.tail_event_count = 0
         """1 if the tail was whole and has been read: an event to a reader of files, none by the rules of SSE."""
         self._keep_text = keep_text
-        self._coding = BodyDecoder(exchange.response_headers.get("content-encoding", ""))
+        self._coding_undone = coding_undone
+        self._coding = BodyDecoder(
+            "" if coding_undone else exchange.response_headers.get("content-encoding", "")
+        )
         self._coding_plain = self._coding.plain
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
         self._dialect: Dialect | None
         self._dialect, self._claim = choose_by_exchange(exchange)
         self._tally = Tally(keep_text=keep_text)
         self._reader: Reader = self._new_reader()
-        self._answers = Stencil(self._reader).read_many
+        self._stencil = Stencil(self._reader)
+        self._wrapping: Wrapping | None = None
+        self._stride = FIRST_STRIDE
         self._head: list[Event] | None = []  # the first events, until the dialect is settled
         self._head_bytes = 0
         self._borne_out = False  # some event was recognised by the dialect
@@ -72,20 +80,59 @@ class StreamDecoder(Findings):
 
     # -- feeding -------------------------------------------------------------------------------------------------
 
-    def feed(self, frames: Sequence[tuple[int, bytes]]) -> None:
-        """Reads of the body, in order: (arrival in ns from t0, bytes)."""
+    def feed(self, frames: Sequence[tuple[int, bytes]], wire_bytes: int | None = None) -> None:
+        """Reads of the body, in order: (arrival in ns from t0, bytes).
+
+        `wire_bytes`: what all of them were as received, where the content coding was undone before.
+        """
         if not frames:
             return
-        self.body_bytes += sum([len(data) for _, data in frames])
+        self.body_bytes += sum([len(data) for _, data in frames]) if wire_bytes is None else wire_bytes
         self._last_read_ns = frames[-1][0]
         if self.first_byte_ns is None:
-            self.first_byte_ns = next((at_ns for at_ns, data in frames if data), None)
-        if not self._coding_plain:
+            self.first_byte_ns = next((at_ns for at_ns, data in frames if data or self._coding_undone), None)
+        if self._coding_undone:
+            frames = [(at_ns, data) for at_ns, data in frames if data]
+        elif not self._coding_plain:
             undo = self._coding.feed
             frames = [(at_ns, plain) for at_ns, data in frames if (plain := undo(data))]
-        events = self._framer.feed_many(frames)
-        if events:
-            self._read(events)
+        at = 0
+        while at < len(frames):
+            before, at = at, self._skim(frames, at)
+            self._stride = 1 if at > before else min(2 * self._stride, MAX_STRIDE)
+            some = frames[at : at + self._stride]
+            at += len(some)
+            events = self._framer.feed_many(some)
+            if events:
+                self._read(events)
+                if self._stencil.trusted:
+                    self._wrapping = self._framer.wrapping_of(some[-1][1], events[-1]) or self._wrapping
+
+    def _skim(self, frames: Sequence[tuple[int, bytes]], at: int) -> int:
+        """Read the reads from `at` on that are one event each and fit the stencil; the index of the first that is not."""
+        stencil, wrapping, framer = self._stencil, self._wrapping, self._framer
+        if wrapping is None or wrapping.name != stencil.name or not (stencil.trusted and framer.at_rest):
+            return at
+        around_bytes = len(wrapping.lead) + len(wrapping.trail)
+        while at < len(frames):
+            times, reads = zip(*frames[at : at + stencil.window], strict=True)
+            run = stencil.fit_reads(reads, wrapping.lead, wrapping.trail)
+            if run is None:
+                break
+            count = len(run.pieces)
+            sizes = [len(read) - around_bytes for read in reads]
+            if max(sizes) > MAX_EVENT_BYTES:
+                break
+            self._tally.add_run(run, wrapping.name, times[:count], sizes[:count], framer.read_count)
+            framer.pass_over(count, times[count - 1])
+            at += count
+            if count < len(reads):
+                break
+        return at
+
+    def coding_failed(self, fault: CodingFault) -> None:
+        """The content coding, undone before, did not hold."""
+        setattr(self._coding, fault, True)
 
     def finish(self) -> None:
         """The body is over, cleanly or not."""
@@ -109,7 +156,7 @@ class StreamDecoder(Findings):
     def _read(self, events: list[Event]) -> None:
         if self._head is not None:
             self._judge(events)
-        self._tally.add_events(events, self._answers(events))
+        self._tally.add_events(events, self._stencil.read_many(events))
 
     def _read_stray(self) -> None:
         """What was said between the events, or instead of them, counts for what it says, dated by its read.
@@ -119,7 +166,7 @@ class StreamDecoder(Findings):
         if self._head is not None and not self._borne_out:
             self._judge(self._framer.stray, rows=False)
         for event in self._framer.stray:
-            self._tally.add(_reading(self._reader.read(event.name, event.data)), event.at_ns, row=False)
+            self._tally.add(in_full(self._reader.read(event.name, event.data)), event.at_ns, row=False)
 
     def _read_tail(self, tail: Event) -> None:
         self.tail_event_count = 1
@@ -130,7 +177,7 @@ class StreamDecoder(Findings):
         if self._head is not None:
             self._judge([tail], rows=False)
         answer = _DONE if done else self._reader.read(tail.name, tail.data)
-        self._tally.add(_reading(answer), self._last_read_ns, row=False)
+        self._tally.add(in_full(answer), self._last_read_ns, row=False)
 
     def _read_body(self, body: bytes) -> None:
         if self.exchange.status >= 400:
@@ -166,7 +213,7 @@ class StreamDecoder(Findings):
                 break  # as if the events had come one by one
         if self._dialect is not before:
             self._restart()
-            self._tally.add_events(head, self._answers(head))
+            self._tally.add_events(head, self._stencil.read_many(head))
         if settled:
             self._settle(head)
         elif rows:
@@ -178,7 +225,7 @@ class StreamDecoder(Findings):
         if self._dialect is not None and not self._borne_out and self._claim < GUESS:
             self._dialect = None
             self._restart()
-            self._tally.add_events(head, self._answers(head))
+            self._tally.add_events(head, self._stencil.read_many(head))
 
     def _speaks(self, event: Event) -> int:
         """Choose the dialect that this event speaks for; how surely it does."""
@@ -202,7 +249,9 @@ class StreamDecoder(Findings):
     def _restart(self) -> None:
         self._tally = Tally(keep_text=self._keep_text)
         self._reader = self._new_reader()
-        self._answers = Stencil(self._reader).read_many
+        self._stencil = Stencil(self._reader)
+        self._wrapping = None
+        self._stride = FIRST_STRIDE
 
     def _new_reader(self) -> Reader:
         return UnknownReader() if self._dialect is None else self._dialect.reader(self.exchange)
@@ -292,14 +341,3 @@ class StreamDecoder(Findings):
 
 def _is_done(data: bytes) -> bool:
     return data.strip() == b"[DONE]"
-
-
-def _reading(answer: Reading | Delta) -> Reading:
-    """A `Delta` in its long form."""
-    if isinstance(answer, Reading):
-        return answer
-    text, reasoning = (answer.piece, "") if answer.kind == "text" else ("", answer.piece)
-    return Reading(
-        kind=answer.kind,
-        fragments=[Fragment(choice=answer.choice, text=text, reasoning=reasoning, tokens=answer.tokens)],
-    )

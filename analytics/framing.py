@@ -14,8 +14,9 @@ Inside an SSE body, lines that are no SSE but spell a JSON value (Gemini's bare 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -32,6 +33,8 @@ _SPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _RS = b"\x1e"  # what JSON text sequences begin their records with
 _LINE_TYPES = ("ndjson", "jsonl", "stream+json", "jsonlines", "json-seq", "json-lines")
+_LEAD = re.compile(rb"(?:event: ?([^\r\n]*)\r?\n)?data: ?")
+_TRAILS = (b"\n\n", b"\r\n\r\n")
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
@@ -42,6 +45,15 @@ class Ending(msgspec.Struct):
     """An event that has data but never got its end: not dispatched."""
     body: bytes | None = None
     """The whole body, when it held no events."""
+
+
+class Wrapping(NamedTuple):
+    """What stands around the data of one event, in a read that holds nothing else."""
+
+    name: str
+    """Of the event."""
+    lead: bytes
+    trail: bytes
 
 
 class Framer:
@@ -76,6 +88,38 @@ class Framer:
     @property
     def oversized_events(self) -> int:
         return self._sse.oversized_events + self._array.oversized_events + self._lines.oversized_events
+
+    @property
+    def at_rest(self) -> bool:
+        """Between two events of a framing that is known, with nothing carried over."""
+        if self.framing == "sse":
+            return self._sse.at_rest
+        return self.framing == "lines" and self._lines.at_rest
+
+    def wrapping_of(self, read: bytes, event: Event) -> Wrapping | None:
+        """What stands in this read around the event's data; None if there is more to it.
+
+        At rest, a read with the same around JSON without a line end says an event of the same name, and nothing else.
+        """
+        if not event.data or b"\n" in event.data or b"\r" in event.data:
+            return None
+        lead, _, trail = read.partition(event.data)
+        if self.framing == "lines":
+            plain = not lead and trail == b"\n"
+        else:
+            found = _LEAD.fullmatch(lead)
+            plain = found is not None and (found[1] or b"") == event.name.encode() and trail in _TRAILS
+        return Wrapping(event.name, lead, trail) if plain else None
+
+    def pass_over(self, reads: int, last_ns: int) -> None:
+        """So many reads, the last of them at that time, were read elsewhere: one event each. Only at rest."""
+        self._last_ns = last_ns
+        (self._sse if self.framing == "sse" else self._lines).pass_over(reads)
+
+    @property
+    def read_count(self) -> int:
+        """Reads fed so far."""
+        return self._sse.read_count if self.framing == "sse" else self._lines.read_count
 
     def feed_many(self, frames: Sequence[tuple[int, bytes]]) -> list[Event]:
         """The events that these reads (arrival, bytes) complete."""
@@ -193,6 +237,17 @@ class _LineSplitter:
         self._parts: list[bytes] = []
         self._bytes = 0
         self._read_seq = 0
+
+    @property
+    def at_rest(self) -> bool:
+        return not self._bytes
+
+    @property
+    def read_count(self) -> int:
+        return self._read_seq
+
+    def pass_over(self, reads: int) -> None:
+        self._read_seq += reads
 
     def feed(self, data: bytes, at_ns: int) -> list[Event]:
         read_seq = self._read_seq

@@ -1,12 +1,13 @@
 """Captured = stored + in flight + lost: does it hold, and where is each stream?
 
 Rules
-1. Each term has a source of its own. Captured: the taps' own counters. Stored and lost: rows counted. In flight: the ids in
-   `log_positions`, and the streams found in the log behind them. Nothing is computed as the rest of the others.
-2. Counts of a running pipeline are taken at different instants, so captured is asked twice, before and after everything
-   else: what is accounted for must lie between the two.
-3. What cannot be known is said (`unknown`), and then captured is only a lower bound: a killed tap's last counters are
-   those of its last `Alive`.
+1. Each term has a source of its own. Captured: what the taps noted of themselves around each append, which kill -9 leaves
+   where it is. Stored and lost: rows counted. In flight: the ids in `log_positions`, and the streams found in the log
+   behind them. Nothing is computed as the rest of the others.
+2. Counts of a running pipeline are taken at different instants, so captured is asked twice: what the log had before
+   everything else, what the tap had opened after it. What is accounted for must lie between the two.
+3. What cannot be known is said (`unknown`), and then captured is only a lower bound: of a tap on another machine that did
+   not end cleanly, the last counters are those of its last `Alive`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from ingest.log.runs import RunTotals
 from ingest.log.segments import list_partitions, list_segments, opened, read_rows
 from ingest.records import Alive, unpack
 
@@ -152,38 +154,26 @@ def count_tables(tables: Asking) -> TableCounts:
 
 
 def captured(
-    taps: Sequence[TapRun], before: Mapping[str, int] | None, after: Mapping[str, int] | None, *, now_ms: int
+    taps: Sequence[TapRun], before: Mapping[str, RunTotals], after: Mapping[str, RunTotals], *, now_ms: int
 ) -> Captured:
-    """From what the runs said in the log, and what the tap of this folder said before and after (None: it is not there).
-
-    The tap that answers is taken to be the newest runs, as many as it has workers.
+    """From what the runs of this folder's log noted of themselves before and after everything else (`ingest.log.runs`), by
+    incarnation; and from what the others said in the log: taps elsewhere, and runs so old that their notes have gone.
     """
     unknown: list[str] = []
-    runs = sorted(taps, key=lambda run: run.started_ms)
-    live: set[str] = set()
-    at_least = 0
-    at_most: int | None = 0
-    if before is not None:
-        current = [run for run in runs if not run.stopped][-before.get("workers_now", 1) :]
-        live = {run.incarnation for run in current}
-        at_least = before["streams_opened"]
-        at_most = after["streams_opened"] if after is not None else None
-    for run in runs:
-        if run.incarnation in live:
+    at_least = sum(before.get(incarnation, RunTotals()).streams_in_log for incarnation in after)
+    at_most: int | None = sum(totals.streams_opened for totals in after.values())
+    for run in taps:
+        if run.incarnation in after:
             continue
         at_least += run.counters.get("streams_opened", 0)
         at_most = at_most + run.counters.get("streams_opened", 0) if at_most is not None else None
         if not run.stopped:
             silent_s = max(0, now_ms - run.alive_ms) / 1000
+            at_most = None
             unknown.append(
                 f"tap {run.tap} worker {run.worker} did not end cleanly or runs elsewhere: "
                 f"its counters are {silent_s:.0f} s old"
             )
-    if unknown:
-        at_most = None
-    for name, said in (("lost_untold", before),):
-        if said is not None and said.get(name):
-            unknown.append(f"the tap dropped {said[name]} records without room to tell of which streams")
     return Captured(at_least, at_most, tuple(unknown))
 
 
@@ -193,6 +183,7 @@ class Unread:
 
     stream_ids: set[str] = field(default_factory=set)
     entries: int = 0
+    records: int = 0
     bytes: int = 0
     complete: bool = True
 
@@ -203,9 +194,9 @@ class Unread:
         self.entries += 1
         self.bytes += len(payload)
         self.complete = self.bytes < MAX_LOG_BYTES
-        self.stream_ids.update(
-            record.stream for record in unpack(payload)[0] if not isinstance(record, Alive)
-        )
+        records = unpack(payload)[0]
+        self.records += len(records)
+        self.stream_ids.update(record.stream for record in records if not isinstance(record, Alive))
 
 
 def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:

@@ -12,27 +12,30 @@ docs/metrics.md has every definition; this file keeps them:
 - token_source: `usage` as reported; `usage_delta`: a running count of a stream that never finished; `chunks`: no usage, but
   every output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
 
-Numbers over events are computed by polars over the whole batch at once, so that a commit of one stream costs little and
-one of a million events a second.
+Rows are made column by column over the whole batch, so that a commit of one stream costs little and one of a million
+events a second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
 import polars as pl
 
+from analytics.dialects.shape import Usage
 from analytics.events import event_frame
 from analytics.request import operation_of, request_id_of, worker_of
 from analytics.stream import FinishedStream
 from analytics.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
-from analytics.timing import timings
-from analytics.timing_plain import Timing
+from analytics.timing import NOTHING, Timing, timing_of
 
 MAX_WORD_CHARS = 256
 _MAX_COUNT = 2**62
+_encode_lines = msgspec.json.Encoder().encode_lines
+_in_order = itemgetter(*STREAMS)
 
 
 def measure(
@@ -41,24 +44,28 @@ def measure(
     """The rows of finished streams, by table; columns and types are those of schema.sql."""
     if not finished:
         return {table: rows.clear() for table, rows in _EMPTY.items()}
-    events = event_frame(finished)
-    found = timings(events, finished, stall_floor_ns=stall_floor_ns, stall_factor=stall_factor)
-    rows = [_row(stream, timing) for stream, timing in zip(finished, found, strict=True)]
+    rows = []
+    for stream in finished:
+        timing = NOTHING
+        if stream.decoder is not None:
+            timing = timing_of(
+                stream.decoder.events, stall_floor_ns=stall_floor_ns, stall_factor=stall_factor
+            )
+        rows.append(_row(stream, timing))
     return {
-        "streams": frame(STREAMS, {name: [row.get(name) for row in rows] for name in STREAMS}),
-        "events": events.rows,
+        "streams": frame(STREAMS, dict(zip(STREAMS, zip(*map(_in_order, rows), strict=True), strict=True))),
+        "events": event_frame(finished),
         "usage_reports": _usage_reports(finished),
         "server_stats": _server_stats(finished),
     }
 
 
 def _row(stream: FinishedStream, timing: Timing) -> dict[str, Any]:
-    row = {
-        "stream_id": stream.stream_id,
-        "started_at": stream.started_wall_ns // 1000,
-        "lost_bytes": stream.lost_bytes,
-        "request_model": _word(stream.request.model),
-    }
+    row: dict[str, Any] = dict.fromkeys(STREAMS)
+    row["stream_id"] = stream.stream_id
+    row["started_at"] = stream.started_wall_ns // 1000
+    row["lost_bytes"] = stream.lost_bytes
+    row["request_model"] = _word(stream.request.model)
     _add_opened(row, stream)
     _add_transport(row, stream)
     _add_verdict(row, stream)
@@ -66,7 +73,7 @@ def _row(stream: FinishedStream, timing: Timing) -> dict[str, Any]:
     if decoder is not None:
         row["dialect"] = decoder.dialect
         row["provider"] = decoder.provider
-        row["operation"] = decoder.operation or row.get("operation")
+        row["operation"] = decoder.operation or row["operation"]
         row["response_id"] = _word(decoder.response_id)
         row["response_model"] = _word(decoder.response_model)
         if not stream.lost:
@@ -156,7 +163,7 @@ def _add_tokens(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> 
         if output is not None and (stream.verdict.outcome == "ok" or _usage_is_whole(stream, timing)):
             n = output if not reasoning or decoder.reasoning_seen else output - reasoning
     listed = _count(timing.listed_tokens)
-    if row.get("output_tokens") is None and listed is not None:
+    if row["output_tokens"] is None and listed is not None:
         row["output_tokens"] = n = listed
         row |= {"token_source": "chunks"}
     if n is None or n < 0 or decoder.last_output_ns is None:
@@ -180,15 +187,24 @@ def _usage_is_whole(stream: FinishedStream, timing: Timing) -> bool:
 
 
 def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
-    found = [(s.stream_id, *report) for s in finished if s.decoder for report in s.decoder.usage_reports]
-    values: dict[str, list[Any]] = {
-        "stream_id": [stream_id for stream_id, _, _, _ in found],
-        "seq": [seq for _, seq, _, _ in found],
-        "at_ns": [at_ns for _, _, at_ns, _ in found],
-        "raw": [_json(usage.raw) for _, _, _, usage in found],
+    reports: list[tuple[int, int | None, Usage]] = []
+    stream_ids: list[str] = []
+    for stream in finished:
+        if stream.decoder is not None:
+            told = stream.decoder.usage_reports
+            reports += told
+            stream_ids += [stream.stream_id] * len(told)
+    usages = [usage for _, _, usage in reports]
+    values: dict[str, Sequence[Any]] = {
+        "stream_id": stream_ids,
+        "seq": [seq for seq, _, _ in reports],
+        "at_ns": [at_ns for _, at_ns, _ in reports],
+        "raw": _json_each([usage.raw for usage in usages]),
     }
     for name in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens"):
-        values[name] = [_count(getattr(usage, name)) for _, _, _, usage in found]
+        values[name] = [
+            n if n is not None and 0 <= n < _MAX_COUNT else None for n in map(attrgetter(name), usages)
+        ]
     return frame(USAGE_REPORTS, values)
 
 
@@ -230,6 +246,15 @@ def _text(value: str | None) -> str | None:
     if value is None or value.isascii():
         return value
     return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def _json_each(values: Sequence[Any]) -> list[str | None]:
+    """The JSON text of each value, as `_json`: one step for all, since some servers report usage on every chunk."""
+    try:
+        lines = _encode_lines(values).decode().split("\n")[:-1]  # within JSON text a line's end is escaped
+    except (TypeError, ValueError, UnicodeError, RecursionError):
+        return [_json(value) for value in values]
+    return [None if value is None else line for value, line in zip(values, lines, strict=True)]
 
 
 def _json(value: Any) -> str | None:

@@ -8,7 +8,7 @@ many, its rows are asked for or it is over, because decoding many at once costs 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from analytics.liveness import Liveness
@@ -58,7 +58,8 @@ class Failure:
 class Outbox:
     """What all partitions share: what has come out of them, and what they hold together."""
 
-    capture_content: bool
+    capture: Sequence[str]
+    """Globs of the paths whose text is kept."""
     remember: int
     finished: list[FinishedStream] = field(default_factory=list)
     losses: list[tuple[str, str | None, str, Hole]] = field(default_factory=list)
@@ -127,8 +128,11 @@ class Partition:
                 continue
             frames = record.frames
             size = 0
-            for _, data in frames:
-                size += len(data)
+            if record.wire_bytes is not None:
+                size = sum(record.wire_bytes)
+            else:
+                for _, data in frames:
+                    size += len(data)
             frame_count += len(frames)
             body_bytes += size
             stream.next_seq += 1
@@ -141,7 +145,7 @@ class Partition:
             if not stream.broken:
                 if record.response is not None:
                     stream.response = record.response
-                stream.pending += frames
+                stream.take_frames(record)
                 self._out.open_events += len(frames)
                 if len(stream.pending) >= MAX_PENDING_FRAMES:
                     self.decode(stream)
@@ -152,19 +156,16 @@ class Partition:
 
     def decode(self, stream: OpenStream) -> None:
         """Decode the frames that wait. A defect of ours costs this stream, not the consumer."""
-        frames, stream.pending = stream.pending, []
+        frames = stream.pending
         if not frames:
             return
-        decoder = stream.decoder
-        events_before = len(decoder.events) if decoder is not None else 0
+        events_before = len(stream.decoder.events) if stream.decoder is not None else 0
         try:
-            if decoder is None:
-                decoder = stream.begin_body(capture_content=self._out.capture_content)
-            decoder.feed(frames)
+            stream.decode(capture=self._out.capture)
         except Exception as error:
             record = Frames(stream.stream_id, max(0, stream.next_seq - 1), frames)
             self._fail(stream.held_offset, record, f"decoder: {type(error).__name__}", stream)
-        events_now = len(decoder.events) if decoder is not None else 0
+        events_now = len(stream.decoder.events) if stream.decoder is not None else 0
         self._out.open_events += events_now - events_before - len(frames)
 
     def _feed_other(self, offset: int, record: AnyRecord) -> None:
@@ -195,10 +196,15 @@ class Partition:
     def _feed_lost(self, offset: int, record: Lost) -> None:
         stream = self.open.get(record.stream)
         if stream is not None and record.seq < stream.next_seq:
-            if not stream.explain_hole(record):
+            explained = stream.explain_hole(record)
+            if not explained:
                 self._out.counters["duplicate_records"] += 1
             if record.last_seq < stream.next_seq:
                 return
+            if (
+                not explained
+            ):  # its first part had come before it was dropped; nobody knows how many bytes that was
+                self._break(stream, stream.next_seq, record.last_seq, record.cause, None, record.at_wall_ns)
         else:
             stream = self._admit(offset, record)
             if stream is None:
@@ -207,6 +213,8 @@ class Partition:
         stream.next_seq = record.last_seq + 1
         stream.last_log_ns = self.liveness.now_ns
         self._hold(stream, offset, record, RECORD_BYTES)
+        if record.last:
+            self._finish(stream, None, None)
 
     def _admit(self, offset: int, record: StreamRecord) -> OpenStream | None:
         """The open stream that this record is the next of; None for a duplicate. Makes the stream, finds the hole."""
@@ -264,7 +272,7 @@ class Partition:
             self.liveness.forget(record.incarnation)
         limit_ns = self.liveness.now_ns - self._lost_after_ns
         for stream in [s for s in self._doomed.values() if s.last_log_ns < limit_ns]:
-            self._finish(stream, None)
+            self._finish(stream, None, "missing")
 
     def lose_open(self) -> None:
         """Nobody writes here any more: end all open streams as lost."""
@@ -279,8 +287,8 @@ class Partition:
         for stream in list(self._by_incarnation.get(incarnation, {}).values()):
             self._finish(stream, None)
 
-    def _finish(self, stream: OpenStream, closed: Closed | None, cause: str = "tap_died") -> None:
-        """End a stream; without its `Closed` as lost, and `cause` says why."""
+    def _finish(self, stream: OpenStream, closed: Closed | None, cause: str | None = "tap_died") -> None:
+        """End a stream; without its `Closed` as lost, and `cause` says why (None: that was said before)."""
         stream_id = stream.stream_id
         self.decode(stream)
         del self.open[stream_id]
@@ -300,7 +308,7 @@ class Partition:
         self._out.finished.append(finished)
         tap = stream.opened.tap if stream.opened is not None else None
         holes = list(stream.holes)
-        if closed is None:
+        if closed is None and cause is not None:
             at_wall_ns = max(self._wall_ns, stream.started_wall_ns)
             holes.append(Hole(stream.next_seq, stream.next_seq, cause, None, at_wall_ns))
         self._out.losses += [(stream_id, tap, self.name, hole) for hole in holes]
@@ -308,15 +316,15 @@ class Partition:
         self._out.counters["streams_lost"] += finished.lost
 
     def _outcome_of(self, stream: OpenStream, closed: Closed | None) -> FinishedStream:
-        capture_content = self._out.capture_content
+        capture = self._out.capture
         try:
-            return stream.finish(self.name, closed, capture_content=capture_content)
+            return stream.finish(self.name, closed, capture=capture)
         except Exception as error:  # as in `decode`
             reason = f"decoder: {type(error).__name__}"
             record = closed or Frames(stream.stream_id, max(0, stream.next_seq - 1), [])
             self._fail(stream.held_offset, record, reason, stream)
             stream.decoder = None
-            return stream.finish(self.name, closed, capture_content=capture_content)
+            return stream.finish(self.name, closed, capture=capture)
 
     def _fail(self, offset: int, record: AnyRecord, reason: str, stream: OpenStream | None) -> None:
         """Set a record aside; its stream, if there is one, has a hole there."""

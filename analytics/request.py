@@ -370,16 +370,26 @@ def header(headers: Headers, name: str) -> str | None:
 
 def request_id_of(request_headers: Headers, response_headers: Headers) -> str | None:
     """The client's `x-request-id`, else the server's request id under any of its names."""
-    own = header(request_headers, "x-request-id")
-    if own:
-        return own[:MAX_WORD_CHARS]
-    theirs = next((v for name in _REQUEST_IDS if (v := header(response_headers, name))), None)
-    return theirs[:MAX_WORD_CHARS] if theirs else None
+    found = header(request_headers, "x-request-id")
+    if found is None and response_headers:
+        theirs = _first_of_each(response_headers)
+        found = next((theirs[name] for name in _REQUEST_IDS if name in theirs), None)
+    return found[:MAX_WORD_CHARS] if found else None
 
 
 def worker_of(response_headers: Headers) -> str | None:
     """What a response header says of the serving worker: known names first, then any `x-…-worker-id` and its like."""
-    known = next((v for name in _WORKERS if (v := header(response_headers, name))), None)
+    theirs = _first_of_each(response_headers)
+    known = next((theirs[name] for name in _WORKERS if name in theirs), None)
     if known is None:
-        known = next((v for name, v in response_headers if v and _WORKER.fullmatch(name)), None)
+        known = next((value for name, value in theirs.items() if _WORKER.fullmatch(name)), None)
     return known[:MAX_WORD_CHARS] if known else None
+
+
+def _first_of_each(headers: Headers) -> dict[str, str]:
+    """The headers that are not empty, in their order; of one name the first counts."""
+    found: dict[str, str] = {}
+    for name, value in headers:
+        if value and name not in found:
+            found[name] = value
+    return found

@@ -16,6 +16,7 @@ import uuid
 import duckdb
 
 from analytics.guard import one_line
+from analytics.settle import settle
 from analytics.store import Store, add_totals
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ SLICE_ROWS = 500_000
 PAUSE_S = 0.05
 """Between steps: the consumer's commits come first."""
 
-BY_STREAM_ID = {"events": ("events",), "streams": ("usage_reports", "server_stats", "streams")}
+BY_STREAM_ID = {"events": ("events",), "streams": ("usage_reports", "server_stats", "stalls", "streams")}
 BY_TIME = {"spans": "started_at", "losses": "lost_at", "dead_letters": "set_aside_at"}
 
 
@@ -47,9 +48,8 @@ class Retention:
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
 
     def start(self) -> None:
-        """Begin, if there is anything to let go of."""
-        if any(age is not None for age in self._ages_s.values()):
-            self._thread.start()
+        """Begin."""
+        self._thread.start()
 
     def close(self) -> None:
         """Stop after the step that runs."""
@@ -61,9 +61,10 @@ class Retention:
     def _run(self) -> None:
         while not self._stop.wait(EVERY_S):
             try:
+                settle(self._cursor, time.time())
                 self.sweep(time.time())
             except duckdb.Error as e:
-                log.warning("old rows stay for now: %s", one_line(e))
+                log.warning("old rows stay as they are for now: %s", one_line(e))
 
     def sweep(self, now_s: float) -> int:
         """Delete all that is too old by now, step by step; returns how many rows went."""

@@ -1,7 +1,9 @@
 """Open the DuckDB file, and make in it what this version needs: tables, missing columns, views.
 
-An older file gets the columns that it lacks (NULL in its rows) and this version's views; each change is noted in
-`internal.migrations`. A newer file is refused. What is in the schema `internal` is not for SQL from outside.
+An older file gets the columns that it lacks (NULL in its rows), the roll-ups of its rows, and this version's views; each
+change is noted in `internal.migrations`. A newer file is refused. What is in the schema `internal` is not for SQL from outside.
+
+Versions: 1 the first; 2 has roll-ups by the minute, and stalls in a table of their own.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from pathlib import Path
 import duckdb
 
 from analytics.guard import one_line
+from analytics.rollup import DEFAULT_STALL, rollups
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+BACKFILL_STREAMS = 20_000
+"""Streams whose roll-ups are made at once when an older file is opened: with their events, some hundred MB."""
 
 _INTERNAL = """
 CREATE SCHEMA IF NOT EXISTS internal;
@@ -77,17 +82,19 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
         raise OSError(
             f"the tables were made by a newer Streamgauge (schema {version}, this one knows {SCHEMA_VERSION}): upgrade it"
         )
+    if version == 1:
+        connection.execute("DROP VIEW IF EXISTS stalls")
     connection.execute(schema)
     added = _add_missing_columns(connection, schema)
+    notes = [f"columns added: {', '.join(added)}"] if added else []
+    connection.execute("BEGIN TRANSACTION")
     if version is None:
-        connection.execute(
-            "INSERT INTO internal.migrations VALUES (?, 'first schema', now())", [SCHEMA_VERSION]
-        )
-    elif added:
-        connection.execute(
-            "INSERT INTO internal.migrations VALUES (?, ?, now())",
-            [SCHEMA_VERSION, f"columns added: {', '.join(added)}"],
-        )
+        notes = ["first schema"]
+    elif version < 2:
+        notes.append(f"roll-ups made of {_backfill(connection, stall or DEFAULT_STALL)} streams")
+    for note in notes:
+        connection.execute("INSERT INTO internal.migrations VALUES (?, ?, now())", [SCHEMA_VERSION, note])
+    connection.execute("COMMIT")
     meta = {"schema_version": str(SCHEMA_VERSION)}
     if stall is not None:
         meta |= {"stall_floor_ns": str(stall[0]), "stall_factor": str(stall[1])}
@@ -97,6 +104,30 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
     for name in ("views.sql", "comments.sql"):
         if (file := here / name).is_file():
             connection.execute(file.read_text())
+
+
+def _backfill(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float]) -> int:
+    """Roll-ups of all streams there are, in the order of their ids, which is that of time; returns how many."""
+    done, after = 0, "00000000-0000-0000-0000-000000000000"
+    while True:
+        streams = connection.execute(
+            f"SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM streams WHERE stream_id > ?::UUID "
+            f"ORDER BY streams.stream_id LIMIT {BACKFILL_STREAMS}",
+            [after],
+        ).pl()
+        if streams.is_empty():
+            return done
+        last = streams["stream_id"][-1]
+        events = connection.execute(
+            "SELECT stream_id::VARCHAR AS stream_id, seq, choice, at_ns, kind FROM events "
+            "WHERE stream_id > ?::UUID AND stream_id <= ?::UUID ORDER BY events.stream_id, seq",
+            [after, last],
+        ).pl()
+        for table, rows in rollups({"streams": streams, "events": events}, stall).items():
+            connection.register("appended", rows)
+            connection.execute(f"INSERT INTO {table} BY NAME FROM appended")
+            connection.unregister("appended")
+        done, after = done + streams.height, last
 
 
 def _add_missing_columns(connection: duckdb.DuckDBPyConnection, schema: str) -> list[str]:

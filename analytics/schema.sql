@@ -83,3 +83,36 @@ CREATE TABLE IF NOT EXISTS dead_letters (
     set_aside_at TIMESTAMPTZ NOT NULL, log_id VARCHAR, partition VARCHAR, log_offset BIGINT, stream_id UUID,
     reason VARCHAR NOT NULL, size BIGINT NOT NULL, sha256 VARCHAR NOT NULL
 );
+
+-- Roll-ups by the minute: written with the rows they are made of (analytics/rollup.py), kept when those rows go.
+-- Several rows may share a key while a minute is not settled (analytics/settle.py): add them up.
+
+CREATE TABLE IF NOT EXISTS stream_minutes (
+    minute TIMESTAMPTZ NOT NULL,
+    gateway VARCHAR, provider VARCHAR, model VARCHAR, dialect VARCHAR, operation VARCHAR,
+    outcome VARCHAR NOT NULL, error_phase VARCHAR, error_type VARCHAR, http_status SMALLINT,
+    settled BOOLEAN NOT NULL,
+    streams BIGINT NOT NULL, streams_with_output BIGINT NOT NULL, streams_with_output_tokens BIGINT NOT NULL,
+    aborted_after_terminal BIGINT NOT NULL,
+    streams_with_stalls_known BIGINT NOT NULL, stalled_streams BIGINT NOT NULL,
+    stalls BIGINT, stalled_ns BIGINT, output_ns BIGINT, icl_max_ns BIGINT,
+    input_tokens BIGINT, cached_input_tokens BIGINT, input_tokens_with_cache_known BIGINT,
+    output_tokens BIGINT, reasoning_tokens BIGINT, output_tokens_with_reasoning_known BIGINT,
+    events BIGINT, output_events BIGINT, text_chars BIGINT, reasoning_chars BIGINT, tool_calls BIGINT, malformed_events BIGINT,
+    request_bytes BIGINT, response_bytes BIGINT, delivered_bytes BIGINT, lost_bytes BIGINT,
+    first_at TIMESTAMPTZ NOT NULL, last_at TIMESTAMPTZ NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS histogram_minutes (
+    minute TIMESTAMPTZ NOT NULL,
+    gateway VARCHAR, provider VARCHAR, model VARCHAR, metric VARCHAR NOT NULL,
+    settled BOOLEAN NOT NULL,
+    n BIGINT NOT NULL, total FLOAT NOT NULL, p50 FLOAT, p95 FLOAT, p99 FLOAT,
+    buckets SMALLINT[] NOT NULL, counts INTEGER[] NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS stalls (
+    stream_id UUID NOT NULL, started_at TIMESTAMPTZ NOT NULL,
+    gateway VARCHAR, provider VARCHAR, model VARCHAR, worker VARCHAR,
+    seq INTEGER NOT NULL, choice SMALLINT, from_ns BIGINT NOT NULL, until_ns BIGINT NOT NULL, gap_ns BIGINT NOT NULL
+);

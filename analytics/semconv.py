@@ -1,14 +1,15 @@
 """The names that OpenTelemetry's GenAI conventions give to what we measure: one table, two profiles.
 
-The conventions left the core repository in 2026 and are in flux. `1.41` is the last released state in the core conventions;
-`genai-main` is what their own repository says by now. Only these two tables know a `gen_ai.*` name; no such name is
-invented here: what the conventions have no word for is `streamgauge.*` (`OWN`).
+The conventions left the core repository in 2026 and are in flux. `1.41` is their last release there (v1.41.0); `genai-main` is
+what their own repository says by now, unreleased (docs/traces.md says which state of it was read, and what differs). Only these
+two tables know a `gen_ai.*` name, which a test keeps so; none is invented: what the conventions have no word for is
+`streamgauge.*` (`OWN`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SECONDS_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 """Bucket boundaries that the conventions ask for in durations, seconds."""
@@ -19,14 +20,13 @@ TOKEN_BOUNDS = (
 
 OWN = "streamgauge."
 """Prefix of attributes, events and metrics of our own."""
-EXCEPTION_EVENT = "gen_ai.client.operation.exception"
 OTHER = "_other"
 """Stands for every model beyond the cap on metric attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """One profile: attribute and metric names by what they mean."""
+    """One profile: attribute and metric names by what they mean. None: the profile has no word for it."""
 
     profile: str
     schema_url: str | None
@@ -38,23 +38,40 @@ class Names:
     finish_reasons: str = "gen_ai.response.finish_reasons"
     time_to_first_chunk: str = "gen_ai.response.time_to_first_chunk"
     output_type: str = "gen_ai.output.type"
+    input_messages: str = "gen_ai.input.messages"
     output_messages: str = "gen_ai.output.messages"
+    system_instructions: str = "gen_ai.system_instructions"
     input_tokens: str = "gen_ai.usage.input_tokens"
     output_tokens: str = "gen_ai.usage.output_tokens"
     cache_read_tokens: str = "gen_ai.usage.cache_read.input_tokens"
+    cache_write_tokens: str = "gen_ai.usage.cache_creation.input_tokens"
     reasoning_tokens: str = "gen_ai.usage.reasoning.output_tokens"
+    choice_count: str = "gen_ai.request.choice.count"
+    """Told when it is not 1."""
     tool_name: str = "gen_ai.tool.name"
     tool_call_id: str = "gen_ai.tool.call.id"
-    token_type: str = "gen_ai.token.type"  # noqa: S105 (tokens of text)
+    token_type: str | None = "gen_ai.token.type"  # noqa: S105 (tokens of text)
+    token_modality: str | None = None
     reasoning_level: str | None = None
-    """None: the profile has no word for it."""
+    missing_finish_reason: str | None = None
+    """What stands for a choice that ended without its finish reason; None: it is left out."""
+    whole_top_k: bool = False
+    """`top_k` is an integer."""
     openai_service_tier: str = "openai.request.service_tier"
     openai_api_type: str = "openai.api.type"
+    exception_event: str = "gen_ai.client.operation.exception"
     duration_metric: str = "gen_ai.client.operation.duration"
+    """Of an operation that generates: see `INFERENCE`."""
+    other_duration_metric: str = "gen_ai.client.operation.duration"
+    """Of every other operation."""
     first_chunk_metric: str = "gen_ai.client.operation.time_to_first_chunk"
     per_chunk_metric: str = "gen_ai.client.operation.time_per_output_chunk"
     token_metrics: tuple[str, str] = ("gen_ai.client.token.usage", "gen_ai.client.token.usage")
-    """(input, output): one histogram told apart by `token_type`, or two."""
+    """Histograms of (input, output) tokens: one told apart by `token_type`, or two."""
+    failures_have_token_metrics: bool = True
+    """Whether a failed operation is in those histograms."""
+    token_counters: Mapping[str, str] = field(default_factory=dict)
+    """Counter by column of `streams`."""
 
     @property
     def request_parameters(self) -> Mapping[str, str]:
@@ -73,15 +90,22 @@ _REQUEST = {
     "presence_penalty": "gen_ai.request.presence_penalty",
     "stop_sequences": "gen_ai.request.stop_sequences",
 }
-CHOICE_COUNT = "gen_ai.request.choice.count"
-"""Told when it is not 1."""
+INFERENCE = frozenset(("chat", "generate_content", "text_completion"))
+"""Operations that generate, by the value of `gen_ai.operation.name`."""
+UNKNOWN_MODALITY = "unknown"
+"""Of tokens that the provider does not break down: the value that the conventions name."""
 
 PROFILES: Mapping[str, Names] = {
     "1.41": Names("1.41", "https://opentelemetry.io/schemas/1.41.0"),
     "genai-main": Names(
         "genai-main",
         None,
+        cache_write_tokens="gen_ai.usage.cache_write.input_tokens",
+        token_type=None,
+        token_modality="gen_ai.token.modality",  # noqa: S106
         reasoning_level="gen_ai.request.reasoning.level",
+        missing_finish_reason="error",
+        whole_top_k=True,
         duration_metric="gen_ai.client.inference.duration",
         first_chunk_metric="gen_ai.client.inference.time_to_first_chunk",
         per_chunk_metric="gen_ai.client.inference.time_per_output_chunk",
@@ -89,6 +113,13 @@ PROFILES: Mapping[str, Names] = {
             "gen_ai.client.inference.operation.input_tokens",
             "gen_ai.client.inference.operation.output_tokens",
         ),
+        failures_have_token_metrics=False,
+        token_counters={
+            "input_tokens": "gen_ai.client.inference.usage.input_tokens",
+            "output_tokens": "gen_ai.client.inference.usage.output_tokens",
+            "cached_input_tokens": "gen_ai.client.inference.usage.cache_read.input_tokens",
+            "reasoning_tokens": "gen_ai.client.inference.usage.reasoning.output_tokens",
+        },
     ),
 }
 

@@ -64,6 +64,9 @@ def unsound_frames(record: Frames, before_ns: int) -> str | None:
         return "bad_numbers"
     if not 0 <= record.uncaptured_bytes < MAX_NS:
         return "bad_numbers"
+    wire = record.wire_bytes
+    if wire is not None and not (len(wire) == len(record.frames) and _within(wire, 0) and sum(wire) < MAX_NS):
+        return "bad_numbers"
     for at_ns, _ in record.frames:
         if at_ns < before_ns:
             return "bad_times"

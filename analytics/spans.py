@@ -25,14 +25,17 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
-from analytics.dialects.shape import OUTPUT_KINDS
+from analytics.decode import StreamDecoder
+from analytics.dialects.shape import OUTPUT_KINDS, Usage
 from analytics.outcome import NOT_THE_UPSTREAM
-from analytics.semconv import CHOICE_COUNT, OWN, Names, openai_api_type
+from analytics.semconv import OWN, Names, openai_api_type
 from analytics.stream import FinishedStream
 from analytics.tally import EventColumns
 
 MAX_STALLS = 32
 MAX_TOOL_CALLS = 32
+MAX_CHOICES = 32
+MAX_WORD_CHARS = 200
 MIN_LINGER_NS = 1_000_000
 """Below this a connection that stays open after the terminal is just how it is closed."""
 SCOPE = "streamgauge"
@@ -137,10 +140,11 @@ class SpanBuilder:
         if not self._phases:
             return [operation]
         spans = [operation]
-        for number, (name, start_ns, stop_ns, more) in enumerate(self._phases_of(stream, row, end_ns)):
-            own = SpanContext(
-                context.trace_id, _phase_id(stream.stream_id, number, name), False, context.trace_flags
-            )
+        phases = self._phases_of(stream, row, end_ns)
+        for phase_id, (name, start_ns, stop_ns, more) in zip(
+            _phase_ids(stream.stream_id, len(phases)), phases, strict=True
+        ):
+            own = SpanContext(context.trace_id, phase_id, False, context.trace_flags)
             spans.append(
                 self._span(name, own, context, SpanKind.INTERNAL, (t0 + start_ns, t0 + stop_ns), more)
             )
@@ -208,13 +212,21 @@ class SpanBuilder:
                 found[attribute] = value / 1e9 if is_time else value
         decoder = stream.decoder
         if decoder is not None and not stream.lost:
-            reasons = decoder.finish_reasons
-            if reasons:
-                found[names.finish_reasons] = [reason[:200] for reason in reasons[:32]]
+            found[names.finish_reasons] = self._finish_reasons(decoder, row)
+            found[names.cache_write_tokens] = _cache_write_tokens(decoder.usage_reports)
         self._add_request(found, stream)
         if self._content and stream.capture_content and decoder is not None:
             found[names.output_messages] = _messages(decoder.choices)
         return {key: value for key, value in found.items() if value is not None}
+
+    def _finish_reasons(self, decoder: StreamDecoder, row: Row) -> list[str] | None:
+        """By choice; one that ended without is left out or has the profile's word for it."""
+        missing = self._names.missing_finish_reason
+        if missing is None or row.get("outcome") == "ok":
+            found = decoder.finish_reasons
+        else:
+            found = [c["finish_reason"] or missing for c in decoder.choices] or [missing]
+        return [reason[:MAX_WORD_CHARS] for reason in found[:MAX_CHOICES]] or None
 
     def _add_request(self, found: Attributes, stream: FinishedStream) -> None:
         request, names = stream.request, self._names
@@ -223,11 +235,14 @@ class SpanBuilder:
             if value is not None:
                 found[attribute] = value
         if request.n is not None and request.n != 1:
-            found[CHOICE_COUNT] = request.n
+            found[names.choice_count] = request.n
+        if names.whole_top_k and request.top_k is not None:
+            whole = request.top_k == int(request.top_k)
+            found[names.request_parameters["top_k"]] = int(request.top_k) if whole else None
         found[names.output_type] = request.output_type
         if names.reasoning_level is not None:
             found[names.reasoning_level] = request.reasoning_effort
-        if request.service_tier is not None and names.openai_api_type in found:
+        if request.service_tier not in (None, "auto") and found.get(names.openai_api_type):
             found[names.openai_service_tier] = request.service_tier
 
     # -- events of the operation's span ------------------------------------------------------------------------------
@@ -305,8 +320,8 @@ class SpanBuilder:
             for tool in decoder.tool_times[:MAX_TOOL_CALLS]:
                 if tool.began_ns is not None:
                     more = {
-                        self._names.tool_name: tool.name[:200] or None,
-                        self._names.tool_call_id: tool.id[:200] or None,
+                        self._names.tool_name: tool.name[:MAX_WORD_CHARS] or None,
+                        self._names.tool_call_id: tool.id[:MAX_WORD_CHARS] or None,
                     }
                     kept = {k: v for k, v in more.items() if v}
                     add(f"tool call {tool.name[:100]}".rstrip(), tool.began_ns, tool.last_ns, kept)
@@ -325,9 +340,13 @@ def _context(
     return context if context.is_valid else None
 
 
-def _phase_id(stream_id: str, number: int, name: str) -> int:
-    digest = hashlib.blake2b(f"{stream_id}/{number}/{name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") or 1
+def _phase_ids(stream_id: str, count: int) -> list[int]:
+    blocks = (
+        hashlib.blake2b(stream_id.encode(), digest_size=64, salt=number.to_bytes(16, "big")).digest()
+        for number in range(0, count, 8)
+    )
+    digest = b"".join(blocks)
+    return [int.from_bytes(digest[i : i + 8], "big") or 1 for i in range(0, 8 * count, 8)]
 
 
 def _end_ns(stream: FinishedStream, row: Row) -> int:
@@ -366,15 +385,35 @@ def _last(columns: EventColumns, kind: str) -> int | None:
 
 def _stalls(columns: EventColumns, median_ns: float, floor_ns: int, factor: float) -> list[tuple[int, int]]:
     """(when it began, length) of the gaps that `analytics.measure` counts as stalls."""
+    limit = max(floor_ns, factor * median_ns)
+    pairs = (pair for one in output_times(columns) for pair in itertools.pairwise(one))
+    return sorted((a, b - a) for a, b in pairs if b - a > limit)
+
+
+def output_times(columns: EventColumns) -> list[list[int]]:
+    """When the output events of each choice came, in order, ns."""
+    if not columns.more_choices and not any(columns.choice):  # nearly always
+        kinds_and_times = zip(columns.kind, columns.at_ns, strict=True)
+        return [[at_ns for kind, at_ns in kinds_and_times if kind in OUTPUT_KINDS]]
     times: dict[int, list[int]] = {}
     for kind, choice, at_ns in zip(columns.kind, columns.choice, columns.at_ns, strict=True):
         if kind in OUTPUT_KINDS:
             times.setdefault(choice or 0, []).append(at_ns)
     for i, choice in columns.more_choices:
         times.setdefault(choice, []).append(columns.at_ns[i])
-    limit = max(floor_ns, factor * median_ns)
-    pairs = (pair for one in times.values() for pair in itertools.pairwise(sorted(one)))
-    return sorted((a, b - a) for a, b in pairs if b - a > limit)
+    if columns.more_choices:
+        for one in times.values():
+            one.sort()
+    return list(times.values())
+
+
+def _cache_write_tokens(reports: Sequence[tuple[int, int | None, Usage]]) -> int | None:
+    """What the provider wrote to its cache, where it says so (Anthropic's usage): in the last report, else in the first."""
+    for _, _, usage in (reports[-1], reports[0]) if reports else ():
+        written = usage.raw.get("cache_creation_input_tokens") if isinstance(usage.raw, dict) else None
+        if isinstance(written, int) and not isinstance(written, bool) and written >= 0:
+            return written
+    return None
 
 
 def _messages(choices: Sequence[Mapping[str, Any]]) -> str:

@@ -65,6 +65,15 @@ class SSEDecoder:
         """Reads fed so far."""
         return self._read_seq
 
+    @property
+    def at_rest(self) -> bool:
+        """Between two events, with nothing carried over."""
+        return self._plain
+
+    def pass_over(self, reads: int) -> None:
+        """So many reads, whole events each, were read elsewhere. Only at rest."""
+        self._read_seq += reads
+
     def feed(self, data: bytes, at_ns: int) -> list[Event]:
         """The events that this read completes. `at_ns` is when the read returned."""
         read_seq = self._read_seq

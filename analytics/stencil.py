@@ -7,6 +7,10 @@ a `Delta` only where the answer follows from the event's own bytes, given that i
 
 The stencil is trusted after the reader has once agreed with it, and given up for a while where it does not pay: events that
 carry a running number or padding never fit.
+
+Many events are tried at once. Their bytes at the places of the pieces are cut out, and the events are made again around
+what was cut: if that gives the bytes that came, each of them fits. Then all pieces are decoded as one JSON string, with a
+mark between them. No piece can swallow a mark: after a backslash, or within a character, it is no JSON.
 """
 
 from __future__ import annotations
@@ -24,25 +28,32 @@ _encode = msgspec.json.encode
 
 MAX_LEARNED_IN_VAIN = 8
 PAUSE_EVENTS = 512
-LOOK_EVENTS = 8
+LOOK_EVENTS = 4
 """So many events are asked at a time while there is nothing to go by."""
+MIN_WINDOW, MAX_WINDOW = 8, 128
+"""Events tried at once: twice as many after all of them fitted, half as many after one did not."""
 MAX_STENCIL_BYTES = 16 * 1024
 _DONE = Reading(kind="terminal", done=True)
+_MARK = "\x7f"
 
 
 class Stencil:
     """Stands before one reader of one stream."""
 
     def __init__(self, reader: Reader) -> None:
+        self.name = ""
+        """The name of the events that it is for."""
+        self.trusted = False
+        """It answers without the reader what fits."""
+        self.window = MIN_WINDOW
+        """So many events are best tried at once."""
         self._read = reader.read
         self._read_many: Callable[[Sequence[Event]], list[Reading | Delta]] | None = getattr(
             reader, "read_many", None
         )
         self._prefix = self._suffix = b""
-        self._name = ""
         self._kind: Kind = "text"
         self._choice = 0
-        self._trusted = False
         self._vain = 0
         self._pause = 0
 
@@ -51,7 +62,13 @@ class Stencil:
         answers: list[Reading | Delta | Run] = []
         at = 0
         while at < len(events):
-            if not self._prefix:
+            if self.trusted:
+                run = self._fit_events(events, at)
+                if run is not None:
+                    answers.append(run)
+                    at += len(run.pieces)
+                    continue
+            elif not self._prefix:
                 some = events[at : at + (self._pause if self._pause > 0 else LOOK_EVENTS)]
                 told = self._ask(some)
                 answers += told
@@ -61,57 +78,56 @@ class Stencil:
                 elif type(told[-1]) is Delta:
                     self._learn(some[-1], told[-1])
                 continue
-            at = self._fit(events, at, answers)
+            answers.append(self._test(events[at]))
+            at += 1
         return answers
 
-    def _fit(self, events: Sequence[Event], at: int, answers: list[Reading | Delta | Run]) -> int:
-        """Answer events from `at` on while this stencil holds; the index of the next one to answer."""
-        prefix, suffix, name = self._prefix, self._suffix, self._name
-        kind, choice, trusted = self._kind, self._choice, self._trusted
-        start, cut = len(prefix) - 1, len(suffix) - 1
-        shortest = start + cut + 3
-        first = at
-        pieces: list[str] = []
-        fitted = pieces.append
-        for event in events[at:] if at else events:
-            data = event.data
-            size = len(data)
-            piece = ""
-            fits = (
-                data.startswith(prefix) and data.endswith(suffix) and event.name == name and size >= shortest
-            )
-            if fits:
-                try:
-                    piece = _decode_string(data[start : size - cut])
-                except FAULTS:
-                    fits = False
-                if piece and trusted:
-                    fitted(piece)
-                    continue
-            if pieces:
-                answers.append(Run(kind, pieces, choice))
-                at += len(pieces)
-                pieces = []
-                fitted = pieces.append
-            told = self._ask((event,))[0]
-            answers.append(told)
-            at += 1
-            if piece:
-                self._trusted = trusted = told == Delta(kind, piece, choice)
-                if not trusted:
-                    self._give_up()
-                    return at
-            elif type(told) is Delta and not fits:
-                if trusted and at - first > 1:
-                    self._vain = 0
-                self._learn(event, told)
-                return at
-        if pieces:
-            answers.append(Run(kind, pieces, choice))
-            at += len(pieces)
-        if trusted:
+    def fit_reads(self, reads: Sequence[bytes], lead: bytes, trail: bytes) -> Run | None:
+        """The run of the first reads that hold one fitting event each, between `lead` and `trail`; None: not even one.
+
+        Only for a trusted stencil. Best given `window` reads.
+        """
+        pieces = self._pieces(reads, lead + self._prefix, self._suffix + trail)
+        return Run(self._kind, pieces, self._choice) if pieces else None
+
+    def _fit_events(self, events: Sequence[Event], at: int) -> Run | None:
+        some = events[at : at + self.window]
+        same = next((n for n, event in enumerate(some) if event.name != self.name), len(some))
+        pieces = self._pieces([event.data for event in some[:same]], self._prefix, self._suffix)
+        return Run(self._kind, pieces, self._choice) if pieces else None
+
+    def _pieces(self, parts: Sequence[bytes], prefix: bytes, suffix: bytes) -> list[str]:
+        """What stands between prefix and suffix in the first so many of the parts, which all fit."""
+        start, end = len(prefix), -len(suffix)
+        cut = [part[start:end] for part in parts]
+        whole = prefix + (suffix + prefix).join(cut) + suffix == b"".join(parts)
+        if not whole:
+            cut = []
+            for part in parts:
+                if len(part) < start - end or part[:start] != prefix or part[end:] != suffix:
+                    break
+                cut.append(part[start:end])
+        pieces = _strings(cut)
+        if len(pieces) < len(parts):
+            self.window = max(MIN_WINDOW, self.window // 2)
+        elif len(pieces) == self.window:
+            self.window = min(MAX_WINDOW, self.window * 2)
+        if len(pieces) > 1:
             self._vain = 0
-        return at
+        return pieces
+
+    def _test(self, event: Event) -> Reading | Delta:
+        """Ask the reader, and hold the answer against the stencil, or take a new one from it."""
+        told = self._ask((event,))[0]
+        fits = not self.trusted and event.name == self.name
+        pieces = self._pieces((event.data,), self._prefix, self._suffix) if fits else []
+        if pieces:
+            self.trusted = told == Delta(self._kind, pieces[0], self._choice)
+            if not self.trusted:
+                self._give_up()
+        elif type(told) is Delta:
+            self._learn(event, told)
+        return told
 
     def _ask(self, events: Sequence[Event]) -> list[Reading | Delta]:
         if self._read_many is not None:
@@ -124,6 +140,7 @@ class Stencil:
 
     def _learn(self, event: Event, told: Delta) -> None:
         self._vain += 1
+        self.trusted = False
         if self._vain > MAX_LEARNED_IN_VAIN:
             self._give_up()
             return
@@ -132,15 +149,33 @@ class Stencil:
             return
         written = _encode(told.piece)
         at = data.find(written)
-        if told.tokens is not None or at < 0 or data.find(written, at + 1) >= 0:
+        if told.tokens is not None or told.usage is not None or at < 0 or data.find(written, at + 1) >= 0:
             self._prefix = b""
             return
         self._prefix, self._suffix = data[: at + 1], data[at + len(written) - 1 :]
-        self._name, self._kind, self._choice = event.name, told.kind, told.choice
-        self._trusted = False
+        self.name, self._kind, self._choice = event.name, told.kind, told.choice
+        self.window = MIN_WINDOW
 
     def _give_up(self) -> None:
         self._prefix = b""
-        self._trusted = False
+        self.trusted = False
         self._vain = 0
         self._pause = PAUSE_EVENTS
+
+
+def _strings(cut: Sequence[bytes]) -> list[str]:
+    """The first so many of these insides of JSON strings that are one, and not empty."""
+    if not cut:
+        return []
+    try:
+        pieces = _decode_string(b'"%b"' % b"\x7f".join(cut)).split(_MARK)
+    except FAULTS:
+        pieces = []
+    if len(pieces) != len(cut):  # one of them is none, or holds the mark
+        pieces = []
+        for inside in cut:
+            try:
+                pieces.append(_decode_string(b'"%b"' % inside))
+            except FAULTS:
+                break
+    return pieces[: pieces.index("")] if "" in pieces else pieces

@@ -1,8 +1,8 @@
 """Keep the tables in one DuckDB file, and move rows and log positions together.
 
 Rules
-1. A commit is one transaction: rows, positions, kept records, open streams, counters. It happened or it did not, also
-   under kill -9: so a stream is stored exactly once, whatever the log delivers again.
+1. A commit is one transaction: rows, their roll-ups, positions, kept records, open streams, counters. It happened or it did
+   not, also under kill -9: so a stream is stored and counted exactly once, whatever the log delivers again.
 2. A position row names its owner and a version. A commit moves it only where both are still what this process last
    wrote; otherwise somebody else has taken over, nothing is committed, and `Fenced` is raised.
 3. Nothing depends on an index or on the file being one: the statements would do on a lake.
@@ -27,6 +27,7 @@ import duckdb
 import polars as pl
 
 from analytics.guard import one_line
+from analytics.rollup import DEFAULT_STALL, rollups
 from analytics.schema import open_file, prepare
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 FILE = "streamgauge.duckdb"
 PUBLIC_TABLES = (
     "streams", "events", "open_streams", "usage_reports", "server_stats", "spans", "log_positions", "losses", "dead_letters",
+    "stream_minutes", "histogram_minutes", "stalls",
 )  # fmt: skip
 
 MEMORY_RETRIES = 6
@@ -112,6 +114,7 @@ class Store:
         Raises OSError with one line when another process has the file open, it is damaged, or made by a newer version.
         """
         self.path = path
+        self._stall = stall or DEFAULT_STALL
         self.owner = str(uuid.uuid4())
         self.on_memory: Callable[[], object] = lambda: None
         self._versions: dict[tuple[str, str], int] = {}
@@ -194,10 +197,11 @@ class Store:
         return dict(self._connection.execute("SELECT name, value::BIGINT FROM internal.totals").fetchall())
 
     def commit(self, commit: Commit) -> None:
-        """Do all of it, or nothing. Raises Fenced or StoreFailed."""
+        """Do all of it, and the roll-ups of its rows, or nothing. Raises Fenced or StoreFailed."""
+        tables = {**commit.tables, **rollups(commit.tables, self._stall)}
         for attempt in range(MEMORY_RETRIES + 1):
             try:
-                self._commit(commit)
+                self._commit(commit, tables)
                 return
             except duckdb.OutOfMemoryException as e:
                 self._roll_back()
@@ -224,14 +228,14 @@ class Store:
             "it goes on from its last commit when started again)"
         )
 
-    def _commit(self, commit: Commit) -> None:
+    def _commit(self, commit: Commit, tables: Mapping[str, pl.DataFrame]) -> None:
         run = self._connection.execute
         run("BEGIN TRANSACTION")
         versions = {
             (commit.log_id, partition): self._move(commit.log_id, partition, position)
             for partition, position in commit.positions.items()
         }
-        for table, rows in commit.tables.items():
+        for table, rows in tables.items():
             if not rows.is_empty():
                 self._append(table, rows)
         if commit.open_streams is not None:

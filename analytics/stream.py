@@ -14,7 +14,17 @@ from analytics.decode import StreamDecoder
 from analytics.dialects.shape import Exchange
 from analytics.outcome import LOST, NO_BODY, Transport, Verdict, facts_of, judge
 from analytics.request import NOTHING, RequestRead, header, read_request
-from ingest.records import AnyRecord, Closed, Lost, Opened, Request, ResponseHead
+from ingest.records import (
+    AnyRecord,
+    Closed,
+    CodingFault,
+    Frames,
+    Lost,
+    Opened,
+    Request,
+    ResponseHead,
+    captures,
+)
 
 MAX_HOLES = 64
 """A stream keeps no more holes than this apart; further ones widen the last."""
@@ -72,6 +82,9 @@ class OpenStream:
     decoder: StreamDecoder | None = None
     pending: list[tuple[int, bytes]] = field(default_factory=list)
     """Frames that are still to be decoded, none from behind a hole."""
+    pending_wire_bytes: int | None = None
+    """Size of those frames as received, where their content coding was undone before they came here."""
+    coding_fault: CodingFault | None = None
     broken: bool = False
     """It has a hole: nothing more is decoded."""
     holes: list[Hole] = field(default_factory=list)
@@ -102,10 +115,31 @@ class OpenStream:
         opened = self.opened
         if opened is not None:
             self.request = read_request(
-                record.body, truncated=record.truncated, path=opened.path, headers=dict(opened.headers)
+                record.body,
+                truncated=record.truncated,
+                path=opened.path,
+                headers={k: v for k, v in opened.headers if not (record.decoded and k == "content-encoding")},
             )
 
-    def begin_body(self, *, capture_content: bool) -> StreamDecoder:
+    def take_frames(self, record: Frames) -> None:
+        """Frames that are to be decoded."""
+        self.pending += record.frames
+        if record.wire_bytes is not None:
+            self.pending_wire_bytes = (self.pending_wire_bytes or 0) + sum(record.wire_bytes)
+            self.coding_fault = record.coding_fault
+
+    def decode(self, *, capture: Sequence[str]) -> None:
+        """Decode the frames that wait."""
+        frames, self.pending = self.pending, []
+        decoder = self.decoder or self.begin_body(capture=capture)
+        wire_bytes = self.pending_wire_bytes
+        decoder.feed(frames, wire_bytes)
+        if wire_bytes is not None:
+            self.pending_wire_bytes = 0
+        if self.coding_fault is not None:
+            decoder.coding_failed(self.coding_fault)
+
+    def begin_body(self, *, capture: Sequence[str]) -> StreamDecoder:
         """Make the decoder of the body, from all that is known before it."""
         opened, response = self.opened, self.response
         headers = response.headers if response is not None else []
@@ -118,12 +152,16 @@ class OpenStream:
             response_headers=dict(headers),
             host=opened.server_address if opened is not None else "",
         )
-        self.decoder = StreamDecoder(exchange, keep_text=self.captures(capture_content))
+        self.decoder = StreamDecoder(
+            exchange,
+            keep_text=self.captures(capture),
+            coding_undone=self.pending_wire_bytes is not None,
+        )
         return self.decoder
 
-    def captures(self, capture_content: bool) -> bool:
-        """Whether text may be kept: asked for here, and not forbidden by the client."""
-        return capture_content and (self.opened is None or self.opened.capture_content is not False)
+    def captures(self, capture: Sequence[str]) -> bool:
+        """Whether text may be kept: asked for this path here, and not forbidden by the client."""
+        return self.opened is not None and captures(self.opened, capture)
 
     def add_hole(self, hole: Hole) -> None:
         self.broken = True
@@ -153,13 +191,13 @@ class OpenStream:
                 return True
         return False
 
-    def finish(self, partition: str, closed: Closed | None, *, capture_content: bool) -> FinishedStream:
+    def finish(self, partition: str, closed: Closed | None, *, capture: Sequence[str]) -> FinishedStream:
         """It is over: by its `Closed`, or because nothing more will come (then it is lost)."""
         lost = self.broken or closed is None
-        capture = self.captures(capture_content)
+        captured = self.captures(capture)
         decoder = self.decoder
         if decoder is None and self.opened is not None:
-            decoder = self.begin_body(capture_content=capture_content)
+            decoder = self.begin_body(capture=capture)
         verdict = LOST
         if not lost and closed is not None:
             if decoder is not None:
@@ -167,7 +205,7 @@ class OpenStream:
             verdict = judge(
                 self._transport(closed),
                 facts_of(decoder) if decoder is not None and self.response is not None else NO_BODY,
-                capture_content=capture,
+                capture_content=captured,
             )
         return FinishedStream(
             stream_id=self.stream_id,
@@ -182,7 +220,7 @@ class OpenStream:
             holes=self.holes,
             lost_bytes=self._lost_bytes(closed),
             uncaptured_bytes=self.uncaptured_bytes,
-            capture_content=capture,
+            capture_content=captured,
         )
 
     def _transport(self, closed: Closed) -> Transport:

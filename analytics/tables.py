@@ -14,7 +14,8 @@ import polars as pl
 Columns = dict[str, pl.DataType]
 
 _TEXT, _INT, _INTEGER, _SMALL = pl.String(), pl.Int64(), pl.Int32(), pl.Int16()
-_DOUBLE, _FLAG, _INSTANT = pl.Float64(), pl.Boolean(), pl.Datetime("us", "UTC")
+_FLOAT, _DOUBLE = pl.Float32(), pl.Float64()
+_FLAG, _INSTANT = pl.Boolean(), pl.Datetime("us", "UTC")
 
 
 def _columns(*groups: tuple[pl.DataType, str]) -> Columns:
@@ -100,6 +101,40 @@ SPANS = _columns(
     (_INSTANT, "started_at"),
     (_INT, "start_ns duration_ns"),
     (_TEXT, "status status_message attributes events"),
+)
+
+
+STREAM_MINUTES = _columns(
+    (_INSTANT, "minute"),
+    (_TEXT, "gateway provider model dialect operation outcome error_phase error_type"),
+    (_SMALL, "http_status"),
+    (_FLAG, "settled"),
+    (_INT, "streams streams_with_output streams_with_output_tokens aborted_after_terminal"),
+    (_INT, "streams_with_stalls_known stalled_streams stalls stalled_ns output_ns icl_max_ns"),
+    (_INT, "input_tokens cached_input_tokens input_tokens_with_cache_known"),
+    (_INT, "output_tokens reasoning_tokens output_tokens_with_reasoning_known"),
+    (_INT, "events output_events text_chars reasoning_chars tool_calls malformed_events"),
+    (_INT, "request_bytes response_bytes delivered_bytes lost_bytes"),
+    (_INSTANT, "first_at last_at"),
+)
+
+HISTOGRAM_MINUTES = _columns(
+    (_INSTANT, "minute"),
+    (_TEXT, "gateway provider model metric"),
+    (_FLAG, "settled"),
+    (_INT, "n"),
+    (_FLOAT, "total p50 p95 p99"),
+    (pl.List(_SMALL), "buckets"),
+    (pl.List(_INTEGER), "counts"),
+)
+
+STALLS = _columns(
+    (_TEXT, "stream_id"),
+    (_INSTANT, "started_at"),
+    (_TEXT, "gateway provider model worker"),
+    (_INTEGER, "seq"),
+    (_SMALL, "choice"),
+    (_INT, "from_ns until_ns gap_ns"),
 )
 
 

@@ -20,7 +20,6 @@ from analytics.dialects.shape import (
     Delta,
     ErrorSeen,
     Fragment,
-    Kind,
     Reading,
     Run,
     ServerStat,
@@ -116,22 +115,38 @@ class Tally:
                 at += 1
             else:
                 first, at = at, at + len(answer.pieces)
-                self._add_pieces(
-                    answer.kind, answer.choice, answer.pieces, events[first].at_ns, events[at - 1].at_ns
-                )
+                self._add_pieces(answer, events[first].at_ns, events[at - 1].at_ns)
+
+    def add_run(
+        self, run: Run, name: str, at_ns: Sequence[int], sizes: Sequence[int], first_read_seq: int
+    ) -> None:
+        """Events of one name that came with one read each, from that read on: when, and of how many bytes."""
+        columns = self.events
+        if self.first_event_ns is None:
+            self.first_event_ns = at_ns[0]
+        count = len(at_ns)
+        columns.read_seq += range(first_read_seq, first_read_seq + count)
+        columns.at_ns += at_ns
+        columns.event_name += [name] * count
+        columns.bytes += sizes
+        self._add_pieces(run, at_ns[0], at_ns[-1])
 
     def _add_delta(self, delta: Delta, at_ns: int) -> None:
         piece, index = delta.piece, delta.choice
         size = len(piece)
         columns = self.events
-        columns.kind.append(delta.kind)
-        columns.choice.append(index)
-        columns.chars.append(size)
-        columns.tokens.append(delta.tokens)
-        columns.finish_reason.append(None)
         choice = self.choices.get(index) or self._choice(index)
         self.output_event_count += 1
         self.content_event_count += 1
+        tokens = delta.tokens
+        if delta.usage is not None:
+            difference = self._add_usage(delta.usage, len(columns.kind), at_ns, output=True)
+            tokens = difference if tokens is None else tokens
+        columns.kind.append(delta.kind)
+        columns.choice.append(index)
+        columns.chars.append(size)
+        columns.tokens.append(tokens)
+        columns.finish_reason.append(None)
         if delta.kind == "text":
             self.text_chars += size
             if self.keep_text:
@@ -146,10 +161,11 @@ class Tally:
             self.first_output_ns = at_ns
         self.last_output_ns = at_ns
 
-    def _add_pieces(self, kind: Kind, index: int, pieces: list[str], first_ns: int, last_ns: int) -> None:
+    def _add_pieces(self, run: Run, first_ns: int, last_ns: int) -> None:
         """Successive events of text or of reasoning."""
+        kind, index, pieces = run.kind, run.choice, run.pieces
         count = len(pieces)
-        sizes = [len(piece) for piece in pieces]
+        sizes = list(map(len, pieces))
         columns = self.events
         columns.kind += [kind] * count
         columns.choice += [index] * count
@@ -216,7 +232,7 @@ class Tally:
             self.provider = reading.provider
         seq = len(columns.kind)
         if reading.usage is not None:
-            difference = self._add_usage(reading.usage, seq, at_ns, output)
+            difference = self._add_usage(reading.usage, seq, at_ns, output=output)
             tokens = difference if tokens is None else tokens
         if reading.error is not None:
             if not output:
@@ -313,22 +329,11 @@ class Tally:
         if self.keep_text:
             tool.add(piece)
 
-    def _add_usage(self, usage: Usage, seq: int, at_ns: int | None, output: bool) -> int | None:
+    def _add_usage(self, usage: Usage, seq: int, at_ns: int | None, *, output: bool) -> int | None:
         """Keep the report. The tokens of this event, where the reports so far are continuous."""
         old = self.usage
         before = old.output_tokens if old is not None else None
-        merged = Usage(
-            usage.input_tokens if usage.input_tokens is not None or old is None else old.input_tokens,
-            usage.output_tokens if usage.output_tokens is not None or old is None else old.output_tokens,
-            usage.reasoning_tokens
-            if usage.reasoning_tokens is not None or old is None
-            else old.reasoning_tokens,
-            usage.cached_input_tokens
-            if usage.cached_input_tokens is not None or old is None
-            else old.cached_input_tokens,
-            usage.raw if usage.raw is not None or old is None else old.raw,
-        )
-        self.usage = merged
+        self.usage = usage if old is None else _overlaid(old, usage)
         if len(self.usage_reports) < MAX_REPORTS:
             self.usage_reports.append((seq, at_ns, usage))
         else:
@@ -355,3 +360,25 @@ class Tally:
     def first_choice(self) -> Choice:
         """Choice 0, else the first seen, else an empty one."""
         return self.choices.get(0) or next(iter(self.choices.values()), None) or Choice()
+
+
+def _overlaid(old: Usage, new: Usage) -> Usage:
+    """The new report, with the old one's numbers where it says nothing."""
+    given, made, reasoning, cached = (
+        new.input_tokens, new.output_tokens, new.reasoning_tokens, new.cached_input_tokens
+    )  # fmt: skip
+    if (
+        (given is not None or old.input_tokens is None)
+        and (made is not None or old.output_tokens is None)
+        and (reasoning is not None or old.reasoning_tokens is None)
+        and (cached is not None or old.cached_input_tokens is None)
+        and (new.raw is not None or old.raw is None)
+    ):
+        return new
+    return Usage(
+        old.input_tokens if given is None else given,
+        old.output_tokens if made is None else made,
+        old.reasoning_tokens if reasoning is None else reasoning,
+        old.cached_input_tokens if cached is None else cached,
+        old.raw if new.raw is None else new.raw,
+    )

@@ -19,15 +19,16 @@ import polars as pl
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
+from analytics import spans, telemetry_metrics
 from analytics.semconv import names_of
 from analytics.span_table import SpanTable
-from analytics.spans import COLUMNS, SpanBuilder
 from analytics.stream import FinishedStream
 from analytics.telemetry_events import ExceptionEvents
 from analytics.telemetry_export import ExportQueue, exporter_of, span_queue, wanted
-from analytics.telemetry_metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+_COLUMNS = tuple(dict.fromkeys((*spans.COLUMNS, *telemetry_metrics.COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class Telemetry:
         names = names_of(options.semconv)
         resource = resource_of(version)
         self._respect_sampling = options.respect_sampling
-        self._build = SpanBuilder(
+        self._build = spans.SpanBuilder(
             names,
             resource,
             version=version,
@@ -70,20 +71,22 @@ class Telemetry:
         self._make_spans = options.spans
         self._table = SpanTable()
         self._to_export: list[ReadableSpan] = []
-        self._finished: list[tuple[FinishedStream, Mapping[str, Any]]] = []
-        self._events: pl.DataFrame | None = None
+        self._finished: Sequence[FinishedStream] = ()
+        self._rows: list[Mapping[str, Any]] = []
         self.failures = 0
         """Streams whose spans could not be made."""
         self._spans: ExportQueue[Any] | None = None
         if options.export and options.spans and wanted("traces"):
             self._spans = span_queue(exporter_of("traces"))
         self._exceptions = (
-            ExceptionEvents(exporter_of("logs"), resource) if options.export and wanted("logs") else None
+            ExceptionEvents(exporter_of("logs"), resource, names)
+            if options.export and wanted("logs")
+            else None
         )
         exporter = exporter_of("metrics") if options.export and wanted("metrics") else None
-        self.metrics: Metrics | None = None
+        self.metrics: telemetry_metrics.Metrics | None = None
         if exporter is not None or options.metrics is not None:
-            self.metrics = Metrics(
+            self.metrics = telemetry_metrics.Metrics(
                 names,
                 resource,
                 version=version,
@@ -104,32 +107,31 @@ class Telemetry:
 
     def counters(self) -> dict[str, int]:
         """Counters of the export itself."""
-        spans = self._spans
+        queue, events = self._spans, self._exceptions
         return {
-            "spans_exported": spans.exported if spans else 0,
-            "spans_dropped": spans.dropped if spans else 0,
-            "spans_failed": spans.failed if spans else 0,
+            "spans_exported": queue.exported if queue else 0,
+            "spans_dropped": queue.dropped if queue else 0,
+            "spans_failed": queue.failed if queue else 0,
             "spans_not_made": self.failures,
+            "events_dropped": events.lost if events else 0,
         }
 
     def rows(
         self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
     ) -> Mapping[str, pl.DataFrame]:
         """The rows of `spans` of these streams."""
-        self._to_export, self._finished, self._events = [], [], None
+        self._forget()
         streams = tables.get("streams")
         if not finished or streams is None:
             return {}
-        known = [name for name in COLUMNS if name in streams.columns]
-        rows = streams.select(known).iter_rows(named=True)
-        self._finished = list(zip(finished, rows, strict=True))
-        self._events = tables.get("events")
+        known = [name for name in _COLUMNS if name in streams.columns]
+        self._finished, self._rows = finished, list(streams.select(known).iter_rows(named=True))
         if not self._make_spans:
             return {}
-        for stream, row in self._finished:
+        for stream, row in zip(finished, self._rows, strict=True):
             try:
-                spans = self._build(stream, row)
-                self._table.export(spans)
+                made = self._build(stream, row)
+                self._table.export(made)
             except Exception as e:
                 self.failures += 1
                 log.warning(
@@ -137,27 +139,30 @@ class Telemetry:
                     extra={"trace_id": row.get("trace_id"), "span_id": row.get("span_id")},
                 )  # fmt: skip
                 continue
-            if self._spans is not None and spans and self._is_exported(spans[0]):
-                self._to_export += spans
+            if self._spans is not None and made and self._is_exported(row):
+                self._to_export += made
         return {"spans": self._table.take()}
 
-    def _is_exported(self, span: ReadableSpan) -> bool:
-        return not self._respect_sampling or bool(span.context and span.context.trace_flags.sampled)
+    def _is_exported(self, row: Mapping[str, Any]) -> bool:
+        return not self._respect_sampling or bool((row.get("trace_flags") or 0) & 1)
 
     def committed(self) -> None:
         """Export and count what `rows` was told of."""
         if self._spans is not None and self._to_export:
             self._spans.offer(self._to_export)
         if self._exceptions is not None:
-            for _, row in self._finished:
-                if not self._respect_sampling or (row.get("trace_flags") or 0) & 1:
+            for row in self._rows:
+                if self._is_exported(row):
                     self._exceptions.tell(row)
         if self.metrics is not None and self._finished:
             try:
-                self.metrics.count([(s.started_wall_ns, row) for s, row in self._finished], self._events)
+                self.metrics.count(self._finished, self._rows)
             except Exception:
                 log.exception("streams are missing from the metrics")
-        self._to_export, self._finished, self._events = [], [], None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._to_export, self._finished, self._rows = [], (), []
 
     def close(self) -> None:
         """Send what waits, within seconds; then end the threads."""

@@ -14,15 +14,15 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from analytics.outcome import NOT_THE_UPSTREAM
-from analytics.semconv import EXCEPTION_EVENT
+from analytics.semconv import Names
 from analytics.telemetry_export import ExportQueue
 
 
 class ExceptionEvents:
     """Sends one event for each failure; bounded as the spans are."""
 
-    def __init__(self, exporter: LogRecordExporter, resource: Resource) -> None:
-        self._resource = resource
+    def __init__(self, exporter: LogRecordExporter, resource: Resource, names: Names) -> None:
+        self._resource, self._names = resource, names
         self._scope = InstrumentationScope("streamgauge")
 
         def send(batch: Sequence[ReadableLogRecord]) -> bool:
@@ -30,21 +30,23 @@ class ExceptionEvents:
 
         self._queue: ExportQueue[ReadableLogRecord] = ExportQueue(send, exporter.shutdown, name="otlp-events")
 
+    @property
+    def lost(self) -> int:
+        """Events that no receiver has."""
+        return self._queue.dropped + self._queue.failed
+
     def tell(self, row: Mapping[str, Any]) -> None:
         """The row of a finished stream; only a failure of the upstream is told."""
         if row["outcome"] == "ok" or row["outcome"] in NOT_THE_UPSTREAM or not row.get("trace_id"):
             return
-        attributes = {"exception.type": row.get("error_type") or row["outcome"]}
-        if row.get("error_message"):
-            attributes["exception.message"] = row["error_message"]
-        for name in ("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"):
-            value = row.get(
-                {"operation": "operation", "provider": "provider", "request": "request_model"}[
-                    name.split(".")[1]
-                ]
-            )
-            if value:
-                attributes[name] = value
+        names = self._names
+        attributes = {
+            "exception.type": row.get("error_type") or row["outcome"],
+            "exception.message": row.get("error_message"),
+            names.operation: row.get("operation"),
+            names.provider: row.get("provider"),
+            names.request_model: row.get("request_model"),
+        }
         context = set_span_in_context(
             NonRecordingSpan(
                 SpanContext(
@@ -60,8 +62,8 @@ class ExceptionEvents:
             context=context,
             severity_number=SeverityNumber.WARN,
             severity_text="WARN",
-            attributes=attributes,
-            event_name=EXCEPTION_EVENT,
+            attributes={name: value for name, value in attributes.items() if value},
+            event_name=names.exception_event,
         )
         self._queue.offer([ReadableLogRecord(record, self._resource, self._scope)])
 

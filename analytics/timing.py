@@ -1,4 +1,4 @@
-"""Times between output events, for many streams at once: gaps, quantiles, stalls, burstiness. Pure polars.
+"""Times between the output events of one stream: gaps, quantiles, stalls, burstiness. No I/O, no clock.
 
 Definitions (docs/metrics.md), each over the output events a1…aM of a stream:
 
@@ -8,172 +8,134 @@ Definitions (docs/metrics.md), each over the output events a1…aM of a stream:
 - Burstiness is the share of output bytes that came in the largest read, or in reads at most 1 ms after or before another one
   with output. Output bytes are the data bytes of output events, by the read that completed them.
 
-A small batch goes to `analytics.timing_plain`, which computes the same.
+Plain Python, whose built-in sort and maps take less over a stream's lists than one query of polars takes to begin, and no
+more per event than its grouping does over a large batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import polars as pl
+from itertools import compress
+from operator import sub
+from typing import NamedTuple
 
 from analytics.dialects.shape import OUTPUT_KINDS
-from analytics.events import EventFrame
-from analytics.stream import FinishedStream
-from analytics.timing_plain import BURST_NS, NOTHING, Timing, timing_of
+from analytics.tally import EventColumns
 
-FEW_EVENTS = 5_000
-"""Up to so many events plain Python is quicker than the set-up of polars' queries (about 10 ms)."""
+BURST_NS = 1_000_000
+"""Reads no further apart than this came as one."""
 
 
-def timings(
-    events: EventFrame, finished: Sequence[FinishedStream], *, stall_floor_ns: int, stall_factor: float
-) -> list[Timing]:
-    """The timing of each stream of a batch."""
-    if len(events.rows) <= FEW_EVENTS:
-        return [
-            timing_of(s.decoder.events, stall_floor_ns=stall_floor_ns, stall_factor=stall_factor)
-            if s.decoder is not None
-            else NOTHING
-            for s in finished
-        ]
-    return timings_of_many(events, len(finished), stall_floor_ns=stall_floor_ns, stall_factor=stall_factor)
+class Timing(NamedTuple):
+    """The timings of one stream; None = unknown or undefined."""
+
+    ttst_ns: int | None = None
+    span_ns: int | None = None
+    """aM - a1; None with several choices or M < 2."""
+    last_output_seq: int | None = None
+    icl_p50_ns: float | None = None
+    icl_p95_ns: float | None = None
+    icl_p99_ns: float | None = None
+    icl_max_ns: int | None = None
+    stall_count: int | None = None
+    """0 when there was output but no gap; None without output."""
+    stalled_ns: int | None = None
+    burstiness: float | None = None
+    listed_tokens: int | None = None
+    """Sum of the tokens that the events list; None unless every output event does."""
 
 
-def timings_of_many(
-    events: EventFrame, streams: int, *, stall_floor_ns: int, stall_factor: float
-) -> list[Timing]:
-    """The timings of a batch of `streams` streams, by polars."""
-    every = events.rows.select(
-        events.stream.alias("stream"),
-        pl.int_range(pl.len(), dtype=pl.UInt32).alias("row"),
-        "seq", "read_seq", "at_ns", "bytes", "tokens",
-        pl.col("choice").cast(pl.Int64).fill_null(0),
-        pl.col("kind").is_in(OUTPUT_KINDS).alias("output"),
-    )  # fmt: skip
-    outputs = every.filter("output")
-    if outputs.is_empty():
-        return [NOTHING] * streams
-    gaps, by_choice = _gaps(outputs, events.extra)
-    found = pl.DataFrame({"stream": range(streams)}, schema={"stream": pl.UInt32})
-    for part in (
-        _totals(every, outputs),
-        by_choice,
-        _quantiles(gaps, stall_floor_ns, stall_factor),
-        _burstiness(outputs),
-    ):
-        found = found.join(part, on="stream", how="left", maintain_order="left")
-    no_gap = pl.col("stall_count").is_null() & pl.col("last_output_seq").is_not_null()
-    rows = found.with_columns(
-        pl.when(no_gap).then(0).otherwise("stall_count").alias("stall_count"),
-        pl.when(no_gap).then(0).otherwise("stalled_ns").alias("stalled_ns"),
-    ).select(Timing._fields)
-    return [Timing(*row) for row in rows.iter_rows()]
+NOTHING = Timing()
 
 
-def _totals(every: pl.DataFrame, outputs: pl.DataFrame) -> pl.DataFrame:
-    listed = every.group_by("stream").agg(pl.col("tokens").cast(pl.Int64).sum().alias("listed"))
+def timing_of(events: EventColumns, *, stall_floor_ns: int, stall_factor: float) -> Timing:
+    """The timings of one stream's events."""
+    made = list(map(OUTPUT_KINDS.__contains__, events.kind))
+    if True not in made:
+        return NOTHING
+    times = list(compress(events.at_ns, made))
+    choices = [times] if _is_one_choice(events, made) else _by_choice(events, made)
+    gaps: list[int] = []
+    for own in choices:
+        gaps += map(sub, own[1:], own)
+    gaps.sort()
+    first = min(choices, key=lambda own: own[0])  # of equal ones the lowest index: they are in that order
+    only = choices[0] if len(choices) == 1 else []
+    median = quantile(gaps, 0.5)
+    stalls: list[int] = []
+    if median is not None and gaps[-1] > (limit_ns := max(stall_floor_ns, stall_factor * median)):
+        stalls = [gap for gap in gaps if gap > limit_ns]
+    listed = None not in compress(events.tokens, made)
+    return Timing(
+        ttst_ns=first[1] - first[0] if len(first) > 1 else None,
+        span_ns=only[-1] - only[0] if len(only) > 1 else None,
+        last_output_seq=len(made) - 1 - made[::-1].index(True),
+        icl_p50_ns=median,
+        icl_p95_ns=quantile(gaps, 0.95),
+        icl_p99_ns=quantile(gaps, 0.99),
+        icl_max_ns=gaps[-1] if gaps else None,
+        stall_count=len(stalls),
+        stalled_ns=sum(stalls),
+        burstiness=_burstiness(
+            events, made, times, apart=bool(only) and len(only) > 1 and gaps[0] > BURST_NS
+        ),
+        listed_tokens=sum(t for t in events.tokens if t is not None) if listed else None,
+    )
+
+
+def quantile(ordered: Sequence[int], q: float) -> float | None:
+    """Linear between the two nearest values, as `quantile_cont`; None of nothing."""
+    if not ordered:
+        return None
+    place = q * (len(ordered) - 1)
+    below = int(place)
+    if below + 1 >= len(ordered):
+        return float(ordered[-1])
+    return ordered[below] + (ordered[below + 1] - ordered[below]) * (place - below)
+
+
+def _is_one_choice(events: EventColumns, made: Sequence[bool]) -> bool:
     return (
-        outputs.group_by("stream")
-        .agg(pl.col("seq").last().alias("last_output_seq"), pl.col("tokens").null_count().alias("unlisted"))
-        .join(listed, on="stream")
-        .select(
-            "stream",
-            "last_output_seq",
-            pl.when(pl.col("unlisted") == 0).then("listed").alias("listed_tokens"),
-        )
+        not events.more_choices and len({choice or 0 for choice in set(compress(events.choice, made))}) == 1
     )
 
 
-def _gaps(outputs: pl.DataFrame, extra: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """(stream, gap) of each two consecutive outputs of one choice; and by stream what its choices amount to."""
-    outputs = outputs.select("stream", "row", "choice", "at_ns")
-    if not extra.is_empty():
-        more = extra.join(outputs.drop("choice"), on="row").select("stream", "row", "choice", "at_ns")
-        outputs = pl.concat([outputs, more])
-    several = (outputs["choice"] != 0).any()
-    if several:
-        outputs = outputs.sort("stream", "choice", "row", maintain_order=True)
-    same = pl.col("stream") == pl.col("stream").shift(1)
-    if several:
-        same &= pl.col("choice") == pl.col("choice").shift(1)
-    outputs = outputs.with_columns(
-        pl.when(same).then(pl.col("at_ns") - pl.col("at_ns").shift(1)).alias("gap")
-    )
-    gaps = outputs.filter(pl.col("gap").is_not_null()).select("stream", "gap")
-    choices = (
-        outputs.group_by("stream", "choice")
-        .agg(
-            pl.col("at_ns").first().alias("first"),
-            pl.col("at_ns").last().alias("last"),
-            pl.col("gap").drop_nulls().first().alias("ttst_ns"),
-            pl.len().alias("m"),
-        )
-        .sort("stream", "first", "choice")
-    )
-    one = (pl.len() == 1) & (pl.col("m").first() >= 2)
-    by_stream = choices.group_by("stream").agg(
-        pl.col("ttst_ns").first(),
-        pl.when(one).then(pl.col("last").first() - pl.col("first").first()).alias("span_ns"),
-    )
-    return gaps, by_stream
+def _by_choice(events: EventColumns, made: Sequence[bool]) -> list[list[int]]:
+    """Times of the output events of each choice, by the choice's index."""
+    at_ns = events.at_ns
+    pairs = [(choice or 0, i) for i, choice in compress(enumerate(events.choice), made)]
+    pairs += [(choice, i) for i, choice in events.more_choices]
+    pairs.sort()
+    found: dict[int, list[int]] = {}
+    for choice, i in pairs:
+        found.setdefault(choice, []).append(at_ns[i])
+    return list(found.values())
 
 
-def _quantiles(gaps: pl.DataFrame, stall_floor_ns: int, stall_factor: float) -> pl.DataFrame:
-    gap = pl.col("gap")
-    found = gaps.group_by("stream").agg(
-        gap.quantile(0.5, "linear").alias("icl_p50_ns"),
-        gap.quantile(0.95, "linear").alias("icl_p95_ns"),
-        gap.quantile(0.99, "linear").alias("icl_p99_ns"),
-        gap.max().alias("icl_max_ns"),
-    )
-    limit = pl.max_horizontal(pl.lit(float(stall_floor_ns)), pl.col("icl_p50_ns") * stall_factor)
-    candidates = gaps.filter(gap > stall_floor_ns)
-    stalls = (
-        candidates.join(found.select("stream", limit.alias("limit")), on="stream")
-        .filter(gap > pl.col("limit"))
-        .group_by("stream")
-        .agg(pl.len().cast(pl.Int64).alias("stall_count"), gap.sum().alias("stalled_ns"))
-    )
-    return found.join(stalls, on="stream", how="left").with_columns(
-        pl.col("stall_count").fill_null(0), pl.col("stalled_ns").fill_null(0)
-    )
-
-
-def _burstiness(outputs: pl.DataFrame) -> pl.DataFrame:
-    new_read = (pl.col("stream") != pl.col("stream").shift(1)) | (
-        pl.col("read_seq") != pl.col("read_seq").shift(1)
-    )
-    reads = (
-        outputs.select("stream", "at_ns", "bytes", new_read.fill_null(value=True).cum_sum().alias("read"))
-        .group_by("read", maintain_order=True)
-        .agg(
-            pl.col("stream").first(),
-            pl.col("at_ns").first(),
-            pl.col("bytes").cast(pl.Int64).sum(),
-            pl.len().alias("m"),
-        )
-    )
-    close = (pl.col("stream") == pl.col("stream").shift(1)) & (
-        pl.col("at_ns") - pl.col("at_ns").shift(1) <= BURST_NS
-    )
-    reads = reads.with_columns(close.fill_null(value=False).alias("close"))
-    reads = reads.with_columns((pl.col("close") | pl.col("close").shift(-1, fill_value=False)).alias("near"))
-    size = pl.col("bytes")
-    return (
-        reads.group_by("stream")
-        .agg(
-            size.sum().alias("total"),
-            size.filter("near").sum().alias("in_bursts"),
-            size.max().alias("largest"),
-            pl.col("near").get(size.arg_max()).alias("largest_near"),
-            pl.col("m").sum().alias("m"),
-        )
-        .filter((pl.col("m") >= 2) & (pl.col("total") > 0))
-        .select(
-            "stream",
-            (
-                (pl.col("in_bursts") + pl.when("largest_near").then(0).otherwise("largest")) / pl.col("total")
-            ).alias("burstiness"),
-        )
-    )
+def _burstiness(
+    events: EventColumns, made: Sequence[bool], times: Sequence[int], *, apart: bool
+) -> float | None:
+    """`apart`: no two output events are within a burst of each other, so each came with a read of its own."""
+    if len(times) < 2:
+        return None
+    sizes = list(compress(events.bytes, made))
+    if apart:
+        total = sum(sizes)
+        return max(sizes) / total if total else None
+    read_times: list[int] = []
+    read_sizes: list[int] = []
+    last_read = -1
+    for read, at_ns, size in zip(compress(events.read_seq, made), times, sizes, strict=True):
+        if read == last_read:
+            read_sizes[-1] += size
+        else:
+            last_read = read
+            read_times.append(at_ns)
+            read_sizes.append(size)
+    near = [False] * len(read_times)
+    for i in range(1, len(read_times)):
+        if read_times[i] - read_times[i - 1] <= BURST_NS:
+            near[i] = near[i - 1] = True
+    near[read_sizes.index(max(read_sizes))] = True
+    total = sum(read_sizes)
+    return sum(compress(read_sizes, near)) / total if total else None

@@ -1,72 +1,129 @@
--- The public views, made anew whenever the tables are opened. Quantiles are quantile_cont over requests; `icl` ones are
--- taken over the requests' own quantiles. `model` is what answered, else what was asked for. Minutes are of `started_at`.
+-- The public views, made anew whenever the tables are opened. Those by the minute read the roll-ups: their quantiles are within 1 % of
+-- `quantile_cont` over the same streams, those of `icl` are over all gaps pooled. `model` is what was asked for, else what
+-- answered. Minutes are of `started_at`.
+
+CREATE OR REPLACE VIEW histogram_buckets AS
+SELECT
+    minute, gateway, provider, model, metric, bucket,
+    CASE WHEN bucket > -32768 THEN pow(10, bucket / 120) ELSE 0 END AS low,
+    CASE WHEN bucket > -32768 THEN pow(10, (bucket + 1) / 120) ELSE 0 END AS high,
+    CASE WHEN bucket > -32768 THEN pow(10, (bucket + 0.5) / 120) ELSE 0 END AS value,
+    n
+FROM (
+    SELECT minute, gateway, provider, model, metric, unnest(buckets) AS bucket, unnest(counts) AS n FROM histogram_minutes
+);
+
+-- The minutes that are not settled, as they will be: all histograms of one key added up. A quantile lies between the two values
+-- of the ranks next to it, as in `quantile_cont`.
+CREATE OR REPLACE VIEW internal.unsettled_histograms AS
+WITH parts AS (
+    SELECT minute, gateway, provider, model, metric, total,
+        unnest(buckets) AS bucket, unnest(counts) AS n, generate_subscripts(buckets, 1) AS place
+    FROM histogram_minutes WHERE minute IN (SELECT minute FROM histogram_minutes WHERE NOT settled)
+), added AS (
+    SELECT minute, gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n, sum(CASE WHEN place = 1 THEN total END) AS total
+    FROM parts GROUP BY ALL
+), ranked AS (
+    SELECT *, sum(n) OVER (alike ORDER BY bucket) AS upto, sum(n) OVER alike AS many,
+        CASE WHEN bucket > -32768 THEN pow(10, (bucket + 0.5) / 120) ELSE 0 END AS value
+    FROM added WINDOW alike AS (PARTITION BY minute, gateway, provider, model, metric)
+)
+SELECT
+    minute, gateway, provider, model, metric, n::BIGINT AS n, total,
+    low50 + (high50 - low50) * (0.50::DOUBLE * (n - 1) % 1) AS p50,
+    low95 + (high95 - low95) * (0.95::DOUBLE * (n - 1) % 1) AS p95,
+    low99 + (high99 - low99) * (0.99::DOUBLE * (n - 1) % 1) AS p99,
+    buckets, counts
+FROM (
+    SELECT
+        minute, gateway, provider, model, metric, max(many) AS n, sum(total)::FLOAT AS total,
+        min(value) FILTER (upto > floor(0.50::DOUBLE * (many - 1))) AS low50,
+        min(value) FILTER (upto > ceil(0.50::DOUBLE * (many - 1))) AS high50,
+        min(value) FILTER (upto > floor(0.95::DOUBLE * (many - 1))) AS low95,
+        min(value) FILTER (upto > ceil(0.95::DOUBLE * (many - 1))) AS high95,
+        min(value) FILTER (upto > floor(0.99::DOUBLE * (many - 1))) AS low99,
+        min(value) FILTER (upto > ceil(0.99::DOUBLE * (many - 1))) AS high99,
+        list(bucket ORDER BY bucket) AS buckets, list(ranked.n::INTEGER ORDER BY bucket) AS counts
+    FROM ranked GROUP BY minute, gateway, provider, model, metric
+);
+
+-- Every histogram of every minute, one row a key, its quantiles at hand.
+CREATE OR REPLACE VIEW internal.histograms AS
+SELECT minute, gateway, provider, model, metric, p50, p95, p99
+FROM histogram_minutes WHERE settled AND minute NOT IN (SELECT minute FROM histogram_minutes WHERE NOT settled)
+UNION ALL
+SELECT minute, gateway, provider, model, metric, p50, p95, p99 FROM internal.unsettled_histograms;
 
 CREATE OR REPLACE VIEW latency_by_minute AS
+WITH parts AS (
+    SELECT minute, gateway, provider, model, streams, streams_with_output, icl_max_ns,
+        NULL AS metric, NULL AS p50, NULL AS p95, NULL AS p99
+    FROM stream_minutes
+    UNION ALL
+    SELECT minute, gateway, provider, model, NULL, NULL, NULL, metric, p50, p95, p99 FROM internal.histograms
+    WHERE metric IN ('ttfb_ns', 'ttft_ns', 'ttfo_ns', 'itl_ns', 'icl_ns', 'end_ns', 'tps_user', 'tps_e2e')
+)
 SELECT
-    date_trunc('minute', started_at) AS minute,
-    gateway, provider, coalesce(request_model, response_model) AS model,
-    count(*) AS streams,
-    count(ttft_ns) AS streams_with_output,
-    quantile_cont(ttfb_ns, 0.5) AS ttfb_p50_ns,
-    quantile_cont(ttft_ns, 0.5) AS ttft_p50_ns,
-    quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns,
-    quantile_cont(ttft_ns, 0.99) AS ttft_p99_ns,
-    quantile_cont(ttfo_ns, 0.5) AS ttfo_p50_ns,
-    quantile_cont(itl_ns, 0.5) AS itl_p50_ns,
-    quantile_cont(itl_ns, 0.95) AS itl_p95_ns,
-    quantile_cont(itl_ns, 0.99) AS itl_p99_ns,
-    quantile_cont(icl_p50_ns, 0.5) AS icl_p50_ns,
-    quantile_cont(icl_p95_ns, 0.95) AS icl_p95_ns,
+    minute, gateway, provider, model,
+    sum(streams)::BIGINT AS streams,
+    sum(streams_with_output)::BIGINT AS streams_with_output,
+    max(p50) FILTER (metric = 'ttfb_ns') AS ttfb_p50_ns,
+    max(p50) FILTER (metric = 'ttft_ns') AS ttft_p50_ns,
+    max(p95) FILTER (metric = 'ttft_ns') AS ttft_p95_ns,
+    max(p99) FILTER (metric = 'ttft_ns') AS ttft_p99_ns,
+    max(p50) FILTER (metric = 'ttfo_ns') AS ttfo_p50_ns,
+    max(p50) FILTER (metric = 'itl_ns') AS itl_p50_ns,
+    max(p95) FILTER (metric = 'itl_ns') AS itl_p95_ns,
+    max(p99) FILTER (metric = 'itl_ns') AS itl_p99_ns,
+    max(p50) FILTER (metric = 'icl_ns') AS icl_p50_ns,
+    max(p95) FILTER (metric = 'icl_ns') AS icl_p95_ns,
+    max(p99) FILTER (metric = 'icl_ns') AS icl_p99_ns,
     max(icl_max_ns) AS icl_max_ns,
-    quantile_cont(end_ns, 0.5) AS end_p50_ns,
-    quantile_cont(end_ns, 0.95) AS end_p95_ns,
-    quantile_cont(tps_user, 0.5) AS tps_user_p50,
-    quantile_cont(tps_e2e, 0.5) AS tps_e2e_p50
-FROM streams AS stream
-GROUP BY ALL;
+    max(p50) FILTER (metric = 'end_ns') AS end_p50_ns,
+    max(p95) FILTER (metric = 'end_ns') AS end_p95_ns,
+    max(p50) FILTER (metric = 'tps_user') AS tps_user_p50,
+    max(p50) FILTER (metric = 'tps_e2e') AS tps_e2e_p50
+FROM parts GROUP BY minute, gateway, provider, model;
 
 CREATE OR REPLACE VIEW errors_by_minute AS
 SELECT
-    date_trunc('minute', started_at) AS minute,
-    gateway, provider, coalesce(request_model, response_model) AS model,
-    count(*) AS streams,
-    count(*) FILTER (outcome = 'ok') AS ok,
-    count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors,
-    count(*) FILTER (outcome = 'http_error') AS http_error,
-    count(*) FILTER (outcome = 'connect_error') AS connect_error,
-    count(*) FILTER (outcome = 'inband_error') AS inband_error,
-    count(*) FILTER (outcome = 'truncated') AS truncated,
-    count(*) FILTER (outcome = 'upstream_reset') AS upstream_reset,
-    count(*) FILTER (outcome = 'idle_timeout') AS idle_timeout,
-    count(*) FILTER (outcome = 'malformed') AS malformed,
-    count(*) FILTER (outcome = 'client_abort') AS client_abort,
-    count(*) FILTER (outcome = 'tap_lost') AS tap_lost,
-    errors / nullif(streams - client_abort - tap_lost, 0) AS error_rate,
-    count(*) FILTER (http_status = 429) AS rate_limited,
-    count(*) FILTER (error_phase = 'pre_headers') AS errors_pre_headers,
-    count(*) FILTER (error_phase = 'pre_first_output') AS errors_pre_first_output,
-    count(*) FILTER (error_phase = 'mid_stream') AS errors_mid_stream
-FROM streams AS stream
-GROUP BY ALL;
+    minute, gateway, provider, model,
+    sum(stream_minutes.streams)::BIGINT AS streams,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'ok'), 0)::BIGINT AS ok,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')), 0)::BIGINT AS errors,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'http_error'), 0)::BIGINT AS http_error,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'connect_error'), 0)::BIGINT AS connect_error,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'inband_error'), 0)::BIGINT AS inband_error,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'truncated'), 0)::BIGINT AS truncated,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'upstream_reset'), 0)::BIGINT AS upstream_reset,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'idle_timeout'), 0)::BIGINT AS idle_timeout,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'malformed'), 0)::BIGINT AS malformed,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'client_abort'), 0)::BIGINT AS client_abort,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'tap_lost'), 0)::BIGINT AS tap_lost,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')), 0)
+        / sum(stream_minutes.streams) FILTER (outcome NOT IN ('client_abort', 'tap_lost')) AS error_rate,
+    coalesce(sum(stream_minutes.streams) FILTER (http_status = 429), 0)::BIGINT AS rate_limited,
+    coalesce(sum(stream_minutes.streams) FILTER (error_phase = 'pre_headers'), 0)::BIGINT AS errors_pre_headers,
+    coalesce(sum(stream_minutes.streams) FILTER (error_phase = 'pre_first_output'), 0)::BIGINT AS errors_pre_first_output,
+    coalesce(sum(stream_minutes.streams) FILTER (error_phase = 'mid_stream'), 0)::BIGINT AS errors_mid_stream
+FROM stream_minutes GROUP BY minute, gateway, provider, model;
 
 CREATE OR REPLACE VIEW throughput_by_minute AS
 SELECT
-    date_trunc('minute', started_at) AS minute,
-    gateway, provider, coalesce(request_model, response_model) AS model,
-    count(*) AS streams,
-    count(*) / 60.0 AS streams_per_s,
-    sum(input_tokens)::BIGINT AS input_tokens,
-    sum(output_tokens)::BIGINT AS output_tokens,
-    sum(reasoning_tokens)::BIGINT AS reasoning_tokens,
-    sum(cached_input_tokens)::BIGINT AS cached_input_tokens,
-    sum(output_tokens) / 60.0 AS output_tokens_per_s,
-    count(output_tokens) AS streams_with_output_tokens,
-    sum(event_count)::BIGINT AS events,
-    sum(output_event_count)::BIGINT AS output_events,
-    sum(response_bytes)::BIGINT AS response_bytes,
-    sum(delivered_bytes)::BIGINT AS delivered_bytes
-FROM streams AS stream
-GROUP BY ALL;
+    minute, gateway, provider, model,
+    sum(parts.streams)::BIGINT AS streams,
+    sum(parts.streams) / 60.0 AS streams_per_s,
+    sum(parts.input_tokens)::BIGINT AS input_tokens,
+    sum(parts.output_tokens)::BIGINT AS output_tokens,
+    sum(parts.reasoning_tokens)::BIGINT AS reasoning_tokens,
+    sum(parts.cached_input_tokens)::BIGINT AS cached_input_tokens,
+    sum(parts.output_tokens) / 60.0 AS output_tokens_per_s,
+    sum(parts.streams_with_output_tokens)::BIGINT AS streams_with_output_tokens,
+    sum(parts.events)::BIGINT AS events,
+    sum(parts.output_events)::BIGINT AS output_events,
+    sum(parts.response_bytes)::BIGINT AS response_bytes,
+    sum(parts.delivered_bytes)::BIGINT AS delivered_bytes
+FROM stream_minutes AS parts GROUP BY minute, gateway, provider, model;
 
 CREATE OR REPLACE VIEW slow_streams AS
 WITH recent AS (
@@ -89,51 +146,64 @@ FROM recent
 JOIN usual ON recent.gateway IS NOT DISTINCT FROM usual.gateway AND recent.model IS NOT DISTINCT FROM usual.model
 WHERE recent.ttft_ns > usual.ttft_limit_ns OR recent.itl_ns > usual.itl_limit_ns;
 
-CREATE OR REPLACE VIEW stalls AS
-WITH stalled AS (
-    SELECT stream_id, started_at, gateway, provider, coalesce(request_model, response_model) AS model, worker, icl_p50_ns
-    FROM streams WHERE stall_count > 0
-), gaps AS (
-    SELECT events.stream_id, seq, choice, at_ns,
-        lag(at_ns) OVER (PARTITION BY events.stream_id, choice ORDER BY seq) AS before_ns
-    FROM events SEMI JOIN stalled ON events.stream_id = stalled.stream_id
-    WHERE kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio')
-), limits AS (
+CREATE OR REPLACE VIEW gateway_comparison AS
+WITH added AS (
+    SELECT gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n
+    FROM histogram_buckets
+    WHERE minute > now() - INTERVAL 24 HOUR AND metric IN ('ttft_ns', 'itl_ns', 'end_ns', 'tps_user', 'burstiness')
+    GROUP BY ALL
+), ranked AS (
+    SELECT gateway, provider, model, metric, CASE WHEN bucket > -32768 THEN pow(10, (bucket + 0.5) / 120) ELSE 0 END AS value,
+        sum(n) OVER (alike ORDER BY bucket) AS upto, sum(n) OVER alike AS many
+    FROM added WINDOW alike AS (PARTITION BY gateway, provider, model, metric)
+), quantiles AS (
     SELECT
-        coalesce(max(value::DOUBLE) FILTER (key = 'stall_floor_ns'), 500e6) AS floor_ns,
-        coalesce(max(value::DOUBLE) FILTER (key = 'stall_factor'), 5) AS factor
-    FROM internal.meta
+        gateway, provider, model, metric,
+        low50 + (high50 - low50) * (0.50::DOUBLE * (n - 1) % 1) AS p50,
+        low95 + (high95 - low95) * (0.95::DOUBLE * (n - 1) % 1) AS p95,
+        low99 + (high99 - low99) * (0.99::DOUBLE * (n - 1) % 1) AS p99
+    FROM (
+        SELECT
+            gateway, provider, model, metric, max(many) AS n,
+            min(value) FILTER (upto > floor(0.50::DOUBLE * (many - 1))) AS low50,
+            min(value) FILTER (upto > ceil(0.50::DOUBLE * (many - 1))) AS high50,
+            min(value) FILTER (upto > floor(0.95::DOUBLE * (many - 1))) AS low95,
+            min(value) FILTER (upto > ceil(0.95::DOUBLE * (many - 1))) AS high95,
+            min(value) FILTER (upto > floor(0.99::DOUBLE * (many - 1))) AS low99,
+            min(value) FILTER (upto > ceil(0.99::DOUBLE * (many - 1))) AS high99
+        FROM ranked GROUP BY gateway, provider, model, metric
+    )
+), parts AS (
+    SELECT gateway, provider, model, streams, outcome, stalled_streams, output_tokens, first_at, last_at,
+        NULL AS metric, NULL AS p50, NULL AS p95, NULL AS p99
+    FROM stream_minutes WHERE minute > now() - INTERVAL 24 HOUR
+    UNION ALL
+    SELECT gateway, provider, model, NULL, NULL, NULL, NULL, NULL, NULL, metric, p50, p95, p99 FROM quantiles
 )
 SELECT
-    stalled.stream_id, stalled.started_at, stalled.gateway, stalled.provider, stalled.model, stalled.worker,
-    gaps.seq, gaps.choice, gaps.before_ns AS from_ns, gaps.at_ns AS until_ns, gaps.at_ns - gaps.before_ns AS gap_ns
-FROM gaps JOIN stalled ON gaps.stream_id = stalled.stream_id, limits
-WHERE gaps.at_ns - gaps.before_ns > greatest(limits.floor_ns, limits.factor * stalled.icl_p50_ns);
+    gateway, provider, model,
+    sum(parts.streams)::BIGINT AS streams,
+    coalesce(sum(parts.streams) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')), 0)::BIGINT AS errors,
+    coalesce(sum(parts.streams) FILTER (outcome = 'client_abort'), 0)::BIGINT AS client_abort,
+    coalesce(sum(parts.streams) FILTER (outcome = 'tap_lost'), 0)::BIGINT AS tap_lost,
+    coalesce(sum(parts.streams) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')), 0)
+        / sum(parts.streams) FILTER (outcome NOT IN ('client_abort', 'tap_lost')) AS error_rate,
+    max(p50) FILTER (metric = 'ttft_ns') AS ttft_p50_ns,
+    max(p95) FILTER (metric = 'ttft_ns') AS ttft_p95_ns,
+    max(p99) FILTER (metric = 'ttft_ns') AS ttft_p99_ns,
+    max(p50) FILTER (metric = 'itl_ns') AS itl_p50_ns,
+    max(p95) FILTER (metric = 'itl_ns') AS itl_p95_ns,
+    max(p50) FILTER (metric = 'end_ns') AS end_p50_ns,
+    max(p95) FILTER (metric = 'end_ns') AS end_p95_ns,
+    max(p50) FILTER (metric = 'tps_user') AS tps_user_p50,
+    max(p50) FILTER (metric = 'burstiness') AS burstiness_p50,
+    coalesce(sum(parts.stalled_streams), 0)::BIGINT AS stalled_streams,
+    sum(parts.output_tokens)::BIGINT AS output_tokens,
+    min(first_at) AS first_at, max(last_at) AS last_at
+FROM parts GROUP BY gateway, provider, model;
 
-CREATE OR REPLACE VIEW gateway_comparison AS
-SELECT
-    gateway, provider, coalesce(request_model, response_model) AS model,
-    count(*) AS streams,
-    count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors,
-    count(*) FILTER (outcome = 'client_abort') AS client_abort,
-    count(*) FILTER (outcome = 'tap_lost') AS tap_lost,
-    errors / nullif(streams - client_abort - tap_lost, 0) AS error_rate,
-    quantile_cont(ttft_ns, 0.5) AS ttft_p50_ns,
-    quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns,
-    quantile_cont(ttft_ns, 0.99) AS ttft_p99_ns,
-    quantile_cont(itl_ns, 0.5) AS itl_p50_ns,
-    quantile_cont(itl_ns, 0.95) AS itl_p95_ns,
-    quantile_cont(end_ns, 0.5) AS end_p50_ns,
-    quantile_cont(end_ns, 0.95) AS end_p95_ns,
-    quantile_cont(tps_user, 0.5) AS tps_user_p50,
-    quantile_cont(burstiness, 0.5) AS burstiness_p50,
-    count(*) FILTER (stall_count > 0) AS stalled_streams,
-    sum(output_tokens)::BIGINT AS output_tokens,
-    min(started_at) AS first_at, max(started_at) AS last_at
-FROM streams AS stream
-WHERE started_at > now() - INTERVAL 24 HOUR
-GROUP BY ALL;
-
+COMMENT ON VIEW histogram_buckets IS
+'Histograms by the minute, one row a bucket: sum(n) by bucket adds them up over any time and group; value stands for the bucket, within 1 %.';
 COMMENT ON VIEW latency_by_minute IS
 'Per minute, gateway, provider and model: quantiles of first byte, first token, inter-token latency, duration and tokens per second.';
 COMMENT ON VIEW errors_by_minute IS
@@ -142,10 +212,8 @@ COMMENT ON VIEW throughput_by_minute IS
 'Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started then; NULL where no stream reported.';
 COMMENT ON VIEW slow_streams IS
 'Streams of the last 24 hours above the 95th percentile of their gateway and model, by time to first token or by inter-token latency.';
-COMMENT ON VIEW stalls IS
-'One row per stall: an output gap above max(stall floor, factor x the stream''s median gap), as long as its events are kept.';
 COMMENT ON VIEW gateway_comparison IS
-'Gateways, providers and models side by side over the last 24 hours.';
+'Gateways, providers and models side by side over the last 24 hours, in whole minutes.';
 
 CREATE OR REPLACE VIEW taps AS
 SELECT tap, tap_worker, incarnation, started_at, last_alive_at, stopping AS stopped, counters FROM internal.taps;

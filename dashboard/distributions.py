@@ -6,7 +6,7 @@ there are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -14,7 +14,7 @@ import altair as alt
 import polars as pl
 
 from dashboard import units
-from dashboard.charts import HEIGHT, time_axis, to_the_ends, unit_of, wall
+from dashboard.charts import HEIGHT, color_of, time_axis, to_the_ends, unit_of, wall
 
 
 def heatmap(
@@ -23,9 +23,13 @@ def heatmap(
     zone: ZoneInfo,
     span: tuple[datetime, datetime],
     bucket_s: int,
-    height: int = 280,
+    height: int = 240,
+    counted: str = "streams",
 ) -> alt.Chart:
-    """Streams per point of time and log bin of a duration (`at, low_ns, high_ns, n`): darker is more."""
+    """How many per point of time and log bin of a duration (`at, low_ns, high_ns, n`): the stronger the colour, the more.
+
+    `counted`: what `n` counts.
+    """
     divisor, unit = unit_of(frame, "high_ns")
     drawn = wall(
         frame.with_columns(
@@ -48,7 +52,7 @@ def heatmap(
         alt.Chart(drawn)
         .mark_rect()
         .encode(
-            x=time_axis("at"),
+            x=time_axis("at", span),
             x2="until:T",
             y=alt.Y(
                 "low:Q",
@@ -58,12 +62,16 @@ def heatmap(
             ),
             y2="high:Q",
             color=alt.Color(
-                "n:Q", legend=alt.Legend(title="streams", gradientLength=120), scale=alt.Scale(type="sqrt")
+                "n:Q",
+                legend=alt.Legend(
+                    title=counted, orient="right", gradientLength=height - 70, tickCount=4, offset=6
+                ),
+                scale=alt.Scale(type="sqrt"),
             ),
             tooltip=[
                 alt.Tooltip("at:T", title="from", timeUnit="utcyearmonthdatehoursminutesseconds"),
                 alt.Tooltip("range:N"),
-                alt.Tooltip("n:Q", title="streams"),
+                alt.Tooltip("n:Q", title=counted, format=",d"),
             ],
         )
         .properties(height=height)
@@ -92,7 +100,7 @@ def _binned(frame: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     ), unit
 
 
-def histogram(frame: pl.DataFrame, order: Sequence[str], *, height: int = HEIGHT) -> alt.Chart:
+def histogram(frame: pl.DataFrame, colors: Mapping[str, str], *, height: int = HEIGHT) -> alt.Chart:
     """Shares per log bin (`name, low_ns, high_ns, n, share`), one stepped line per name."""
     drawn, unit = _binned(frame)
     chart: alt.Chart = (
@@ -100,8 +108,8 @@ def histogram(frame: pl.DataFrame, order: Sequence[str], *, height: int = HEIGHT
         .mark_line(interpolate="step-after")
         .encode(
             x=_log_x("low", unit),
-            y=alt.Y("share:Q", title="share of streams", axis=alt.Axis(format="%", tickCount=5)),
-            color=alt.Color("name:N", scale=alt.Scale(domain=list(order)), sort=None),
+            y=alt.Y("share:Q", title="share", axis=alt.Axis(format="%", tickCount=5)),
+            color=color_of("name", colors),
             tooltip=[
                 "name:N",
                 "range:N",
@@ -114,7 +122,7 @@ def histogram(frame: pl.DataFrame, order: Sequence[str], *, height: int = HEIGHT
     return chart
 
 
-def ecdf(frame: pl.DataFrame, order: Sequence[str], *, height: int = HEIGHT) -> alt.Chart:
+def ecdf(frame: pl.DataFrame, colors: Mapping[str, str], *, height: int = HEIGHT) -> alt.Chart:
     """Share of streams at or below (`name, high_ns, cumulated`)."""
     drawn, unit = _binned(frame)
     chart: alt.Chart = (
@@ -128,7 +136,7 @@ def ecdf(frame: pl.DataFrame, order: Sequence[str], *, height: int = HEIGHT) -> 
                 scale=alt.Scale(domain=[0, 1]),
                 axis=alt.Axis(format="%", tickCount=5),
             ),
-            color=alt.Color("name:N", scale=alt.Scale(domain=list(order)), sort=None),
+            color=color_of("name", colors),
             tooltip=[
                 "name:N",
                 alt.Tooltip("range:N", title="up to the end of"),

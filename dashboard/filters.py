@@ -60,20 +60,20 @@ def sidebar() -> None:
 def selection(now: datetime | None = None) -> Selection:
     """What is chosen, at this moment."""
     state = st.session_state
-    chosen = state.get("range", DEFAULT_RANGE)
+    length = state.get("range", DEFAULT_RANGE)
     now = now or datetime.now(UTC)
     until = now.replace(microsecond=0, second=now.second - now.second % 2) + timedelta(seconds=2)
-    since = until - RANGES.get(chosen, RANGES[DEFAULT_RANGE])
-    if chosen == CUSTOM and state.get("from") and state.get("until"):
+    since = until - RANGES.get(length, RANGES[DEFAULT_RANGE])
+    if length == CUSTOM and state.get("from") and state.get("until"):
         since, until = state["from"].replace(tzinfo=UTC), state["until"].replace(tzinfo=UTC)
         if until <= since:
             since, until = until, since + timedelta(minutes=1)
     return Selection(
         since=since,
         until=until,
-        models=_chosen("model"),
-        gateways=_chosen("gateway"),
-        clients=_chosen("client"),
+        models=chosen("model"),
+        gateways=chosen("gateway"),
+        clients=chosen("client"),
     )
 
 
@@ -103,7 +103,8 @@ def said(chosen: Selection) -> str:
     return " · ".join(parts)
 
 
-def _chosen(name: str) -> tuple[str, ...]:
+def chosen(name: str) -> tuple[str, ...]:
+    """The values of one filter ("model", "gateway", "client"); none means all."""
     return tuple(st.session_state.get(name) or ())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Literal
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 import polars as pl
@@ -13,6 +14,8 @@ from dashboard.measures import described
 from dashboard.queries.selection import Selection
 
 column = st.column_config
+GRID_PX = 320
+"""Eight rows and their heading."""
 OUTCOME_SIGNS = {"ok": "✓ ok", "client_abort": "◌ client_abort", "tap_lost": "? tap_lost"}
 """An outcome as read in a table; every other is an error and gets a ✕. Signs, so that no colour is needed."""
 
@@ -69,6 +72,78 @@ def streams(frame: pl.DataFrame, *, key: str, height: int | Literal["auto"] = "a
     st.caption(f"Started: {zone.key}.")
 
 
+NARROWED = column.LinkColumn(
+    "", display_text="only", width=48, help="This page for this one alone, in a tab of its own."
+)
+NOT_IN_A_LINK = frozenset({"model", "gateway", "client", "token"})
+
+
+def narrowing(dimension: str, name: str) -> str:
+    """The address of this page with one filter more."""
+    kept = [
+        (key, value)
+        for key in st.query_params
+        if key not in NOT_IN_A_LINK
+        for value in st.query_params.get_all(key)
+    ]
+    chosen = [
+        (key, v) for key in ("model", "gateway", "client") if key != dimension for v in filters.chosen(key)
+    ]
+    return "?" + urlencode([*kept, *chosen, (dimension, name)])
+
+
+def _narrowed(frame: pl.DataFrame) -> pl.Series:
+    return pl.Series(
+        "link", [narrowing(d, n) for d, n in frame.select("dimension", "name").iter_rows()], pl.String
+    )
+
+
+def short_name(column: str = "name") -> pl.Expr:
+    """A client's hash by its first digits: nobody reads 32 of them."""
+    return pl.col(column).str.replace(r"^([0-9a-f]{10})[0-9a-f]{22}$", "$1…")
+
+
+def hurting(frame: pl.DataFrame) -> None:
+    """Who has more bad streams than their share (`queries.overview.where_it_hurts`)."""
+    if frame.is_empty():
+        st.caption("Nobody stands out: no bad streams, or they are spread like the traffic.")
+        return
+    st.dataframe(
+        frame.select(
+            _narrowed(frame),
+            "dimension",
+            short_name(),
+            pl.col("of_all_bad") * 100,
+            pl.col("of_all") * 100,
+            pl.col("bad_share") * 100,
+            "bad",
+            pl.col("error_rate") * 100,
+            pl.col("ttft_p95_ns") / 1e6,
+            pl.col("itl_p95_ns") / 1e6,
+        ),
+        hide_index=True,
+        key="hurting",
+        placeholder=units.UNKNOWN,
+        alt="Models, gateways and clients with more bad streams than their share",
+        height=GRID_PX,
+        column_config={
+            "link": NARROWED,
+            "dimension": column.TextColumn("", width=65),
+            "name": column.TextColumn("Name", width=130),
+            "of_all_bad": column.ProgressColumn(
+                "of all bad", format="%.0f %%", min_value=0, max_value=100, width=90, color="orange",
+                help="Its part of all bad streams of the selection.",
+            ),
+            "of_all": column.NumberColumn("of traffic", format="%.0f %%", help="Its part of all requests."),
+            "bad_share": column.NumberColumn("bad", format="%.1f %%", help="Bad streams of its own requests."),
+            "bad": column.NumberColumn("streams", format="%d", help="Bad streams."),
+            "error_rate": column.NumberColumn("errors", format="%.1f %%", help=described("error_rate")),
+            "ttft_p95_ns": column.NumberColumn("TTFT p95", format="%.0f ms"),
+            "itl_p95_ns": column.NumberColumn("ITL p95", format="%.1f ms"),
+        },
+    )  # fmt: skip
+
+
 def changes(frame: pl.DataFrame, chosen: Selection) -> None:
     """The models and gateways that moved most against the period before."""
     if frame.is_empty():
@@ -77,10 +152,18 @@ def changes(frame: pl.DataFrame, chosen: Selection) -> None:
             f"{units.span(chosen.length)} before."
         )
         return
-    shown = frame.with_columns(
+    shown = frame.select(
+        _narrowed(frame),
+        "dimension",
+        short_name(),
         pl.col("ttft_p50_ns") / 1e6,
+        pl.col("ttft_change") * 100,
+        pl.col("error_rate") * 100,
+        pl.col("error_change") * 100,
         pl.col("ttft_p50_before_ns") / 1e6,
-        *(pl.col(c) * 100 for c in ("ttft_change", "error_rate", "error_rate_before", "error_change")),
+        pl.col("error_rate_before") * 100,
+        "requests",
+        "requests_before",
     )
     st.dataframe(
         shown,
@@ -88,23 +171,25 @@ def changes(frame: pl.DataFrame, chosen: Selection) -> None:
         key="changes",
         placeholder=units.UNKNOWN,
         alt="What changed",
+        height=GRID_PX,
         column_config={
-            "dimension": column.TextColumn("", width=80),
-            "name": column.TextColumn("Name"),
+            "link": NARROWED,
+            "dimension": column.TextColumn("", width=65),
+            "name": column.TextColumn("Name", width=130),
+            "ttft_p50_ns": column.NumberColumn("TTFT p50", format="%.0f ms"),
+            "ttft_change": column.NumberColumn("change", format="%+.0f %%"),
+            "error_rate": column.NumberColumn("errors", format="%.1f %%", help=described("error_rate")),
+            "error_change": column.NumberColumn("change", format="%+.1f points"),
+            "ttft_p50_before_ns": column.NumberColumn("TTFT before", format="%.0f ms"),
+            "error_rate_before": column.NumberColumn("errors before", format="%.1f %%"),
             "requests": column.NumberColumn("Requests", format="%d"),
             "requests_before": column.NumberColumn("before", format="%d"),
-            "ttft_p50_ns": column.NumberColumn("TTFT p50", format="%.0f ms"),
-            "ttft_p50_before_ns": column.NumberColumn("before", format="%.0f ms"),
-            "ttft_change": column.NumberColumn("change", format="%+.0f %%"),
-            "error_rate": column.NumberColumn("Error rate", format="%.1f %%"),
-            "error_rate_before": column.NumberColumn("before", format="%.1f %%"),
-            "error_change": column.NumberColumn("change, points", format="%+.1f"),
         },
     )
 
 
-def durations(frame: pl.DataFrame, *, key: str, name: str) -> None:
-    """Quantiles in ns by group (`queries.latency.table`), in ms."""
+def durations(frame: pl.DataFrame, *, key: str, name: str, counted: str = "streams") -> None:
+    """Quantiles in ns by group (`queries.latency.table`), in ms. `counted`: what `n` counts."""
     quantiles = [c for c in frame.columns if c.endswith("_ns")]
     st.dataframe(
         frame.with_columns(pl.col(c) / 1e6 for c in quantiles),
@@ -114,7 +199,7 @@ def durations(frame: pl.DataFrame, *, key: str, name: str) -> None:
         alt=f"Quantiles by {name}",
         column_config={
             "name": column.TextColumn(name.capitalize()),
-            "n": column.NumberColumn("Streams", format="%d", help="That have this metric."),
+            "n": column.NumberColumn(counted.capitalize(), format="localized", help="That have this metric."),
             **{c: column.NumberColumn(c.removesuffix("_ns"), format="%.1f ms") for c in quantiles},
         },
     )
@@ -182,6 +267,40 @@ def throughput(frame: pl.DataFrame, *, name: str) -> None:
             "known": column.NumberColumn(
                 "tokens known", format="%.0f %%", help="Share of streams whose output tokens are known."
             ),
+        },
+    )
+
+
+def aborts(frame: pl.DataFrame, *, name: str) -> None:
+    """Aborts and their waste by group (`queries.errors.aborts`)."""
+    if frame.is_empty():
+        st.caption("No client left early in this selection.")
+        return
+    st.dataframe(
+        frame.with_columns(
+            short_name(),
+            pl.col("abort_share") * 100,
+            pl.col("left_after_ns") / 1e9,
+            pl.col("undelivered_bytes") / 1024,
+        ),
+        hide_index=True,
+        key="aborts",
+        placeholder=units.UNKNOWN,
+        alt=f"Client aborts by {name}",
+        column_config={
+            "name": column.TextColumn(name.capitalize()),
+            "requests": column.NumberColumn("Requests", format="%d"),
+            "aborts": column.NumberColumn("Aborts", format="%d", help=described("aborts")),
+            "abort_share": column.NumberColumn("share", format="%.1f %%"),
+            "before_output": column.NumberColumn(
+                "before the first token", format="%d", help="Left while waiting for the first token."
+            ),
+            "left_after_ns": column.NumberColumn("left after, p50", format="%.1f s"),
+            "output_tokens": column.NumberColumn(
+                "Tokens generated", format="%d", help=described("left_tokens")
+            ),
+            "wasted_tokens": column.NumberColumn("wasted", format="%.0f", help=described("wasted")),
+            "undelivered_bytes": column.NumberColumn("undelivered", format="%.1f KiB"),
         },
     )
 

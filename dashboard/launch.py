@@ -1,7 +1,7 @@
 """Start the dashboard: Streamlit in this process, quiet, local, and announced in the data folder once it answers.
 
 - Nothing is asked of other sites: no usage statistics, no update check, fonts and scripts from the package itself.
-- Beyond the loopback a token is wanted (`door`); the address that is announced has it.
+- Beyond the loopback a token is wanted (`door`), which the announced address has, or readers sign in (`login`).
 - DATA/run/dashboard.json {"pid", "url"} is written (0600, whole) when /_stcore/health answers, and removed on a clean stop.
 - SIGTERM and SIGINT end it with exit code 0: the server shuts down by itself and then raises the signal again, for us.
 """
@@ -24,9 +24,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from dashboard import login
 from dashboard.door import FILE as TOKEN_FILE
 from dashboard.door import Door, RootGiven, kept_token
-from dashboard.settings_env import ENV_DATA, ENV_SLO_ITL, ENV_SLO_TTFT
+from dashboard.settings_env import ENV_DATA, ENV_OIDC, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +47,13 @@ class DashboardOptions:
     """0: any free port."""
     slo_ttft_s: float = 2.0
     slo_itl_s: float = 0.1
-    """The objectives that goodput is measured against, in seconds."""
+    """The objectives that goodput and health are measured against, in seconds."""
+    slo_error_rate: float = 0.05
+    """The share of streams that may fail."""
     token: str | None = None
     """What a reader must give; None: nothing on the loopback, elsewhere a token that is kept in the data folder."""
+    oidc: Path | None = None
+    """File of an OpenID Connect provider (`login`): readers sign in there, and need no token unless one is set."""
 
 
 def run(options: DashboardOptions) -> int:
@@ -57,10 +62,14 @@ def run(options: DashboardOptions) -> int:
     Raises OSError with one line when the port is taken, the address is not ours, or the data folder cannot be written.
     """
     port = _claim(options.host, options.port)
+    if options.oidc is not None:
+        login.check(options.oidc)
     announcement = _announcement(options.data)
     os.environ[ENV_DATA] = str(options.data.resolve())
     os.environ[ENV_SLO_TTFT] = repr(options.slo_ttft_s)
     os.environ[ENV_SLO_ITL] = repr(options.slo_itl_s)
+    os.environ[ENV_SLO_ERROR_RATE] = repr(options.slo_error_rate)
+    os.environ[ENV_OIDC] = str(options.oidc.resolve()) if options.oidc is not None else ""
     url = f"http://{_reachable(options.host)}:{port}"
     stopped = threading.Event()
     token = _token(options)
@@ -71,16 +80,17 @@ def run(options: DashboardOptions) -> int:
     )
     herald.start()
     try:
-        return _streamlit(options.host, port, token)
+        return _streamlit(settings(options.host, port, options.oidc), token)
     finally:
         stopped.set()
         herald.join(timeout=5)
         _withdraw(announcement)
 
 
-def settings(host: str, port: int) -> dict[str, object]:
-    """Streamlit's options, the same for everyone."""
+def settings(host: str, port: int, oidc: Path | None = None) -> dict[str, object]:
+    """Streamlit's options, the same for everyone. No file but the one that is named holds secrets."""
     return {
+        "secrets.files": [str(oidc.resolve())] if oidc is not None else [],
         "server.address": host,
         "server.port": port,
         "server.headless": True,
@@ -100,17 +110,20 @@ def settings(host: str, port: int) -> dict[str, object]:
     }
 
 
-def _streamlit(host: str, port: int, token: str | None) -> int:
+def _streamlit(config: dict[str, object], token: str | None) -> int:
     # Here: importing Streamlit takes a second, and a refused start need not wait for it.
+    from altair.utils.schemapi import disable_debug_mode
     from starlette.middleware import Middleware
     from streamlit.starlette import App
+
+    disable_debug_mode()  # charts are held against their schema in tests, not while a reader waits
 
     asked = [Middleware(Door, token=token)] if token else []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     sys.argv = [str(HERE / "app.py")]  # what Streamlit takes for the command line of the script
     try:
-        App(HERE / "app.py", middleware=[*asked, Middleware(RootGiven)]).run(config=settings(host, port))
+        App(HERE / "app.py", middleware=[*asked, Middleware(RootGiven)]).run(config=config)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0
@@ -124,6 +137,8 @@ def _token(options: DashboardOptions) -> str | None:
     """The token that readers need: none on the loopback unless one is asked for."""
     if options.token is not None:
         return options.token
+    if options.oidc is not None:
+        return None
     return None if _is_loopback(options.host) else kept_token(options.data)
 
 

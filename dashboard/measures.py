@@ -22,14 +22,17 @@ HELP: dict[str, str] = {
     "counts, or with fewer than two output events. Quantiles are over streams.",
     "icl": "Inter-chunk latency: the gap between two output events of one choice. A chunk is not a token. "
     "A time line shows the median over streams of each stream's own quantile.",
+    "icl_pooled": "Inter-chunk latency: every gap between two output events of one choice, of all streams together, with the "
+    "minute in which its stream began. From roll-ups by the minute, model and gateway; a quantile is within 1 %.",
     "tps_user": "Tokens per second that one user sees: 1 / ITL. The quantile is over streams.",
     "tps_e2e": "Output tokens / (last output − t0): waiting for the first token included.",
     "tps_total": "Output tokens of the streams that started in the time range / its length, where usage was reported.",
-    "goodput": "Streams that meet every SLO / second. An unknown TTFT or ITL counts as a miss. The outcome is no part of it: "
-    "see the error rate.",
+    "goodput": "Streams that meet every SLO / second. An unknown TTFT or ITL counts as a miss, and so does any outcome but ok.",
     "stall": "A gap between output events above max(500 ms, 5 × the stream's median gap); both numbers are configurable.",
     "burstiness": "Share of output bytes that came in the largest read or in reads ≤ 1 ms apart. Near 1: not really streamed.",
-    "wasted": "Output seen from the upstream that never reached a client who had left: response bytes − delivered bytes.",
+    "wasted": "Output tokens that came from the upstream for a client who had left and never got them: the tokens of an "
+    "aborted stream × the part of its bytes that was not delivered. Known where tokens were told before the stream broke off.",
+    "left_tokens": "Output tokens of aborted streams, delivered or not, where they were told: paid for, and read to no end.",
     "cached": "Input tokens served from the prompt cache / input tokens, of the streams that report both.",
     "concurrency": "Streams open at once, counted from their starts and ends.",
     "end": "t0 to the end of the response body.",

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import charts
+from dashboard import charts, palette
 
 
 def panel(
     title: str,
     frame: pl.DataFrame,
-    make: Callable[[pl.DataFrame], alt.TopLevelMixin],
+    make: Callable[[pl.DataFrame], charts.Drawing],
     *,
     help_text: str | None = None,
     value: str | None = None,
     note: str | None = None,
+    legend: Mapping[str, str] | None = None,
 ) -> None:
-    """`make(frame)` in a box; without rows (or without any known `value`) a line that says so, of the same height."""
-    with st.container(border=True):
+    """`make(frame)` in a box; without rows (or without any known `value`) a line that says so, of the same height.
+
+    `legend`: names and colours of this box alone; what several boxes share stands above them.
+    """
+    with st.container(border=True, height="stretch"):
         st.markdown(f"**{title}**", help=help_text)
+        if legend:
+            charts.legend(legend)
         if frame.is_empty() or (value is not None and frame[value].drop_nulls().is_empty()):
             charts.empty("nothing known here for these streams")
             return
@@ -31,6 +36,8 @@ def panel(
             st.caption(note)
 
 
-def names_of(frame: pl.DataFrame, column: str = "name") -> list[str]:
-    """The names of the series, in an order that does not depend on the data of the moment."""
-    return sorted(set(frame[column].drop_nulls()))
+def colors_of(frame: pl.DataFrame, column: str = "name", order: Sequence[str] = ()) -> dict[str, str]:
+    """A colour for each name of the series, in an order that does not depend on the data of the moment; "others" last."""
+    found = set(frame[column].drop_nulls())
+    names = [n for n in order if n in found] or sorted(found - {palette.OTHERS})
+    return palette.of_series([*names, *([palette.OTHERS] if palette.OTHERS in found else [])])

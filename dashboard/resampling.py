@@ -1,19 +1,19 @@
 """Confidence intervals of differences by the bootstrap, and an honest word about small samples. Pure.
 
-Percentile bootstrap, 1,000 resamples of both sides, 95 %. Deterministic: the same samples give the same interval, so that
-a refresh does not make numbers dance.
+Percentile bootstrap, 10,000 resamples of both sides, 95 %. No resample is ever made: what a resample's quantile lies between
+are two order statistics of draws with replacement, whose joint distribution is known (beta), and a resample's rate is
+binomial. So the result is that of the bootstrap, for the price of some random numbers. Deterministic: the same samples give the
+same interval, so that a refresh does not make numbers dance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-RESAMPLES = 1000
+RESAMPLES = 10_000
 LEVEL = 0.95
 ENOUGH = 30
 """Below this on either side an interval says little, and the page says so."""
@@ -46,40 +46,56 @@ class Difference:
 
 
 def quantile_difference(a: Values, b: Values, quantile: float, *, seed: int = 7) -> Difference | None:
-    """B − A of a quantile. None when a side is empty."""
-    needed = max(ENOUGH, int(np.ceil(TAIL_ENOUGH / min(quantile, 1 - quantile))))
-    return _difference(a, b, lambda drawn: np.quantile(drawn, quantile, axis=-1), needed, seed)
-
-
-def mean_difference(a: Values, b: Values, *, seed: int = 7) -> Difference | None:
-    """B − A of a mean, which is a rate when the values are 0 and 1. None when a side is empty."""
-    return _difference(a, b, lambda drawn: drawn.mean(axis=-1), ENOUGH, seed)
-
-
-def _difference(
-    a: Values, b: Values, statistic: Callable[[Values], Any], needed: int, seed: int
-) -> Difference | None:
+    """B − A of a quantile (`np.quantile`, linear). None when a side is empty."""
     if not len(a) or not len(b):
         return None
     dice = np.random.default_rng(seed)
-    spread = _resampled(b, statistic, dice) - _resampled(a, statistic, dice)
-    low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Difference(
-        a=float(statistic(a)),
-        b=float(statistic(b)),
-        low=float(low),
-        high=float(high),
-        a_count=len(a),
-        b_count=len(b),
-        enough=min(len(a), len(b)) >= needed,
+    needed = max(ENOUGH, int(np.ceil(TAIL_ENOUGH / min(quantile, 1 - quantile))))
+    a, b = np.sort(a), np.sort(b)
+    spread = _quantiles(b, quantile, dice) - _quantiles(a, quantile, dice)
+    return _difference(
+        float(np.quantile(a, quantile)), float(np.quantile(b, quantile)), spread, len(a), len(b), needed
     )
 
 
-def _resampled(values: Values, statistic: Callable[[Values], Any], dice: np.random.Generator) -> Values:
-    """The statistic of each resample; in parts, so that memory stays at some MB whatever the sample."""
-    size = max(1, 500_000 // len(values))
-    parts = [
-        statistic(values[dice.integers(0, len(values), (min(size, RESAMPLES - done), len(values)))])
-        for done in range(0, RESAMPLES, size)
-    ]
-    return np.concatenate(parts)
+def rate_difference(a: Values, b: Values, *, seed: int = 7) -> Difference | None:
+    """B − A of the share of ones among zeros and ones. None when a side is empty."""
+    if not len(a) or not len(b):
+        return None
+    dice = np.random.default_rng(seed)
+    spread = dice.binomial(len(b), b.mean(), RESAMPLES) / len(b) - dice.binomial(
+        len(a), a.mean(), RESAMPLES
+    ) / len(a)
+    return _difference(float(a.mean()), float(b.mean()), spread, len(a), len(b), ENOUGH)
+
+
+def _quantiles(ordered: Values, quantile: float, dice: np.random.Generator) -> Values:
+    """The quantile of each resample of these sorted values.
+
+    A resample draws n places at random. The place of its k-th smallest value is the k-th order statistic of n uniform draws:
+    beta(k, n − k + 1); the next one lies in the rest of the way as the smallest of the n − k draws that are left.
+    """
+    n = len(ordered)
+    position = quantile * (n - 1)
+    k = int(position)
+    lower = dice.beta(k + 1, n - k, RESAMPLES)
+    found: Values = ordered[np.minimum((lower * n).astype(int), n - 1)]
+    if position == k:
+        return found
+    upper = lower + (1 - lower) * dice.beta(1, n - k - 1, RESAMPLES)
+    beyond = ordered[np.minimum((upper * n).astype(int), n - 1)]
+    result: Values = found + (beyond - found) * (position - k)
+    return result
+
+
+def _difference(a: float, b: float, spread: Values, a_count: int, b_count: int, needed: int) -> Difference:
+    low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Difference(
+        a=a,
+        b=b,
+        low=float(low),
+        high=float(high),
+        a_count=a_count,
+        b_count=b_count,
+        enough=min(a_count, b_count) >= needed,
+    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ import polars as pl
 import streamlit as st
 
 from analytics.ask import Asker, AskError
-from dashboard.settings_env import ENV_DATA, ENV_SLO_ITL, ENV_SLO_TTFT
+from dashboard.health import Slos
+from dashboard.settings_env import ENV_DATA, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT
 
 FRESH_S = 2.0
 """An answer as old as this is given again."""
@@ -26,15 +26,7 @@ KEPT_ANSWERS = 128
 MOST_ROWS = 20_000
 TIMEOUT_S = 20.0
 
-__all__ = ["AskError", "Slos", "ask", "ask_freshly", "ask_seldom", "data_dir", "slos", "tap_address"]
-
-
-@dataclass(frozen=True)
-class Slos:
-    """The service-level objectives that goodput is measured against."""
-
-    ttft_s: float
-    itl_s: float
+__all__ = ["AskError", "ask", "ask_freshly", "ask_seldom", "data_dir", "slos", "tap_address"]
 
 
 def data_dir() -> Path:
@@ -44,7 +36,12 @@ def data_dir() -> Path:
 
 def slos() -> Slos:
     """As configured; the defaults are those of `streamgauge.settings`."""
-    return Slos(float(os.environ.get(ENV_SLO_TTFT, "2.0")), float(os.environ.get(ENV_SLO_ITL, "0.1")))
+    usual = Slos()
+    return Slos(
+        ttft_s=float(os.environ.get(ENV_SLO_TTFT, usual.ttft_s)),
+        itl_s=float(os.environ.get(ENV_SLO_ITL, usual.itl_s)),
+        error_rate=float(os.environ.get(ENV_SLO_ERROR_RATE, usual.error_rate)),
+    )
 
 
 def tap_address() -> str | None:

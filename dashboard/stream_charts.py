@@ -10,13 +10,12 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from dashboard import units
-from dashboard.charts import KIND_COLORS, OTHER_COLOR
+from dashboard import palette, units
 from dashboard.phases import Phase
 
 AXIS_EXTENT = 78
 """Room for the vertical axis, the same on each, so that the time axes line up."""
-STALL_COLOR = "#d55e00"
+STALL_COLOR = palette.ALARM
 
 
 class Axis:
@@ -68,12 +67,12 @@ def waterfall(phases: Sequence[Phase], axis: Axis) -> alt.LayerChart | alt.Facet
         tooltip=["phase:N", "length:N", "meaning:N"],
     )
     bars = base.mark_bar(cornerRadius=2, height=14, minBandSize=2).encode(
-        x2="end:Q", color=alt.value("#3b8fd0")
+        x2="end:Q", color=alt.value(palette.ONE)
     )
     ticks = base.mark_tick(
-        thickness=2, height=14, color="#3b8fd0"
+        thickness=2, height=14, color=palette.ONE
     )  # a phase too short to see still shows where it was
-    text = base.mark_text(align="left", dx=6, fontSize=12, color="#8d99a3").encode(
+    text = base.mark_text(align="left", dx=6, fontSize=12, color=palette.RULE).encode(
         x=axis.x("end"), text="length:N"
     )
     return alt.layer(bars, ticks, text).properties(height=26 * len(phases) + 40)
@@ -85,8 +84,8 @@ def event_marks(events: pl.DataFrame, axis: Axis, stall_ns: float | None) -> alt
         (pl.col("at_ns") / axis.divisor).alias("at"),
         pl.col("gap_ns").map_elements(units.duration, return_dtype=pl.String).alias("gap"),
     ).select("at", "kind", "seq", "gap", "chars", "tokens", "bytes", "event_name", "finish_reason")
-    kinds = [k for k in KIND_COLORS if k in set(frame["kind"])] + sorted(
-        set(frame["kind"]) - set(KIND_COLORS)
+    kinds = [k for k in palette.KINDS if k in set(frame["kind"])] + sorted(
+        set(frame["kind"]) - set(palette.KINDS)
     )
     marks = (
         alt.Chart(frame)
@@ -97,7 +96,7 @@ def event_marks(events: pl.DataFrame, axis: Axis, stall_ns: float | None) -> alt
             color=alt.Color(
                 "kind:N",
                 legend=None,
-                scale=alt.Scale(domain=kinds, range=[KIND_COLORS.get(k, OTHER_COLOR) for k in kinds]),
+                scale=alt.Scale(domain=kinds, range=[palette.KINDS.get(k, palette.REST) for k in kinds]),
             ),
             tooltip=["seq:Q", "kind:N", alt.Tooltip("gap:N", title="since the output before"), "chars:Q", "tokens:Q", "bytes:Q",
                      "event_name:N", "finish_reason:N"],
@@ -133,8 +132,8 @@ def arrived(events: pl.DataFrame, axis: Axis, what: str) -> alt.Chart:
         alt.Chart(frame)
         .mark_area(
             interpolate="step-after",
-            line={"color": "#3b8fd0", "strokeWidth": 1.6},
-            color="#3b8fd0",
+            line={"color": palette.ONE, "strokeWidth": 1.6},
+            color=palette.ONE,
             opacity=0.18,
         )
         .encode(
@@ -168,10 +167,10 @@ def gaps(events: pl.DataFrame, axis: Axis, stall_ns: float | None) -> alt.LayerC
         "kind",
         pl.col("gap_ns").map_elements(units.duration, return_dtype=pl.String).alias("gap"),
     )
-    kinds = [k for k in KIND_COLORS if k in set(frame["kind"])]
+    kinds = [k for k in palette.KINDS if k in set(frame["kind"])]
     points = (
         alt.Chart(frame)
-        .mark_point(size=12, filled=True, opacity=0.7)
+        .mark_point(size=28, filled=True, opacity=0.75)
         .encode(
             x=axis.x("at", titled=True),
             y=alt.Y(
@@ -181,7 +180,7 @@ def gaps(events: pl.DataFrame, axis: Axis, stall_ns: float | None) -> alt.LayerC
                 axis=alt.Axis(minExtent=AXIS_EXTENT, maxExtent=AXIS_EXTENT, tickCount=4),
             ),
             color=alt.Color(
-                "kind:N", legend=None, scale=alt.Scale(domain=kinds, range=[KIND_COLORS[k] for k in kinds])
+                "kind:N", legend=None, scale=alt.Scale(domain=kinds, range=[palette.KINDS[k] for k in kinds])
             ),
             tooltip=["seq:Q", "kind:N", "gap:N"],
         )

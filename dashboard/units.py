@@ -14,10 +14,12 @@ def known(value: float | None) -> bool:
 
 
 def duration(value_ns: float | None) -> str:
-    """Three significant digits and the unit that suits: 850 µs, 12.3 ms, 1.24 s, 3 min 20 s."""
+    """Three significant digits and the unit that suits: 850 µs, 12.3 ms, 1.24 s, 3 min 20 s. Nothing at all is 0 s."""
     if value_ns is None or not known(value_ns):
         return UNKNOWN
     size = abs(value_ns)
+    if size == 0:
+        return "0 s"
     if size < 999_500:
         return f"{_three(value_ns / 1e3)} µs"
     if size < 999.5e6:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ingest.log import LogBroken, LogFull, LogWriter
-from ingest.records import pack_encoded
+from ingest.records import OPENED, pack_encoded
 
 logger = logging.getLogger("streamgauge.tap.log")
 
@@ -23,9 +23,9 @@ Batch = tuple[list[bytes], int]
 """Encoded records and the bytes that they count for in the mirror's bound."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-_MAX_ENTRIES_AT_ONCE = (
-    16  # one transaction: 16 entries of about 256 KiB bound what a crash can undo and memory
-)
+_MAX_ENTRIES_AT_ONCE, _MAX_BYTES_AT_ONCE = 64, 256 * 2**10
+"""One transaction: whichever is reached first. A quarter of the smallest cap of a log, for what is larger than the log's
+cap would never get in, whatever gives way."""
 
 
 class LogThread:
@@ -46,6 +46,8 @@ class LogThread:
         """Bytes of batches that the log has (or that were given up), total."""
         self.append_errors = 0
         self.appended_entries = 0
+        self.packed_streams = 0
+        """Streams whose `Opened` was packed for the log."""
         self.appended_bytes = 0
         self.left_records = 0
         """Records that were still queued when the time for stopping was over."""
@@ -109,9 +111,12 @@ class LogThread:
         pause_s = _FIRST_PAUSE_S
         while self._queue:
             batches: list[Batch] = []
-            while self._queue and len(batches) < _MAX_ENTRIES_AT_ONCE:
+            size_bytes = 0
+            while self._queue and len(batches) < _MAX_ENTRIES_AT_ONCE and size_bytes < _MAX_BYTES_AT_ONCE:
                 batches.append(self._queue.popleft())
+                size_bytes += batches[-1][1]
             payloads = [pack_encoded(records, compress=self._compress) for records, _ in batches]
+            self.packed_streams += sum(r.startswith(OPENED) for records, _ in batches for r in records)
             while not self._append(writer, payloads, batches):
                 if self._stop_at is not None:
                     if time.monotonic() + pause_s >= self._stop_at:

@@ -32,6 +32,22 @@ _FAMILIES: tuple[tuple[str, str, str], ...] = (
     ("log_entries", "counter", "Entries appended to the log."),
     ("log_bytes", "counter", "Bytes appended to the log, compressed."),
     ("log_append_errors", "counter", "Appends that the log refused."),
+    ("log_size_bytes_now", "gauge", "Bytes of the local log on disk, as last summed."),
+    ("log_trimmed_segments", "counter", "Segments removed because every reader had released them."),
+    (
+        "log_dropped_segments",
+        "counter",
+        "Unread segments removed at the log's cap in bytes or age; their streams are told by Lost.",
+    ),
+    ("log_dropped_records", "counter", "Records in those segments."),
+    ("log_dropped_bytes", "counter", "Bytes of entries in those segments, compressed."),
+    ("log_corrupt_segments", "counter", "Damaged segments that were met by the writer and set aside."),
+    (
+        "log_refused_entries",
+        "counter",
+        "Entries refused because the log was at its cap and nothing could go.",
+    ),
+    ("log_failed_entries", "counter", "Entries that the disk did not take; they were tried again."),
     ("log_failing_now", "gauge", "1 while the log takes no records."),
     ("bad_upstream_excess_bytes", "counter", "Bytes that upstreams sent after the end of a response."),
     ("worker_restarts", "counter", "Workers that died and were started again."),
@@ -75,11 +91,11 @@ def render(stats: Mapping[str, int]) -> str:
 
 
 def add_up(parts: list[Mapping[str, int]]) -> dict[str, int]:
-    """The numbers of several workers as one: sums, and the largest of what is a maximum."""
+    """The numbers of several workers as one: sums, and the largest of what is a maximum or known to each as a whole."""
     total: dict[str, int] = {}
     for part in parts:
         for key, value in part.items():
-            if key.endswith("max_ns"):
+            if key.endswith("max_ns") or key == "log_size_bytes_now":
                 total[key] = max(total.get(key, 0), value)
             else:
                 total[key] = total.get(key, 0) + value

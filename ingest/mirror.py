@@ -34,7 +34,7 @@ from ingest.records import (
 logger = logging.getLogger("streamgauge.tap")
 
 FLUSH_BYTES = 65_536
-_HAND_OVER_BYTES = 262_144  # what one tick gathers at most; each hand-over wakes the log's thread
+_HAND_OVER_BYTES = 131_072  # what one tick gathers at most; each hand-over wakes the log's thread
 _FLUSH_AGE_NS = 75_000_000
 _TICK_S = 0.02  # a stream's oldest frame waits 75 ms to 95 ms: under 100 ms
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
@@ -119,7 +119,9 @@ class Mirror:
         if known and known[-1].last_seq + 1 == lost.seq:
             last = known[-1]
             size = last.bytes + lost.bytes
-            known[-1] = Lost(lost.stream, last.seq, lost.last_seq, last.cause, last.at_wall_ns, size)
+            known[-1] = Lost(
+                lost.stream, last.seq, lost.last_seq, last.cause, last.at_wall_ns, size, lost.last
+            )
         elif self._untold_count < _MAX_UNTOLD:
             self._untold.setdefault(lost.stream, []).append(lost)
             self._untold_count += 1
@@ -191,7 +193,10 @@ class Mirror:
                 self.counters.lost_records += 1
                 self.counters.lost_bytes += size
                 last = record.last_seq if isinstance(record, Lost) else record.seq
-                self.tell_later(Lost(record.stream, record.seq, last, "log_error", time.time_ns(), size))
+                ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
+                self.tell_later(
+                    Lost(record.stream, record.seq, last, "log_error", time.time_ns(), size, ends)
+                )
 
 
 class StreamMirror:
@@ -327,12 +332,12 @@ class StreamMirror:
         seq = self._seq
         self._seq += 1
         if not self._mirror.tell(self.stream) or not self._mirror.add(record, size_bytes):
-            self._lose(seq, 0)
+            self._lose(seq, 0, last=isinstance(record, Closed))
 
-    def _lose(self, seq: int, size_bytes: int) -> None:
+    def _lose(self, seq: int, size_bytes: int, *, last: bool = False) -> None:
         """This number is lost, and told as soon as there is room."""
         counters = self._mirror.counters
         counters.lost_records += 1
         counters.lost_bytes += size_bytes
         cause = self._mirror.loss_cause()
-        self._mirror.tell_later(Lost(self.stream, seq, seq, cause, time.time_ns(), size_bytes))
+        self._mirror.tell_later(Lost(self.stream, seq, seq, cause, time.time_ns(), size_bytes, last))

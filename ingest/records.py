@@ -13,6 +13,8 @@ holds records of one stream, and its id is the message key.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
@@ -34,6 +36,11 @@ Cause = Literal[
     "bad_upstream",  # the upstream's answer was not HTTP
     "bad_request",  # refused by the tap itself (the client's request was not acceptable HTTP)
     "tap_stopped",  # the tap was told to stop and its drain time was over
+]
+
+CodingFault = Literal[
+    "broken",  # the bytes are not what the content-encoding header says, or end the decoding
+    "bomb",  # they grow beyond all proportion
 ]
 
 
@@ -95,6 +102,8 @@ class Request(Record, frozen=True):
     seq: int
     body: bytes
     truncated: bool
+    decoded: bool = False
+    """Its content coding, if it had one, was undone on the way (`ingest.redaction`)."""
 
 
 class Frames(Record, frozen=True):
@@ -111,6 +120,10 @@ class Frames(Record, frozen=True):
     response: ResponseHead | None = None
     uncaptured_bytes: int = 0
     """Body bytes that passed but are not mirrored, by rule (content type, size cap): not a loss."""
+    wire_bytes: list[int] | None = None
+    """Where the content coding was undone on the way (`ingest.redaction`): what each read was as received."""
+    coding_fault: CodingFault | None = None
+    """What was wrong with that coding, as far as it was seen up to here."""
 
 
 class Closed(Record, frozen=True):
@@ -151,6 +164,8 @@ class Lost(Record, frozen=True):
     """queue_full | log_full | log_aged | log_error | corrupt_segment | record_too_large"""
     at_wall_ns: int
     bytes: int = 0
+    last: bool = False
+    """The stream's `Closed` is among them: nothing more of it will come."""
 
 
 class Alive(Record, frozen=True):
@@ -167,6 +182,15 @@ class Alive(Record, frozen=True):
     counters: dict[str, int] = {}
     """Totals since the start, for the ledger: streams_opened, streams_closed, records, frames, body_bytes,
     lost_records, lost_bytes, loop_lag_max_ns …"""
+
+
+def captures(opened: Opened, routes: Sequence[str]) -> bool:
+    """Whether text of this stream may be kept: its path fits one of the globs, and its client did not forbid it.
+
+    No glob: no text.
+    """
+    path = opened.path.partition("?")[0]
+    return opened.capture_content is not False and any(fnmatchcase(path, route) for route in routes)
 
 
 AnyRecord = Opened | Request | Frames | Closed | Lost | Alive
@@ -189,16 +213,22 @@ class Poison(msgspec.Struct, frozen=True):
 
 encode = _encoder.encode
 """One record as it stands in an entry."""
+OPENED = b"\xdc\x00%c\xa6opened" % (len(Opened.__struct_fields__) + 1)
+"""How each encoded `Opened` begins: an array of more than 15, its tag first."""
 
 
 def pack(records: list[AnyRecord], *, compress: bool) -> bytes:
     """Pack records into one entry."""
-    return pack_encoded([encode(r) for r in records], compress=compress)
+    return _entry(_encoder.encode(records), compress=compress)
 
 
 def pack_encoded(encoded: list[bytes], *, compress: bool) -> bytes:
     """Pack records that `encode` made into one entry."""
-    body = b"\xdd%b%b" % (len(encoded).to_bytes(4, "big"), b"".join(encoded))  # MessagePack's array 32
+    count = b"\xdd" + len(encoded).to_bytes(4, "big")  # MessagePack's array 32
+    return _entry(count + b"".join(encoded), compress=compress)
+
+
+def _entry(body: bytes, *, compress: bool) -> bytes:
     return ZSTD + zstandard.ZstdCompressor(level=1).compress(body) if compress else PLAIN + body
 
 

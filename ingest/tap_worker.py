@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import uvloop
 
@@ -29,6 +29,7 @@ from ingest.exchange import Exchange
 from ingest.identity import seed_again
 from ingest.log import LogWriter
 from ingest.log.embedded import EmbeddedWriter
+from ingest.log.runs import NotingWriter, RunFile, RunTotals
 from ingest.log_thread import LogThread
 from ingest.mirror import Mirror
 from ingest.records import Alive
@@ -45,6 +46,10 @@ _LAG_PERIOD_S = 0.1
 _LAG_PERIOD_NS = 100_000_000
 _STOP_POLL_S = 0.01
 _LAST_WORDS_S = 1.0  # for the ends of streams to reach their clients after the drain time
+_OF_WRITER = (
+    "dropped_segments", "dropped_records", "dropped_bytes", "trimmed_segments", "corrupt_segments",
+    "refused_entries", "failed_entries",
+)  # fmt: skip
 
 Stats = dict[str, int]
 
@@ -74,6 +79,7 @@ class TapWorker:
         self._started_wall_ns = time.time_ns()
         self._open_log = open_log or self._open_embedded
         self._log: LogThread | None = None
+        self._writer_stats: Callable[[], Mapping[str, int]] = dict
         self._mirror: Mirror | None = None
         self._lag_max_ns = 0
         self._lag_last_ns = 0
@@ -89,11 +95,27 @@ class TapWorker:
 
     def _open_embedded(self) -> LogWriter:
         options = self.options
-        return EmbeddedWriter(
-            options.data / "log",
-            f"w{options.worker}",
-            cap_bytes=options.log_cap_bytes,
-            max_age_s=options.log_age_s,
+        partition = f"w{options.worker}"
+        writer = EmbeddedWriter(
+            options.data / "log", partition, cap_bytes=options.log_cap_bytes, max_age_s=options.log_age_s
+        )
+        self._writer_stats = writer.stats
+        try:
+            runs = RunFile(options.data / "log" / partition, self.incarnation)
+        except OSError as e:  # a full disk: what is known of this run ends with its last `Alive` then
+            logger.warning("the totals of this run cannot be kept: %s", e)
+            return writer
+        return NotingWriter(writer, runs, self._run_totals)
+
+    def _run_totals(self) -> RunTotals:
+        counters = self.counters
+        return RunTotals(
+            streams_opened=counters.streams_opened,
+            streams_in_log=self._log.packed_streams if self._log is not None else 0,
+            records=counters.records,
+            captured_bytes=counters.captured_bytes,
+            lost_records=counters.lost_records,
+            lost_bytes=counters.lost_bytes,
         )
 
     # --- what connections use
@@ -198,6 +220,9 @@ class TapWorker:
             stats["log_entries"] = self._log.appended_entries
             stats["log_bytes"] = self._log.appended_bytes
             stats["log_failing_now"] = int(self._log.failing is not None)
+            of_writer = self._writer_stats()
+            stats["log_size_bytes_now"] = of_writer.get("log_bytes", 0)
+            stats.update({f"log_{name}": of_writer.get(name, 0) for name in _OF_WRITER})
         return stats
 
     def _alive(self) -> None:

@@ -28,7 +28,7 @@ TAP = (
 SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "log_format")
 ANALYZE = (
     "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store",
-    "retain_events", "retain_streams", "capture_content", "stall_floor", "stall_factor", "metrics",
+    "retain_events", "retain_streams", "capture_content", "capture_routes", "stall_floor", "stall_factor", "metrics",
     "semconv", "no_spans", "no_otlp", "export_unsampled", "log_format",
 )  # fmt: skip
 DASHBOARD = (
@@ -36,8 +36,10 @@ DASHBOARD = (
     "dashboard_host",
     "dashboard_port",
     "dashboard_token",
+    "dashboard_oidc",
     "slo_ttft",
     "slo_itl",
+    "slo_error_rate",
     "log_format",
 )
 UP = tuple(dict.fromkeys((*TAP, *SHIP, *ANALYZE, *DASHBOARD, "no_dashboard")))

@@ -168,18 +168,19 @@ class Demo:
         flags = [
             "--upstream", f"sim={url}", "--data", str(data), "--listen", options.listen, "--admin", options.admin,
             "--quack-port", str(options.quack_port), "--dashboard-port", str(options.dashboard_port),
+            "--metrics", "127.0.0.1:0",  # a demo beside an instance in earnest must not take its port
             *(["--no-dashboard"] if options.no_dashboard else []), *options.up_flags,
         ]  # fmt: skip
         for part in ("tap", "analyze", "dashboard"):
             (run_dir / f"{part}.json").unlink(missing_ok=True)
         self._spawn("up", ["-m", "streamgauge", "up", *flags])
         tap = await self._ready("up", run_dir / "tap.json", "tap", stop)
-        await self._ready("up", run_dir / "analyze.json", "analyze", stop)
+        analyze = await self._ready("up", run_dir / "analyze.json", "analyze", stop)
         dashboard = {}
         if not options.no_dashboard:
             dashboard = await self._ready("up", run_dir / "dashboard.json", "dashboard", stop)
         if not stop.is_set():
-            self._welcome(data, url, tap, dashboard)
+            self._welcome(data, url, {"tap": tap, "analyze": analyze, "dashboard": dashboard})
         return url, str(tap.get("listen"))
 
     def _spawn(self, name: str, arguments: list[str]) -> None:
@@ -210,12 +211,13 @@ class Demo:
             await asyncio.sleep(0.05)
         return {}
 
-    def _welcome(self, data: Path, simulator: str, tap: dict[str, Any], dashboard: dict[str, Any]) -> None:
+    def _welcome(self, data: Path, simulator: str, said: dict[str, dict[str, Any]]) -> None:
+        tap, dashboard = said["tap"], said["dashboard"]
         self.say("")
         if dashboard:
             self.say(click.style(f"  Dashboard   {dashboard.get('url')}", bold=True))
         self.say(f"  Tap         {tap.get('listen')}   (your own client may come too: any key, models below)")
-        self.say(f"  Metrics     {tap.get('admin')}/metrics")
+        self.say(f"  Metrics     {tap.get('admin')}/metrics   {said['analyze'].get('metrics')}")
         self.say(
             f"  Simulator   {simulator}   models: {simulator}/v1/models, truth: {simulator}/simulator/ledger"
         )

@@ -82,7 +82,7 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         store=settings.store,
         retain_events_s=parse_age(settings.retain_events),
         retain_streams_s=parse_age(settings.retain_streams),
-        capture_content=settings.capture_content,
+        capture=settings.capture,
         stall_floor_s=settings.stall_floor,
         stall_factor=settings.stall_factor,
         version=__version__,
@@ -106,5 +106,7 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
         port=settings.dashboard_port,
         slo_ttft_s=settings.slo_ttft,
         slo_itl_s=settings.slo_itl,
+        slo_error_rate=settings.slo_error_rate,
         token=settings.dashboard_token.get_secret_value() if settings.dashboard_token else None,
+        oidc=settings.dashboard_oidc,
     )

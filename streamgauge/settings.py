@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
     PydanticBaseSettingsSource,
+    SecretsSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
@@ -33,6 +34,17 @@ def config_file() -> Path:
     if named and not Path(named).exists():
         raise ValueError(f"STREAMGAUGE_CONFIG names {named}, which is not there")
     return Path(named or CONFIG_FILE)
+
+
+def secrets_dir() -> Path | None:
+    """The folder whose files are settings: STREAMGAUGE_SECRETS_DIR, else what systemd loaded as credentials.
+
+    A file `streamgauge_client_key` is the setting `client_key`. Raises ValueError when the folder named is not there.
+    """
+    named = os.environ.get("STREAMGAUGE_SECRETS_DIR") or os.environ.get("CREDENTIALS_DIRECTORY")
+    if named and not Path(named).is_dir():
+        raise ValueError(f"STREAMGAUGE_SECRETS_DIR names {named}, which is not a folder")
+    return Path(named) if named else None
 
 
 class Settings(BaseSettings):
@@ -65,6 +77,11 @@ class Settings(BaseSettings):
         description="Token that the dashboard asks for when it listens beyond this machine; a random one is kept in "
         "the data folder when none is given.",
     )
+    dashboard_oidc: Path | None = Field(
+        default=None,
+        description="TOML file of an OpenID Connect provider: readers of the dashboard sign in there, no token needed "
+        "(docs/dashboard.md).",
+    )
     no_dashboard: bool = Field(default=False, description="Start no dashboard.")
     quack_port: int = Field(
         default=9494, ge=0, le=65535, description="Port where analytics answers SQL (Quack)."
@@ -81,7 +98,14 @@ class Settings(BaseSettings):
     )
     retain_streams: str | None = Field(default="90d", description="Age at which rows of streams go.")
     capture_content: bool = Field(
-        default=False, description="Store generated text (streams.output_text, reasoning_text)."
+        default=False,
+        description="Store generated text and error messages (streams.output_text, reasoning_text, error_message), and let "
+        "`ship` send prompts and text to Kafka as they are.",
+    )
+    capture_routes: str | None = Field(
+        default=None,
+        description="With --capture-content: only of requests whose path fits one of these globs (/v1/chat/*, several "
+        "by commas).",
     )
     metrics: str = Field(
         default="127.0.0.1:4102",
@@ -166,6 +190,9 @@ class Settings(BaseSettings):
     )
     slo_ttft: float = Field(default=2.0, gt=0, description="SLO for goodput: time to first token, seconds.")
     slo_itl: float = Field(default=0.1, gt=0, description="SLO for goodput: inter-token latency, seconds.")
+    slo_error_rate: float = Field(
+        default=0.05, ge=0, le=1, description="Objective of the dashboard's verdict: the share of streams that may fail."
+    )
     log_format: str = Field(
         default="text", pattern="^(text|json)$", description="Log lines on stderr: text or json."
     )
@@ -182,6 +209,19 @@ class Settings(BaseSettings):
     def _ages(cls, value: str | None) -> str | None:
         parse_age(value)
         return value
+
+    @property
+    def capture(self) -> tuple[str, ...]:
+        """Globs of the paths whose text is kept; none by default."""
+        if not self.capture_content:
+            return ()
+        return tuple(self.capture_routes.replace(",", " ").split()) if self.capture_routes else ("*",)
+
+    @model_validator(mode="after")
+    def _capture(self) -> Self:
+        if self.capture_routes and not self.capture_content:
+            raise ValueError("--capture-routes says where, --capture-content whether: give both")
+        return self
 
     @field_validator("listen", "admin")
     @classmethod
@@ -213,6 +253,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         sources: tuple[PydanticBaseSettingsSource, ...] = (init_settings, env_settings)
+        if (folder := secrets_dir()) is not None:
+            sources += (SecretsSettingsSource(settings_cls, secrets_dir=folder),)
         path = config_file()
         if path.is_file():
             sources += (TomlConfigSettingsSource(settings_cls, path),)

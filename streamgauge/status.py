@@ -25,11 +25,10 @@ from analytics.ledger import (
     unread_in_folder,
 )
 from ingest.log.cursors import read_cursors
+from ingest.log.runs import RunTotals, read_runs
 from streamgauge.options import load, settings_options
 from streamgauge.reach import reach
 
-FLUSH_S = 0.4
-"""What a tap has captured is in the log within 100 ms, and then some for a busy machine."""
 KAFKA_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]
 """Brokers, topic, client options."""
@@ -54,12 +53,8 @@ def status_command(form: str, **given: Any) -> int:
 def gather(data: Path, kafka: Kafka | None = None) -> dict[str, Any]:
     """Everything that can be known of the pipeline of a data folder. Raises AskError when its tables cannot be reached."""
     unknown: list[str] = []
-    tap_file = _said_by(data, "tap")
-    before = _tap_ledger(tap_file)
-    if tap_file is not None and before is None:
-        unknown.append("the tap does not answer on its admin port")
-    if before is not None:
-        time.sleep(FLUSH_S)
+    log_dir = data / "log"
+    noted = read_runs(log_dir)
     with reach(data) as tables:
         counts = count_tables(tables)
         open_ids = {i for p in counts.positions for i in p.open_ids}
@@ -73,8 +68,14 @@ def gather(data: Path, kafka: Kafka | None = None) -> dict[str, Any]:
         unknown += notes
         new_ids = unread.stream_ids - open_ids
         in_log = len(new_ids) - len(stored_ids(tables, new_ids))
-    after = _tap_ledger(tap_file)
-    taken = captured(counts.taps, before, after, now_ms=int(time.time() * 1000))
+    runs = read_runs(log_dir)
+    taken = captured(counts.taps, noted, runs, now_ms=int(time.time() * 1000))
+    tap_file = _said_by(data, "tap")
+    tap = _tap_ledger(tap_file)
+    if tap_file is not None and tap is None:
+        unknown.append("the tap does not answer on its admin port")
+    if tap is not None and tap.get("lost_untold"):
+        unknown.append(f"the tap dropped {tap['lost_untold']} records without room to tell of which streams")
     ledger = Ledger(
         captured=taken,
         stored=counts.streams - counts.lost,
@@ -84,7 +85,7 @@ def gather(data: Path, kafka: Kafka | None = None) -> dict[str, Any]:
         in_log=in_log,
         unknown=(*taken.unknown, *unknown),
     )
-    return _as_json(data, ledger, counts, unread, after or before)
+    return _as_json(data, ledger, counts, unread, runs, tap)
 
 
 def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unread, list[str]]:
@@ -135,9 +136,15 @@ def _read_on_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, notes: 
 
 
 def _as_json(
-    data: Path, ledger: Ledger, counts: TableCounts, unread: Unread, tap: Mapping[str, int] | None
+    data: Path,
+    ledger: Ledger,
+    counts: TableCounts,
+    unread: Unread,
+    runs: Mapping[str, RunTotals],
+    tap: Mapping[str, int] | None,
 ) -> dict[str, Any]:
     taken: Captured = ledger.captured
+    ship = _said_by(data, "ship")
     return {
         "reconciles": ledger.reconciles,
         "captured": taken.at_least,
@@ -149,8 +156,10 @@ def _as_json(
         "in_log": ledger.in_log,
         "lost": ledger.lost,
         "unknown": list(ledger.unknown),
+        "stages": _stages(counts, unread, runs, ship),
         "parts": {name: said["pid"] for name in PARTS if (said := _said_by(data, name)) is not None},
         "tap": dict(tap) if tap is not None else None,
+        "ship": ship,
         "tap_runs": [
             {
                 "tap": t.tap,
@@ -177,6 +186,54 @@ def _as_json(
     }
 
 
+def _stages(
+    counts: TableCounts, unread: Unread, runs: Mapping[str, RunTotals], ship: Mapping[str, Any] | None
+) -> dict[str, dict[str, int]]:
+    """What each stage counts, down the stream. Bytes are of bodies at the ends, of packed entries and messages between."""
+    elsewhere = [t.counters for t in counts.taps if t.incarnation not in runs]
+
+    def taken(name: str) -> int:
+        noted: int = sum(getattr(totals, name) for totals in runs.values())
+        return noted + sum(counters.get(name, 0) for counters in elsewhere)
+
+    stages = {
+        "tap": {
+            "streams": taken("streams_opened"),
+            "records": taken("records"),
+            "bytes": taken("captured_bytes"),
+            "lost_records": taken("lost_records"),
+            "lost_bytes": taken("lost_bytes"),
+        },
+        "log (unread)": {
+            "streams": len(unread.stream_ids),
+            "entries": unread.entries,
+            "records": unread.records,
+            "bytes": unread.bytes,
+        },
+    }
+    if ship is not None:
+        stages["ship (since its start)"] = {
+            name: ship[name]
+            for name in ("records", "messages", "bytes", "too_large_records", "damaged_entries")
+            if isinstance(ship.get(name), int)
+        }
+    counted = counts.counters
+    stages["analytics"] = {
+        name: counted.get(source, 0)
+        for name, source in (
+            ("streams", "streams_opened"),
+            ("entries", "entries"),
+            ("records", "records"),
+            ("bytes", "body_bytes"),
+            ("duplicate_records", "duplicate_records"),
+            ("late_records", "late_records"),
+            ("lost_streams", "streams_lost"),
+        )
+    }
+    stages["tables"] = {"streams": counts.streams, "events": counts.events, "losses": counts.losses}
+    return stages
+
+
 def render(said: Mapping[str, Any]) -> str:
     """The account for people."""
     most = said["captured_at_most"]
@@ -190,8 +247,13 @@ def render(said: Mapping[str, Any]) -> str:
         "the counters reconcile" if said["reconciles"] else "the counters DO NOT reconcile",
         *(f"not known: {note}" for note in said["unknown"]),
     ]
+    lines.append("")
+    for stage, numbers in said["stages"].items():
+        told = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in numbers.items())
+        lines.append(f"{stage:<24} {told}")
     for title, numbers in (
         ("tap", said["tap"]),
+        ("ship", said["ship"]),
         ("log", {k: v for k, v in said["log"].items() if k != "partitions"}),
         ("analytics", said["analytics"]),
         ("tables (rows)", said["tables"]),
@@ -203,7 +265,7 @@ def render(said: Mapping[str, Any]) -> str:
             lines += [
                 f"  {name:<28} {value:>14}"
                 for name, value in sorted(numbers.items())
-                if not isinstance(value, dict)
+                if isinstance(value, int | str)
             ]
     return "\n".join(lines)
 

@@ -204,6 +204,8 @@ def _check(settings: Settings) -> None:
             raise OSError(f"{flag(name)}: there is no file {path}")
     places = [(flag(name), *split_address(getattr(settings, name))) for name in ("listen", "admin")]
     places.append(("--quack-port", settings.quack_host, settings.quack_port))
+    if settings.metrics:
+        places.append(("--metrics", *split_address(settings.metrics)))
     if not settings.no_dashboard:
         places.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
     for name, host, port in places:
@@ -270,7 +272,10 @@ def _welcome(supervisor: Supervisor, settings: Settings) -> None:
     behind = ", ".join(f"{u.name} = {u.url}" for u in settings.upstream)
     lines = [
         ("tap", f"{said['tap'].get('listen')}  →  {behind}"),
-        ("metrics", f"{said['tap'].get('admin')}/metrics"),
+        (
+            "metrics",
+            "   ".join(filter(None, (f"{said['tap'].get('admin')}/metrics", said["analyze"].get("metrics")))),
+        ),
         (
             "sql",
             f'streamgauge sql --data {settings.data} "FROM streams LIMIT 10"   (or attach {said["analyze"].get("quack")})',

@@ -9,15 +9,13 @@ from pathlib import Path
 import click
 import duckdb
 import pytest
-import yaml
 
 from analytics.store import Store
 from streamgauge.cli import ORDER, cli
 from streamgauge.config import reference_text
-from streamgauge.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
 
 
 def console_commands(text: str) -> list[str]:
@@ -103,27 +101,3 @@ def test_readme_names_every_command() -> None:
     text = (ROOT / "README.md").read_text()
     for name in ORDER:
         assert re.search(rf"\b{name}\b", text), name
-
-
-@pytest.mark.parametrize("file", ["compose.yaml"])
-def test_compose_runs_commands_and_settings_that_exist(file: str) -> None:
-    compose = yaml.safe_load((ROOT / "deploy" / file).read_text())
-    known = {f"STREAMGAUGE_{name.upper()}" for name in Settings.model_fields}
-    ours = {name: s for name, s in compose["services"].items() if s.get("image") == "streamgauge"}
-    assert {"tap", "analytics", "dashboard"} <= set(ours)
-    for service in ours.values():
-        parse([str(word) for word in service["command"]])
-        assert set(service.get("environment", {})) <= known
-        for volume in service.get("volumes", []):
-            assert volume.split(":")[0] in compose["volumes"]
-
-
-def test_the_image_runs_a_command_that_exists() -> None:
-    text = (ROOT / "deploy" / "Dockerfile").read_text()
-    for number, words in enumerate(re.findall(r"^ *CMD \[(.+)\]$", text, re.M)):
-        parse(
-            re.findall(r'"([^"]+)"', words)[1 if number == 0 else 0 :]
-        )  # the health check names the program
-    for source in re.findall(r"^COPY (?!--)(.+) \S+$", text, re.M):
-        for name in source.split():
-            assert (ROOT / name).exists(), name

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event
+from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.payload import decode_or_none
 from analytics.dialects.shape import Delta, Exchange, Fragment, Reading
 
@@ -58,9 +58,7 @@ class AnthropicCompleteReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_decoder, data)
         if event is None:
-            if name == "error":
-                return Reading(kind="error", error=error_event(data))
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         kind = event.type or name
         if kind == "error" or event.error:
             return Reading(kind="error", error=error_event(data))

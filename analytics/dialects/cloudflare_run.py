@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.openai_calls import Calls
 from analytics.dialects.openai_usage import usage_of
 from analytics.dialects.payload import decode_or_none, json_or_none
@@ -54,7 +54,7 @@ class CloudflareReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_decoder, data)
         if event is None:
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         if event.error or event.errors:
             return Reading(kind="error", error=error_event(data) if event.error else error_from(event.errors))
         tools = self._calls.pieces(0, event.tool_calls)

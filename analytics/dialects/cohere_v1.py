@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from analytics.dialects.cohere_v2 import finish_error
-from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import compact, decode_or_none
 from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ToolFragment, Usage
@@ -94,7 +94,7 @@ class CohereV1Reader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_event, data)
         if event is None:
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         kind = event.event_type or name
         if kind == "text-generation":
             return Delta("text", event.text, event.index or 0) if event.text else Reading(kind="annotation")

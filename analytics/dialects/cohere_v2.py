@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import decode_or_none
 from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
@@ -100,9 +100,7 @@ class CohereReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_event, data)
         if event is None:
-            if name == "error":
-                return Reading(kind="error", error=error_event(data))
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         kind, delta = event.type or name, event.delta
         message = (delta.message if delta else None) or _Message()
         if kind in ("content-delta", "content-start"):

@@ -15,7 +15,7 @@ import re
 from typing import Any
 
 from analytics.dialects.payload import compact, json_or_none, text_of
-from analytics.dialects.shape import ErrorSeen
+from analytics.dialects.shape import ErrorSeen, Reading
 
 MAX_TEXT_CHARS = 4096
 """Of an HTML or plain-text body no more than this is kept, and no message is longer."""
@@ -72,6 +72,11 @@ def error_event(data: bytes) -> ErrorSeen:
     """The data of an event that is named `error` (or whose dialect says so), whatever it holds."""
     value = json_or_none(data)
     return error_in(value) or error_from(text_of(data, MAX_TEXT_CHARS) if value is None else value)
+
+
+def unreadable(name: str, data: bytes) -> Reading:
+    """The reading of an event whose data is not what its dialect says: malformed, unless it is named `error`."""
+    return Reading(kind="error", error=error_event(data)) if name == "error" else Reading(kind="malformed")
 
 
 def error_from(raw: Any, *, around: dict[str, Any] | None = None) -> ErrorSeen:

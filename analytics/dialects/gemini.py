@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event
+from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.partial_arguments import ArgumentJoiner
 from analytics.dialects.payload import compact, decode_or_none, json_or_none
-from analytics.dialects.shape import Exchange, Fragment, Kind, Reading, ToolFragment, Usage
+from analytics.dialects.shape import Delta, Exchange, Fragment, Kind, Reading, ToolFragment, Usage, in_full
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
 _PATH = re.compile(r":(streamGenerateContent|generateContent)$")
@@ -122,40 +122,32 @@ class GeminiReader:
     """Reads one stream; numbers the calls, and keeps the open one of each candidate."""
 
     def __init__(self) -> None:
+        self._known = False  # id and model have been told
         self._call_count = 0
         self._open: dict[int, _Call] = {}
 
-    def read(self, name: str, data: bytes) -> Reading:
+    def read(self, name: str, data: bytes) -> Reading | Delta:
         whole = decode_or_none(_chunk, data)
         if whole is None:
-            return (
-                Reading(kind="error", error=error_event(data))
-                if name == "error"
-                else Reading(kind="malformed")
-            )
+            return unreadable(name, data)
         if whole.error:
             return Reading(kind="error", error=error_event(data))
         return self._chunk(whole.response or whole)
 
     def read_body(self, body: bytes) -> list[Reading]:
         if body.lstrip()[:1] != b"[":
-            return [self.read("", body)]
+            return [in_full(self.read("", body))]
         chunks = json_or_none(body)
         if not isinstance(chunks, list):
             return [Reading(kind="malformed")]
-        return [self.read("", msgspec.json.encode(chunk)) for chunk in chunks]
+        return [in_full(self.read("", msgspec.json.encode(chunk))) for chunk in chunks]
 
-    def _chunk(self, chunk: _Chunk) -> Reading:
-        plain = _plain(chunk.candidates)
-        if plain is not None:
-            raw = chunk.usage
-            return Reading(
-                "reasoning" if plain.reasoning else "text",
-                [plain],
-                normalised(raw) if type(raw) is dict else None,
-                response_id=chunk.response_id,
-                model=chunk.model,
-            )
+    def _chunk(self, chunk: _Chunk) -> Reading | Delta:
+        if self._known:
+            plain = _plain(chunk)
+            if plain is not None:
+                return plain
+        self._known = bool(chunk.response_id and chunk.model)
         fragments: list[Fragment] = []
         kind: Kind = "start" if chunk.candidates else "usage"
         for place, candidate in enumerate(chunk.candidates or ()):
@@ -233,8 +225,9 @@ def normalised(raw: dict[str, Any]) -> Usage:
     return Usage(prompt, output, thoughts, cached, raw)
 
 
-def _plain(candidates: list[_Candidate] | None) -> Fragment | None:
-    """The fragment of the most frequent chunk: one candidate with one part, which is text and nothing else."""
+def _plain(chunk: _Chunk) -> Delta | None:
+    """The most frequent chunk: one candidate with one part, which is text and nothing else."""
+    candidates = chunk.candidates
     if not candidates or len(candidates) != 1:
         return None
     candidate = candidates[0]
@@ -244,8 +237,8 @@ def _plain(candidates: list[_Candidate] | None) -> Fragment | None:
     part = parts[0]
     if not part.text or part.call is not None or part.code is not None or part.inline is not None:
         return None
-    index = candidate.index or 0
-    return Fragment(index, reasoning=part.text) if part.thought else Fragment(index, part.text)
+    usage = normalised(chunk.usage) if type(chunk.usage) is dict else None
+    return Delta("reasoning" if part.thought else "text", part.text, candidate.index or 0, None, usage)
 
 
 def _add(fragment: Fragment, piece: ToolFragment) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import compact, decode_or_none
 from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
@@ -104,11 +104,7 @@ class InteractionsReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_event, data)
         if event is None:
-            return (
-                Reading(kind="error", error=error_event(data))
-                if name == "error"
-                else Reading(kind="malformed")
-            )
+            return unreadable(name, data)
         kind = event.event_type or name
         if kind in ("step.delta", "content.delta"):
             return self._delta(event.delta or _DeltaPart(), event.index or 0)

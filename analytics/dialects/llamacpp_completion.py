@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event
+from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import decode_or_none
 from analytics.dialects.server_stats import stats_of
@@ -58,11 +58,7 @@ class LlamaCppReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_event, data)
         if event is None:
-            return (
-                Reading(kind="error", error=error_event(data))
-                if name == "error"
-                else Reading(kind="malformed")
-            )
+            return unreadable(name, data)
         if event.error or name == "error":
             return Reading(kind="error", error=error_event(data))
         if event.stop:

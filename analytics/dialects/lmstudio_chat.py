@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event
+from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import compact, decode_or_none
 from analytics.dialects.server_stats import stats_of
@@ -107,9 +107,7 @@ class LMStudioReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_event, data)
         if event is None:
-            if name == "error":
-                return Reading(kind="error", error=error_event(data))
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         kind = event.type or name
         if kind in ("message.delta", "reasoning.delta"):
             if not event.content:

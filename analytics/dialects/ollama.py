@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event
+from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.numbers import count, measure
 from analytics.dialects.payload import compact, decode_or_none
 from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ServerStat, ToolFragment, Usage
@@ -87,7 +87,7 @@ class OllamaReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         line = decode_or_none(_line, data)
         if line is None:
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         if line.error:
             return Reading(kind="error", error=error_event(data))
         message = line.message

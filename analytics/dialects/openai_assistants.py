@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import decode_or_none
 from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
@@ -95,9 +95,7 @@ class AssistantsReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_object, data)
         if event is None:
-            if name == "error":
-                return Reading(kind="error", error=error_event(data))
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         if name == "error" or event.error:
             return Reading(kind="error", error=error_event(data))
         kind = event.object or name

@@ -35,6 +35,7 @@ from analytics.dialects.shape import (
 from analytics.sse import Event
 
 MAX_CHOICES = 4096
+MAX_CHOICE_INDEX = 2**15
 
 
 _decode_first = msgspec.json.Decoder(FirstChunk).decode
@@ -77,54 +78,54 @@ class ChoicesReader:
 
     def read_many(self, events: Sequence[Event]) -> list[Reading | Delta]:
         """The answers of `read`, for a batch."""
-        answers: list[Reading | Delta] = []
-        answer = answers.append
-        begun = self._begun
-        decode = _decode_next if self._id_known and self._model_known else _decode_first
-        for event in events:
-            try:
-                chunk = decode(event.data)
-            except FAULTS:
-                answer(self.read(event.name, event.data))
-                continue
-            if (
-                decode is _decode_next
-                and (choices := chunk.choices)
-                and len(choices) == 1
-                and chunk.error is None
-                and chunk.timings is None
-                and chunk.x_groq is None
-                and chunk.perf_metrics is None
-                and chunk.time_info is None
-                and chunk.metrics is None
-                and chunk.stats is None
-                and not event.name
-            ):
-                choice = choices[0]
-                if (
-                    choice.finish_reason is None
-                    and choice.error is None
-                    and choice.usage is None
-                    and choice.index in begun
-                ):
-                    quick = self._quickly(choice, chunk.usage)
-                    if quick is not None:
-                        answer(quick)
-                        continue
-            answer(self.read(event.name, event.data))
-            if decode is _decode_first and self._id_known and self._model_known:
-                decode = _decode_next
-        return answers
+        return [self._quickly(event) or self.read(event.name, event.data) for event in events]
 
-    def _quickly(self, choice: Choice, usage: Any) -> Reading | Delta | None:
-        """What one choice adds in mid-stream, if its fields are those of OpenAI. None: the long way must look."""
-        said = choice.delta
-        tools: list[ToolFragment] | None = None
-        kind: Kind = "text"
-        if said is None:
-            piece = choice.text
-            if choice.message is not None:
+    def _quickly(self, event: Event) -> Reading | Delta | None:
+        """What an event says, if its fields are those of OpenAI and no vendor's. None: the long way must look."""
+        if event.name:
+            return None
+        who_is_known = self._id_known and self._model_known
+        try:
+            chunk = _decode_next(event.data) if who_is_known else _decode_first(event.data)
+        except FAULTS:
+            return Reading(kind="terminal", done=True) if event.data.strip() == b"[DONE]" else None
+        if not who_is_known and isinstance(chunk, FirstChunk) and not self._tells_nothing_new(chunk):
+            return None
+        if not (
+            chunk.error
+            is chunk.timings
+            is chunk.x_groq
+            is chunk.perf_metrics
+            is chunk.time_info
+            is chunk.metrics
+            is chunk.stats
+            is chunk.base_resp
+            is chunk.prompt_progress
+            is None
+        ):
+            return None
+        usage = None
+        if chunk.usage is not None:
+            usage = usage_of(chunk.usage)
+            if usage is None or not _USAGE_STATS.isdisjoint(chunk.usage):
                 return None
+        choices = chunk.choices
+        if not choices:
+            return Reading(kind="usage", usage=usage) if choices is not None and usage is not None else None
+        return self._one_choice(choices[0], usage) if len(choices) == 1 else None
+
+    def _tells_nothing_new(self, chunk: FirstChunk) -> bool:
+        return self._any_event and (self._id_known or not chunk.id) and (self._model_known or not chunk.model)
+
+    def _one_choice(self, choice: Choice, usage: Usage | None) -> Reading | Delta | None:
+        said = choice.delta
+        piece = ""
+        thought: str | None = ""
+        tools: list[ToolFragment] | None = None
+        if choice.error is not None or choice.usage is not None or choice.message is not None:
+            return None
+        if said is None:
+            piece = choice.text or ""
         elif (
             said.refusal
             or said.audio is not None
@@ -133,20 +134,25 @@ class ChoicesReader:
         ):
             return None
         else:
-            piece = said.content
+            piece = said.content or ""
             thought = said.reasoning_content or said.reasoning
-            if thought:
-                if piece:
-                    return None
-                piece, kind = thought, "reasoning"
-            elif said.reasoning_details is not None:
+            if (thought and piece) or (not thought and said.reasoning_details is not None):
                 return None
             if said.tool_calls:
                 tools = self._calls.quick_pieces(choice.index, said.tool_calls)
                 if tools is None:
                     return None
-        if not piece and tools is None:
+        kind: Kind = "reasoning" if thought else "text"
+        piece = thought or piece
+        reason = None if choice.finish_reason == "null" else choice.finish_reason or None
+        if not piece and tools is None and reason is None:
             return None
+        index = choice.index
+        if index not in self._begun:
+            if not 0 <= index < MAX_CHOICE_INDEX:
+                return None
+            if piece or tools:
+                self._begun.add(index)
         tokens: int | None = None
         if choice.token_ids is not None:
             tokens = len(choice.token_ids) or None
@@ -154,17 +160,12 @@ class ChoicesReader:
             found = [entries for entries in (logprobs.content, logprobs.refusal) if entries is not None]
             tokens = sum(map(len, found)) if found else len(logprobs.tokens or ())
             tokens = tokens or None
-        if tools is None and usage is None and piece:
-            return Delta(kind, piece, choice.index, tokens)
-        fragment = Fragment(choice.index, tokens=tokens, tools=tools)
+        if piece and tools is None and reason is None:
+            return Delta(kind, piece, index, tokens, usage)
+        fragment = Fragment(index, tools=tools, finish_reason=reason, tokens=tokens)
         if piece:
             setattr(fragment, kind, piece)
-        report = None
-        if usage is not None:
-            report = usage_of(usage)
-            if report is None or not _USAGE_STATS.isdisjoint(usage):
-                return None
-        return Reading(kind=kind, fragments=[fragment], usage=report)
+        return Reading("finish" if reason else kind, [fragment], usage)
 
     def read(self, name: str, data: bytes) -> Reading | Delta:
         """One event, the long way."""
@@ -241,7 +242,7 @@ class ChoicesReader:
     def _choice(self, choice: dict[str, Any], place: int) -> tuple[Fragment | None, bool]:
         """(what it adds, whether it names a role). None: an annotation of the choice, nothing said."""
         index = choice.get("index")
-        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < 2**15:
+        if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < MAX_CHOICE_INDEX:
             index = place
         fragment = Fragment(choice=index)
         said = choice.get("delta")

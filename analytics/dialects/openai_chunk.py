@@ -67,6 +67,8 @@ class Chunk(msgspec.Struct, gc=False):
     time_info: Any = None
     metrics: Any = None
     stats: Any = None
+    base_resp: Any = None
+    prompt_progress: Any = None
 
 
 class FirstChunk(Chunk, gc=False):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import compact, decode_or_none
 from analytics.dialects.responses_wire import (
@@ -118,9 +118,7 @@ class ResponsesReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(event_decoder, data)
         if event is None:
-            if name == "error":
-                return Reading(kind="error", error=error_event(data))
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         kind = event.type or name
         if kind[-6:] == ".delta":
             return self._delta(kind[:-6], event)

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from
+from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import decode_or_none, json_or_none
-from analytics.dialects.shape import ErrorSeen, Exchange, Fragment, Reading, Usage
+from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, Usage, in_full
 
 
 class _Event(msgspec.Struct):
@@ -49,12 +49,13 @@ class SGLangReader:
     """Reads one stream; keeps the text so far of each choice, which the next event repeats."""
 
     def __init__(self) -> None:
+        self._known = False  # the id has been told
         self._so_far: dict[int, str] = {}
 
-    def read(self, name: str, data: bytes) -> Reading:
+    def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_event, data)
         if event is None:
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         if event.error:
             return Reading(kind="error", error=error_event(data))
         return self._event(event)
@@ -62,10 +63,10 @@ class SGLangReader:
     def read_body(self, body: bytes) -> list[Reading]:
         whole = json_or_none(body)
         if not isinstance(whole, list):
-            return [self.read("", body)]
-        return [self.read("", msgspec.json.encode(item)) for item in whole]
+            return [in_full(self.read("", body))]
+        return [in_full(self.read("", msgspec.json.encode(item))) for item in whole]
 
-    def _event(self, event: _Event) -> Reading:
+    def _event(self, event: _Event) -> Reading | Delta:
         index, text = event.index or 0, event.text or ""
         before = self._so_far.get(index, "")
         if before and text.startswith(before):
@@ -77,11 +78,15 @@ class SGLangReader:
         meta = event.meta_info or {}
         reason, error = _finish(meta.get("finish_reason"))
         said = {key: meta[key] for key in _COUNTS if meta.get(key) is not None}
+        usage = _usage(said) if said else None
+        if self._known and new and reason is None:
+            return Delta("text", new, index, None, usage)
         identity = meta.get("id")
+        self._known |= isinstance(identity, str) and identity != ""
         return Reading(
             kind="error" if error else "text" if new else "finish" if reason else "other",
             fragments=[Fragment(choice=index, text=new, finish_reason=reason)],
-            usage=_usage(said) if said else None,
+            usage=usage,
             error=error,
             response_id=identity if isinstance(identity, str) and identity else None,
         )

@@ -133,7 +133,7 @@ class Reading(msgspec.Struct, gc=False):
 
 
 class Delta(msgspec.Struct, gc=False):
-    """The reading of the most frequent event: one piece of one output channel of one choice, and nothing else.
+    """The reading of the most frequent event: one piece of one output channel of one choice, and at most a usage report.
 
     A reader may answer it in place of a `Reading`; it costs a third.
     """
@@ -144,6 +144,16 @@ class Delta(msgspec.Struct, gc=False):
     """Not empty."""
     choice: int = 0
     tokens: int | None = None
+    usage: Usage | None = None
+
+
+def in_full(answer: Reading | Delta) -> Reading:
+    """An answer in its long form."""
+    if isinstance(answer, Reading):
+        return answer
+    text, reasoning = (answer.piece, "") if answer.kind == "text" else ("", answer.piece)
+    fragment = Fragment(choice=answer.choice, text=text, reasoning=reasoning, tokens=answer.tokens)
+    return Reading(kind=answer.kind, fragments=[fragment], usage=answer.usage)
 
 
 class Run(msgspec.Struct, gc=False):

@@ -6,25 +6,21 @@ OpenAI's chunks and is read by `openai_chat`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from analytics.dialects.errors import error_event
+from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.numbers import count
-from analytics.dialects.payload import decode_or_none, json_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, Usage
+from analytics.dialects.openai_calls import text_of
+from analytics.dialects.payload import decode_or_none
+from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, Usage, in_full
 
 _NOT_FINISHED = ("", "not_finished")
 
 
-class _Result(msgspec.Struct, gc=False):
-    generated_text: str | None = None
-    generated_token_count: int | None = None
-    input_token_count: int | None = None
-    stop_reason: str | None = None
-
-
 class _Event(msgspec.Struct, gc=False):
-    results: list[_Result] | None = None
+    results: list[dict[str, Any]] | None = None
     model_id: str | None = None
 
 
@@ -50,29 +46,33 @@ class WatsonxGenerate:
 class WatsonxReader:
     """Reads one stream."""
 
+    def __init__(self) -> None:
+        self._known = False  # the model has been told
+
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_decoder, data)
         if event is None:
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         if not event.results:
             error = error_event(data) if name == "error" or b'"error' in data else None
             return Reading(kind="error" if error else "other", error=error, model=event.model_id)
-        result = event.results[0]
-        finish = None if (result.stop_reason or "") in _NOT_FINISHED else result.stop_reason
-        text = result.generated_text or ""
-        raw = json_or_none(data)["results"][0]
-        raw.pop("generated_text", None)
-        given, made = count(result.input_token_count) or None, count(result.generated_token_count)
+        raw = event.results[0]
+        text, reason = text_of(raw.pop("generated_text", None)), text_of(raw.get("stop_reason"))
+        finish = None if reason in _NOT_FINISHED else reason
+        given, made = count(raw.get("input_token_count")) or None, count(raw.get("generated_token_count"))
+        usage = Usage(given, made, raw=raw) if given or made else None
+        if self._known and text and finish is None and usage is not None:
+            return Delta("text", text, 0, None, usage)
+        self._known = bool(event.model_id)
         return Reading(
             kind="text" if text else "finish" if finish else "other",
             fragments=[Fragment(text=text, finish_reason=finish)],
-            usage=Usage(given, made, raw=raw) if given or made else None,
+            usage=usage,
             model=event.model_id,
         )
 
     def read_body(self, body: bytes) -> list[Reading]:
-        answer = self.read("", body)
-        return [answer] if isinstance(answer, Reading) else []
+        return [in_full(self.read("", body))]
 
 
 DIALECT = WatsonxGenerate()

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event
+from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.payload import decode_or_none
 from analytics.dialects.shape import Delta, Exchange, Fragment, Reading
 
@@ -49,7 +49,7 @@ class WriterReader:
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(_event, data)
         if event is None:
-            return Reading(kind="malformed")
+            return unreadable(name, data)
         if event.error:
             return Reading(kind="error", error=error_event(data))
         return Delta("text", event.value) if event.value else Reading(kind="other")

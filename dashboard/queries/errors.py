@@ -52,15 +52,23 @@ def kinds(ask: Ask, selection: Selection, *, most: int = 100) -> pl.DataFrame:
         FROM streams WHERE {selection.where()} AND {IS_ERROR} GROUP BY ALL ORDER BY n DESC, outcome LIMIT {most:d}""")
 
 
-def left_behind(ask: Ask, selection: Selection) -> dict[str, float | None]:
-    """Client aborts apart: `aborts, abort_share, output_tokens, undelivered_bytes, before_output, lost, after_terminal`.
+WASTED_TOKENS = "output_tokens * (1 - least(delivered_bytes / nullif(response_bytes, 0), 1))"
+"""Output tokens that came from the upstream and never went to the client: by the part of the bytes that did not."""
 
-    `output_tokens` are those of aborted streams, where reported; `undelivered_bytes` came from upstream and never
-    went to the client; `before_output`: aborted while waiting for the first token.
+
+def left_behind(ask: Ask, selection: Selection) -> dict[str, float | None]:
+    """Client aborts apart: `aborts, abort_share, told, output_tokens, wasted_tokens, undelivered_bytes, before_output, lost,
+    after_terminal`.
+
+    `told`: aborted streams whose output tokens are known; `output_tokens` are theirs, `wasted_tokens` the part of these
+    that the client never got. `undelivered_bytes` came from upstream and never went to the client; `before_output`: aborted
+    while waiting for the first token.
     """
     rows = ask(f"""
         SELECT count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / nullif(count(*), 0) AS abort_share,
+            count(output_tokens) FILTER (outcome = 'client_abort') AS told,
             sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
+            sum({WASTED_TOKENS}) FILTER (outcome = 'client_abort') AS wasted_tokens,
             sum(response_bytes - delivered_bytes) FILTER (outcome = 'client_abort')::BIGINT AS undelivered_bytes,
             count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,
             count(*) FILTER (outcome = 'tap_lost') AS lost,
@@ -68,3 +76,19 @@ def left_behind(ask: Ask, selection: Selection) -> dict[str, float | None]:
         FROM streams WHERE {selection.where()}""").to_dicts()
     found: dict[str, float | None] = rows[0]
     return found
+
+
+def aborts(ask: Ask, selection: Selection, dimension: str, *, most: int = 50) -> pl.DataFrame:
+    """Columns `name, requests, aborts, abort_share, before_output, left_after_ns, output_tokens, wasted_tokens,
+    undelivered_bytes` of the groups with aborts; `left_after_ns`: the median of when the client left."""
+    return ask(f"""
+        SELECT * FROM (
+            SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests,
+                count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / requests AS abort_share,
+                count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,
+                quantile_cont(end_ns, 0.5) FILTER (outcome = 'client_abort') AS left_after_ns,
+                sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
+                sum({WASTED_TOKENS}) FILTER (outcome = 'client_abort') AS wasted_tokens,
+                sum(response_bytes - delivered_bytes) FILTER (outcome = 'client_abort')::BIGINT AS undelivered_bytes
+            FROM streams WHERE {selection.where()} GROUP BY ALL)
+        WHERE aborts > 0 ORDER BY aborts DESC, name LIMIT {most:d}""")

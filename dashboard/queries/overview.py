@@ -40,8 +40,11 @@ SPREAD = """* EXCLUDE (ttft_q, itl_q),
 
 
 def good(slo_ttft_s: float, slo_itl_s: float) -> str:
-    """SQL that is true of a stream which meets both SLOs; a missing metric is a miss."""
-    return f"coalesce(ttft_ns <= {slo_ttft_s * 1e9:.0f}, FALSE) AND coalesce(itl_ns <= {slo_itl_s * 1e9:.0f}, FALSE)"
+    """SQL that is true of a stream which meets every SLO; a missing metric is a miss, and so is a failure."""
+    return (
+        f"outcome = 'ok' AND coalesce(ttft_ns <= {slo_ttft_s * 1e9:.0f}, FALSE) "
+        f"AND coalesce(itl_ns <= {slo_itl_s * 1e9:.0f}, FALSE)"
+    )
 
 
 def summary_now_and_before(
@@ -119,6 +122,42 @@ def moved_most(ask: Ask, selection: Selection, *, least: int = 5, most: int = 6)
         WHERE a.requests >= {least:d} AND b.requests >= {least:d}
         ORDER BY greatest(coalesce(abs(ttft_change), 0), 5 * coalesce(abs(error_change), 0)) DESC, a.name
         LIMIT {most:d}""")
+
+
+def bad(slo_ttft_s: float, slo_itl_s: float) -> str:
+    """SQL that is true of a stream that failed or is known to miss an objective."""
+    return (
+        f"({IS_ERROR} OR coalesce(ttft_ns > {slo_ttft_s * 1e9:.0f}, FALSE) "
+        f"OR coalesce(itl_ns > {slo_itl_s * 1e9:.0f}, FALSE))"
+    )
+
+
+def where_it_hurts(
+    ask: Ask, selection: Selection, *, slo_ttft_s: float, slo_itl_s: float, least: int = 5, most: int = 8
+) -> pl.DataFrame:
+    """Models, gateways and clients that have more bad streams than their share of the traffic explains, the worst first.
+
+    Columns: `dimension, name, requests, bad, bad_share` (of its own), `of_all_bad` (its part of all bad streams), `of_all`
+    (its part of all requests), `error_rate, ttft_p95_ns, itl_p95_ns`. Only those with at least `least` requests.
+    """
+    sides = "WHEN 3 THEN 'model' WHEN 5 THEN 'gateway' ELSE 'client'"
+    return ask(f"""
+        WITH chosen AS (
+                SELECT {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, {bad(slo_ttft_s, slo_itl_s)} AS is_bad,
+                    outcome, ttft_ns, itl_ns
+                FROM streams WHERE {selection.where()}),
+            grouped AS (
+                SELECT CASE GROUPING(model, gateway, client) {sides} END AS dimension,
+                    coalesce(model, gateway, client) AS name, count(*) AS requests, count(*) FILTER (is_bad) AS bad,
+                    {ERROR_RATE} AS error_rate, quantile_cont(ttft_ns, 0.95) AS ttft_p95_ns,
+                    quantile_cont(itl_ns, 0.95) AS itl_p95_ns
+                FROM chosen GROUP BY GROUPING SETS ((model), (gateway), (client))),
+            whole AS (SELECT count(*) AS n, count(*) FILTER (is_bad) AS bad FROM chosen)
+        SELECT g.dimension, g.name, g.requests, g.bad, g.bad / g.requests AS bad_share, g.bad / whole.bad AS of_all_bad,
+            g.requests / whole.n AS of_all, g.error_rate, g.ttft_p95_ns, g.itl_p95_ns
+        FROM grouped AS g, whole
+        WHERE g.bad > 0 AND g.requests >= {least:d} AND g.bad * whole.n > g.requests * whole.bad
+        ORDER BY g.bad - g.requests * whole.bad / whole.n DESC, g.dimension, g.name LIMIT {most:d}""")
 
 
 def choices(ask: Ask, selection: Selection, *, most: int = 200) -> dict[str, list[str]]:

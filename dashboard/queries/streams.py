@@ -51,6 +51,13 @@ def table(
         ORDER BY {ORDERS[order]}, stream_id LIMIT {limit:d}""")
 
 
+def evidence(ask: Ask, selection: Selection, bad: str, *, limit: int = 15) -> pl.DataFrame:
+    """The newest streams of which `bad` (SQL, `overview.bad`) is true, `COLUMNS`."""
+    return ask(
+        f"SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {bad} ORDER BY started_at DESC, stream_id LIMIT {limit:d}"
+    )
+
+
 def how_many(ask: Ask, selection: Selection, *, kind: str = "all", text: str = "") -> int:
     """Streams that `table` would show without its limit."""
     found = ask(

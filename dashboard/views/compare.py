@@ -9,12 +9,12 @@ from datetime import timedelta
 import polars as pl
 import streamlit as st
 
-from dashboard import distributions, filters, frame, source, units
+from dashboard import distributions, filters, frame, palette, source, units
 from dashboard.measures import described
 from dashboard.panels import panel
 from dashboard.queries import comparing, latency, overview
 from dashboard.queries.selection import Selection
-from dashboard.resampling import ENOUGH, Difference, mean_difference, quantile_difference
+from dashboard.resampling import ENOUGH, RESAMPLES, Difference, quantile_difference, rate_difference
 
 SHIFTS: dict[str, timedelta | None] = {
     "same time": timedelta(0),
@@ -23,6 +23,9 @@ SHIFTS: dict[str, timedelta | None] = {
     "1 d earlier": timedelta(days=1),
     "7 d earlier": timedelta(days=7),
 }
+
+
+SIDES = palette.of_series(("A", "B"))
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def lines(a: pl.DataFrame, b: pl.DataFrame) -> list[Line]:
         quantile("ITL p95", "itl_ns", 0.95, "itl", units.duration),
         quantile("Speed p50", "tps_user", 0.5, "tps_user", units.rate, less=False),
         quantile("Length p50", "end_ns", 0.5, "end", units.duration),
-        Line("Error rate", described("error_rate"), True, units.share, mean_difference(*judged)),
+        Line("Error rate", described("error_rate"), True, units.share, rate_difference(*judged)),
     ]
 
 
@@ -138,7 +141,7 @@ def body(base: Selection) -> None:
     )
     smallest = min(f.height for f in samples.values())
     words = [
-        f"Intervals: percentile bootstrap, 1,000 resamples of up to {comparing.SAMPLE:,} streams of each side."
+        f"Intervals: percentile bootstrap, {RESAMPLES:,} resamples of up to {comparing.SAMPLE:,} streams of each side."
     ]
     if any((totals[x]["requests"] or 0) > comparing.SAMPLE for x in sides):
         words.append(
@@ -159,8 +162,9 @@ def body(base: Selection) -> None:
     panel(
         "TTFT, share at or below",
         spread,
-        lambda f: distributions.ecdf(f, ["A", "B"]),
+        lambda f: distributions.ecdf(f, SIDES),
         help_text=described("ttft"),
+        legend=SIDES,
     )
 
 

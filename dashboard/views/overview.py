@@ -2,117 +2,129 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, source, units
+from dashboard import charts, filters, frame, grids, health, panels, source, units
+from dashboard.cards import Summary, Worse, card
 from dashboard.measures import described
 from dashboard.queries import overview, streams
 from dashboard.queries.selection import Selection
+from dashboard.time_charts import time_lines
 
-Summary = dict[str, float | None]
-Worse = Literal["up", "down", "none"]
-# A change for the worse is red, and the arrow says the direction.
-DELTA_COLORS: dict[Worse, Literal["normal", "inverse", "off"]] = {
-    "up": "inverse",
-    "down": "normal",
-    "none": "off",
+SIGNS: dict[health.State, tuple[str, str]] = {
+    "met": ("green", ":material/check_circle:"),
+    "broken": ("red", ":material/error:"),
+    "unknown": ("gray", ":material/help:"),
 }
 
 
-def cards(now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection, active: int) -> None:
+def banner(now: Summary, slos: health.Slos) -> None:
+    """The first thing to see: healthy or not, and what that was judged by."""
+    found = health.checks(now, slos)
+    color, icon = SIGNS[health.verdict(found)]
+    badges = " ".join(f":{SIGNS[c.state][0]}-badge[{SIGNS[c.state][1]} {c}]" for c in found)
+    with st.container(border=True, horizontal=True, vertical_alignment="center", gap="medium"):
+        st.markdown(
+            f"#### :{color}[{icon} {health.headline(found)}]",
+            width="content",
+            help="Judged over the time range and filters: error rate, and the 95th percentiles of TTFT and ITL, against the "
+            "objectives of the configuration (`--slo-error-rate`, `--slo-ttft`, `--slo-itl`).",
+        )
+        st.markdown(badges, width="content")
+
+
+def numbers(now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection, active: int) -> None:
     """The numbers, each with its change against the period before and its course as a small line."""
-    objectives = source.slos()
+    slos = source.slos()
     seconds = chosen.length.total_seconds()
-    against = f"vs {units.span(chosen.length)} before"
+    # Counts of a point of time that is only partly in the range would look like a fall.
+    rates = line.with_columns(
+        (pl.col(c) / chosen.covered_s()).alias(c) for c in ("requests", "good", "output_tokens")
+    )
 
-    def card(
-        label: str, value: str, key: str, *, help_text: str, worse: Worse = "up", rate: bool = False
+    def one(
+        label: str,
+        key: str,
+        form: Callable[[float | None], str],
+        help_text: str,
+        *,
+        worse: Worse = "up",
+        per_s: bool = False,
+        points: bool = False,
     ) -> None:
-        moved = units.change(now.get(key), before.get(key))
-        st.metric(
-            label,
-            value,
-            delta=None if moved is None else (0 if abs(moved) < 0.0005 else f"{moved:+.1%}"),
-            delta_color=DELTA_COLORS[worse],
-            delta_description=against if moved is not None else None,
-            help=f"{help_text} Before: {units.count(before.get(key)) if rate else _said(key, before.get(key))}.",
-            border=True,
-            height="stretch",
-            chart_data=line[key].fill_null(0).to_list() if key in line.columns and len(line) > 1 else None,
-        )
-
-    good, good_before = now.get("good"), before.get("good")
-    goodput = None if good is None else good / seconds
-    requests = now.get("requests") or 0
-    with st.grid(4, min_column_width=160, key="cards"):
+        a, b = now.get(key), before.get(key)
+        if per_s:
+            a, b = (None if v is None else v / seconds for v in (a, b))
         card(
-            "Requests",
-            units.count(now.get("requests")),
-            "requests",
-            help_text=described("requests"),
-            worse="none",
-        )
-        st.metric(
-            "Active streams", units.count(active), help=described("active"), border=True, height="stretch",
-            delta=None, delta_color="off",
+            label, form(a), now=a, before=b, said_before=form(b), worse=worse, help_text=help_text, points=points,
+            course=rates[key].to_list() if key in rates.columns else (),
         )  # fmt: skip
-        apart = ", ".join(
-            f"{units.count(now.get(key))} {word}"
-            for key, word in (("errors", "errors"), ("aborts", "client aborts"), ("lost", "lost by the tap"))
-        )
-        card(
+
+    requests, good = now.get("requests") or 0, now.get("good")
+    apart = ", ".join(
+        f"{units.count(now.get(key))} {word}"
+        for key, word in (("errors", "errors"), ("aborts", "client aborts"), ("lost", "lost by the tap"))
+    )
+    objectives = (
+        f"Objectives: TTFT ≤ {slos.ttft_s:g} s, ITL ≤ {slos.itl_s * 1e3:g} ms. "
+        f"Met by {units.share(good / requests if requests and good is not None else None)} of the requests."
+    )
+    ago = f"the {units.span(chosen.length)} before"
+    st.caption(
+        f"Changes are against {ago}." if before.get("requests") else f"No streams in {ago} to compare with."
+    )
+    with st.grid(6, min_column_width=140, key="cards"):
+        one("Requests", "requests", units.count, described("requests"), worse="none")
+        one(
             "Error rate",
-            units.share(now.get("error_rate")),
             "error_rate",
-            help_text=described("error_rate", more=f"Now: {apart}."),
-        )
-        st.metric(
-            "Goodput",
-            units.rate(goodput, "/s"),
-            delta=_relative(good, good_before),
-            delta_description=against if good_before else None,
-            help=described(
-                "goodput",
-                more=f"SLOs: TTFT ≤ {objectives.ttft_s:g} s, ITL ≤ {objectives.itl_s * 1e3:g} ms. "
-                f"Met by {units.share(good / requests if requests and good is not None else None)} of the requests.",
-            ),
-            border=True,
-            height="stretch",
-            chart_data=line["good"].to_list() if len(line) > 1 else None,
+            units.share,
+            described("error_rate", more=f"Now: {apart}."),
+            points=True,
         )
         for name in ("p50", "p95", "p99"):
-            key = f"ttft_{name}_ns"
-            card(f"TTFT {name}", units.duration(now.get(key)), key, help_text=described("ttft"))
-        card("ITL p50", units.duration(now.get("itl_p50_ns")), "itl_p50_ns", help_text=described("itl"))
-        card("ITL p95", units.duration(now.get("itl_p95_ns")), "itl_p95_ns", help_text=described("itl"))
-        card(
-            "Speed per stream, p50", units.rate(now.get("tps_user_p50")), "tps_user_p50",
-            help_text=described("tps_user"), worse="down",
-        )  # fmt: skip
-        tokens = now.get("output_tokens")
-        card(
-            "Output, all streams", units.rate(None if tokens is None else tokens / seconds), "output_tokens",
-            help_text=described("tps_total"), worse="none", rate=True,
-        )  # fmt: skip
-        card("Stalls", units.count(now.get("stalls")), "stalls", help_text=described("stall"), rate=True)
+            one(f"TTFT {name}", f"ttft_{name}_ns", units.duration, described("ttft"))
+        one("Goodput", "good", lambda v: units.rate(v, "/s"), described("goodput", more=objectives),
+            worse="down", per_s=True)  # fmt: skip
+        card("Active streams", units.count(active), help_text=described("active"))
+        one("ITL p50", "itl_p50_ns", units.duration, described("itl"))
+        one("ITL p95", "itl_p95_ns", units.duration, described("itl"))
+        one("Speed per stream, p50", "tps_user_p50", units.rate, described("tps_user"), worse="down")
+        one(
+            "Output, all streams",
+            "output_tokens",
+            units.rate,
+            described("tps_total"),
+            worse="none",
+            per_s=True,
+        )
+        one("Stalls", "stalls", units.count, described("stall"))
 
 
-def _relative(now: float | None, before: float | None) -> float | str | None:
-    moved = units.change(now, before)
-    return None if moved is None else (0 if abs(moved) < 0.0005 else f"{moved:+.1%}")
-
-
-def _said(key: str, value: float | None) -> str:
-    if key.endswith("_ns"):
-        return units.duration(value)
-    if key == "error_rate":
-        return units.share(value)
-    if key.startswith("tps"):
-        return units.rate(value)
-    return units.count(value)
+def blame(chosen: Selection, slos: health.Slos) -> None:
+    """Who it is: more than their share of bad streams, and what moved."""
+    with st.grid(2, min_column_width=420, key="blame"):
+        with st.container():
+            st.subheader(
+                "Where it hurts",
+                anchor=False,
+                help="Models, gateways and clients with more bad streams than their share of the traffic explains. Bad: an "
+                "error, or a TTFT or ITL above its objective. The link narrows every page to that one.",
+            )
+            hurts = overview.where_it_hurts(source.ask, chosen, slo_ttft_s=slos.ttft_s, slo_itl_s=slos.itl_s)
+            grids.hurting(hurts)
+        with st.container():
+            st.subheader(
+                "What changed",
+                anchor=False,
+                help=f"Models and gateways whose TTFT or error rate moved most against the {units.span(chosen.length)} before, "
+                "of those with at least 5 requests in both.",
+            )
+            grids.changes(overview.moved_most(source.ask, chosen), chosen)
 
 
 def lines(chosen: Selection) -> None:
@@ -124,68 +136,67 @@ def lines(chosen: Selection) -> None:
         required=True,
         key="by",
         bind="query-params",
+        label_visibility="collapsed",
     )
-    data = overview.timeline_by(source.ask, chosen, by)
-    names = sorted(set(data["name"]) - {"others"}) + (["others"] if "others" in set(data["name"]) else [])
-    zone, span, objectives = filters.zone(), (chosen.since, chosen.until), source.slos()
-    shared = {"zone": zone, "span": span, "series": "name", "order": names, "bucket_s": chosen.bucket_s}
-    per_second = data.with_columns(pl.col("output_tokens") / chosen.bucket_s)
-    with st.grid(2, min_column_width=340, key="lines"):
-        _panel("TTFT p50", described("ttft"), data, "ttft_p50_ns", shared, rule=objectives.ttft_s * 1e9)
-        _panel("TTFT p95", described("ttft"), data, "ttft_p95_ns", shared, rule=objectives.ttft_s * 1e9)
-        _panel("ITL p50", described("itl"), data, "itl_p50_ns", shared, rule=objectives.itl_s * 1e9)
-        _panel("ITL p95", described("itl"), data, "itl_p95_ns", shared, rule=objectives.itl_s * 1e9)
-        _panel(
-            "Output tok/s, all streams",
-            described("tps_total"),
-            per_second,
-            "output_tokens",
-            shared,
-            unit="tok/s",
-        )
-        _panel(
-            "Error rate", described("error_rate"), data, "error_rate", shared, form=units.share, percent=True
-        )
+    data = overview.timeline_by(source.ask, chosen, by).with_columns(
+        (pl.col("output_tokens") / chosen.covered_s()).alias("output_per_s")
+    )
+    slos = source.slos()
+    colors = panels.colors_of(data)
+    shared: dict[str, Any] = {
+        "zone": filters.zone(), "span": (chosen.since, chosen.until), "bucket_s": chosen.bucket_s,
+        "series": "name", "colors": colors,
+    }  # fmt: skip
+    charts.legend(colors)
+    with st.grid(3, min_column_width=310, key="lines"):
+        for title, value, measure, limit, more in (
+            ("TTFT p50", "ttft_p50_ns", "ttft", slos.ttft_s * 1e9, {}),
+            ("TTFT p95", "ttft_p95_ns", "ttft", slos.ttft_s * 1e9, {}),
+            (
+                "Error rate",
+                "error_rate",
+                "error_rate",
+                slos.error_rate,
+                {"form": units.share, "percent": True},
+            ),
+            ("ITL p50", "itl_p50_ns", "itl", slos.itl_s * 1e9, {}),
+            ("ITL p95", "itl_p95_ns", "itl", slos.itl_s * 1e9, {}),
+            ("Output, all streams", "output_per_s", "tps_total", None, {"unit": "tok/s", "form": units.rate}),
+        ):
+            # An objective far above the lines would flatten them.
+            rule = limit if limit is not None and charts.largest(data, value) >= limit / 3 else None
 
+            def drawn(
+                f: pl.DataFrame, value: str = value, rule: float | None = rule, more: Any = more
+            ) -> Any:
+                return time_lines(f, value, rule=rule, **shared, **more)
 
-def _panel(
-    title: str,
-    help_text: str,
-    data: pl.DataFrame,
-    value: str,
-    shared: dict[str, Any],
-    rule: float | None = None,
-    **more: Any,
-) -> None:
-    with st.container(border=True):
-        st.markdown(f"**{title}**", help=help_text)
-        if data[value].drop_nulls().is_empty():
-            charts.empty("unknown for these streams")
-            return
-        if rule is not None and charts.largest(data, value) < rule / 3:
-            rule = None  # an objective far above the lines would flatten them
-        charts.draw(
-            charts.time_lines(data, value, rule=rule, **shared, **more),
-            f"{title} over time",
-            key=f"line-{title}",
-        )
+            about = described(measure, more="The dashed line is the objective." if rule else "")
+            panels.panel(title, data, drawn, help_text=about, value=value)
 
 
 def body(chosen: Selection) -> None:
-    objectives = source.slos()
-    slo = {"slo_ttft_s": objectives.ttft_s, "slo_itl_s": objectives.itl_s}
-    both = overview.summary_now_and_before(source.ask, chosen, **slo)
+    slos = source.slos()
+    limits = {"slo_ttft_s": slos.ttft_s, "slo_itl_s": slos.itl_s}
+    both = overview.summary_now_and_before(source.ask, chosen, **limits)
     active = overview.active_streams(source.ask, chosen)
-    line = overview.timeline(source.ask, chosen, **slo)
-    cards(both["now"], both["before"], line, chosen, active)
+    line = overview.timeline(source.ask, chosen, **limits)
+    banner(both["now"], slos)
+    numbers(both["now"], both["before"], line, chosen, active)
     if not both["now"].get("requests"):
         frame.nothing_chosen()
         return
+    blame(chosen, slos)
     lines(chosen)
-    st.subheader("What changed", anchor=False)
-    grids.changes(overview.moved_most(source.ask, chosen), chosen)
-    st.subheader("Latest streams", anchor=False)
-    grids.streams(streams.table(source.ask, chosen, limit=15), key="latest")
+    bad = streams.evidence(source.ask, chosen, overview.bad(**limits))
+    if bad.is_empty():
+        st.subheader("Latest streams", anchor=False, help="None of the range failed or missed an objective.")
+        grids.streams(streams.table(source.ask, chosen, limit=15), key="latest")
+        return
+    st.subheader(
+        "Latest bad streams", anchor=False, help="Those that failed or missed an objective, newest first."
+    )
+    grids.streams(bad, key="latest")
 
 
 frame.title("Overview")

@@ -15,6 +15,7 @@ from dashboard.queries import catalog, streams
 from dashboard.queries.selection import Selection
 
 Row = dict[str, Any]
+TEXT_PX = 380
 
 
 def body(_: Selection) -> None:
@@ -45,14 +46,20 @@ def finished(stream_id: UUID, row: Row) -> None:
     headline(row)
     numbers(row)
     events, total = streams.events(source.ask, stream_id)
-    pictures(row, events, total)
+    if has_text(row):
+        drawn, written = st.columns([3, 2])
+        with drawn:
+            pictures(row, events, total)
+        with written:
+            text(row)
+    else:
+        pictures(row, events, total)
     left, right = st.columns(2)
     with left:
         facts(row)
     with right:
         ids(row)
     said_by_server(stream_id, row)
-    text(row)
     with st.expander("The whole row of `streams`"):
         raw(row, "streams")
 
@@ -209,11 +216,15 @@ def said_by_server(stream_id: UUID, row: Row) -> None:
 
 def _readable(stat: Row) -> str:
     value, unit = stat["value"], stat["unit"]
+    if value is None:
+        return units.UNKNOWN
     if unit == "ns":
         return units.duration(value)
-    return (
-        units.rate(value) if unit == "tok/s" else units.count(value) if value is not None else units.UNKNOWN
-    )
+    if unit == "tok/s":
+        return units.rate(value)
+    if unit == "tokens":
+        return units.count(value)
+    return units.share(value) if "progress" in stat["name"] else f"{value:g}"
 
 
 def observed(name: str, row: Row) -> str:
@@ -228,14 +239,18 @@ def observed(name: str, row: Row) -> str:
     return units.UNKNOWN
 
 
+def has_text(row: Row) -> bool:
+    return bool(row["output_text"] or row["reasoning_text"])
+
+
 def text(row: Row) -> None:
-    if row["output_text"] is None and row["reasoning_text"] is None:
-        return
-    st.subheader("Text", anchor=False, help="Stored because `--capture-content` is on.")
-    for label, value in (("Reasoning", row["reasoning_text"]), ("Answer", row["output_text"])):
-        if value:
-            st.caption(label)
-            st.code(value, language=None, wrap_lines=True, height=300)
+    """What was generated, beside the time line."""
+    with st.container(border=True):
+        st.markdown("**Text**", help="Stored because `--capture-content` is on.")
+        for label, value in (("Reasoning", row["reasoning_text"]), ("Answer", row["output_text"])):
+            if value:
+                st.caption(f"{label}, {units.count(len(value))} characters")
+                st.code(value, language=None, wrap_lines=True, height=TEXT_PX)
 
 
 def raw(row: Row, of: str) -> None:

@@ -7,18 +7,12 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, source, units
+from dashboard import charts, filters, frame, grids, palette, source, units
 from dashboard.measures import described
-from dashboard.panels import names_of, panel
+from dashboard.panels import colors_of, panel
 from dashboard.queries import throughput
 from dashboard.queries.selection import Selection
-
-TOKEN_COLORS = {
-    "output, answer": "#3b8fd0",
-    "output, reasoning": "#9a7fe0",
-    "input, fresh": "#1faa83",
-    "input, cached": "#8fd6bd",
-}
+from dashboard.time_charts import time_bars, time_lines
 
 
 def body(chosen: Selection) -> None:
@@ -32,16 +26,19 @@ def body(chosen: Selection) -> None:
         "span": (chosen.since, chosen.until),
         "bucket_s": chosen.bucket_s,
     }
-    names = names_of(speed)
-    tokens = throughput.tokens_timeline(source.ask, chosen).with_columns(pl.col("tokens") / chosen.bucket_s)
-    per_second = speed.with_columns(pl.col("output_tokens") / chosen.bucket_s)
+    colors = colors_of(speed)
+    tokens = throughput.tokens_timeline(source.ask, chosen).with_columns(
+        pl.col("tokens") / chosen.covered_s()
+    )
+    per_second = speed.with_columns(pl.col("output_tokens") / chosen.covered_s())
     open_at_once = throughput.concurrency(source.ask, chosen)
+    charts.legend(colors)
     with st.grid(2, min_column_width=340):
         panel(
             f"Speed of one stream, p50 by {by}",
             speed,
-            lambda f: charts.time_lines(
-                f, "tps_user", series="name", order=names, unit="tok/s", form=units.rate, **time
+            lambda f: time_lines(
+                f, "tps_user", series="name", colors=colors, unit="tok/s", form=units.rate, **time
             ),
             help_text=described("tps_user"),
             value="tps_user",
@@ -49,8 +46,8 @@ def body(chosen: Selection) -> None:
         panel(
             f"Output of all streams by {by}",
             per_second,
-            lambda f: charts.time_lines(
-                f, "output_tokens", series="name", order=names, unit="tok/s", form=units.rate, **time
+            lambda f: time_lines(
+                f, "output_tokens", series="name", colors=colors, unit="tok/s", form=units.rate, **time
             ),
             help_text=described("tps_total"),
             value="output_tokens",
@@ -58,13 +55,13 @@ def body(chosen: Selection) -> None:
         panel(
             "Tokens in and out",
             tokens,
-            lambda f: charts.time_bars(f, "tokens", series="kind", colors=TOKEN_COLORS, unit="tok/s", **time),
+            lambda f: time_bars(f, "tokens", series="kind", colors=palette.TOKENS, unit="tok/s", **time),
             help_text=f"By the start of the stream. {described('cached')}",
         )
         panel(
             "Streams at once",
             open_at_once,
-            lambda f: charts.time_lines(f, "peak", unit="streams", zone=time["zone"], span=time["span"]),
+            lambda f: time_lines(f, "peak", unit="streams", **time),
             help_text=described("concurrency", more="Shown is the most in each step of time."),
         )
     st.subheader(f"By {by}", anchor=False)

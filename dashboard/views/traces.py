@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, source, units
+from dashboard import charts, filters, frame, grids, lanes, palette, source, units
 from dashboard.queries import traces
 from dashboard.queries.selection import Selection
 
 TRACE_DIGITS = 32
 ROW_PX = 40
 INDENT = "› "
+NAME_CHARS = 90
 
 
 def body(chosen: Selection) -> None:
@@ -66,21 +64,31 @@ def no_spans() -> None:
 
 def one(trace_id: str) -> None:
     spans = traces.spans(source.ask, trace_id)
-    ids = traces.streams_of(source.ask, trace_id)
-    for stream_id in ids:
+    streams = traces.streams_of(source.ask, trace_id)
+    for row in streams.head(10).to_dicts():
         st.page_link(
             "views/stream.py",
-            label=f"Stream {stream_id}",
+            label=f"Stream {row['stream_id']}",
             icon=":material/water:",
-            query_params={"id": stream_id},
+            query_params={"id": str(row["stream_id"])},
         )
     if spans.is_empty():
         st.info(
-            "No spans are stored of this trace." + (" Its stream is linked above." if ids else ""),
+            "No spans are stored of this trace." + (" Its stream is linked above." if streams.height else ""),
             icon=":material/account_tree:",
         )
         return
-    charts.draw(waterfall(spans), "Spans of the trace as a waterfall", key="trace-waterfall")
+    rows = lanes.nested(lanes.with_observed(spans.to_dicts(), streams.to_dicts()))
+    colors = palette.of_series(sorted({lanes.service(r) for r in rows}))
+    with st.container(border=True):
+        st.markdown(
+            "**Waterfall**",
+            help="Clients and gateways export their own spans to a backend of yours, under this trace id. Where theirs are not "
+            "here, their lanes are drawn as the tap saw them: from the request's first byte to the last byte that the client "
+            "took, and from the request being sent to the gateway's last byte.",
+        )
+        charts.legend(colors)
+        charts.draw(waterfall(rows, colors), "Spans of the trace as a waterfall", key="trace-waterfall")
     if spans.height >= 1000:
         st.caption("The first 1,000 spans are drawn.")
     grids.plain(
@@ -92,63 +100,42 @@ def one(trace_id: str) -> None:
     )  # fmt: skip
 
 
-def waterfall(spans: pl.DataFrame) -> alt.LayerChart | alt.FacetChart:
-    """One bar per span, in the order of their parents."""
-    rows = nested(spans.to_dicts())
-    end = max((r["offset_ns"] + r["duration_ns"] for r in rows), default=1)
+def waterfall(rows: list[lanes.Span], colors: dict[str, str]) -> alt.LayerChart | alt.FacetChart:
+    """One bar per span, in this order (`lanes.nested`); failed ones are marked."""
+    end = max((r["offset_ns"] + r["duration_ns"] for r in rows), default=1) or 1
     divisor, unit = (1e9, "s") if end >= 1e9 else (1e6, "ms")
     drawn = pl.DataFrame(
         {
             "row": list(range(len(rows))),
-            "label": [f"{INDENT * r['depth']}{r['name']} · {units.duration(r['duration_ns'])}" for r in rows],
+            "label": [label(r) for r in rows],
             "start": [r["offset_ns"] / divisor for r in rows],
             "end": [(r["offset_ns"] + r["duration_ns"]) / divisor for r in rows],
+            "begins": [units.duration(r["offset_ns"]) for r in rows],
             "length": [units.duration(r["duration_ns"]) for r in rows],
-            "service": [service(r) for r in rows],
+            "service": [lanes.service(r) for r in rows],
             "status": [r["status"] for r in rows],
         }
     )
     base = alt.Chart(drawn).encode(
         y=alt.Y("row:O", title=None, axis=None),
-        tooltip=["label:N", "service:N", "length:N", "status:N"],
+        tooltip=["label:N", "service:N", "begins:N", "length:N", "status:N"],
     )
     across = alt.X("start:Q", title=unit, scale=alt.Scale(domain=[0, end / divisor * 1.01], nice=False))
-    bars = base.mark_bar(cornerRadius=2, height=11, yOffset=9).encode(x=across, x2="end:Q", color="service:N")
+    bars = base.mark_bar(cornerRadius=2, height=11, yOffset=9).encode(
+        x=across, x2="end:Q", color=charts.color_of("service", colors)
+    )
     # The name above its bar, at the left: a column of names would leave a phone no room for the bars.
-    names = base.mark_text(align="left", dx=2, dy=-7, fontSize=12, color="#8d99a3").encode(
+    names = base.mark_text(align="left", dx=2, dy=-7, fontSize=12, color=palette.RULE).encode(
         x=alt.datum(0), text="label:N"
     )
-    return alt.layer(bars, names).properties(height=ROW_PX * len(rows) + 100)
+    return alt.layer(bars, names).properties(height=ROW_PX * len(rows) + 60)
 
 
-def nested(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The spans below their parents, with `depth`; a span whose parent is not here is a root."""
-    known = {s["span_id"] for s in spans}
-    children: dict[str | None, list[dict[str, Any]]] = {}
-    for span in spans:
-        parent = (
-            span["parent_span_id"]
-            if span["parent_span_id"] in known and span["parent_span_id"] != span["span_id"]
-            else None
-        )
-        children.setdefault(parent, []).append(span)
-    placed: list[dict[str, Any]] = []
-    stack = [(span, 0) for span in reversed(children.get(None, []))]
-    while stack:
-        span, depth = stack.pop()
-        placed.append({**span, "depth": depth})
-        stack += [(child, depth + 1) for child in reversed(children.pop(span["span_id"], []))]
-    return placed
-
-
-def service(span: dict[str, Any]) -> str:
-    """Which part of the way a span belongs to."""
-    try:
-        attributes = json.loads(span["attributes"] or "{}")
-    except ValueError:
-        attributes = {}
-    named = attributes.get("service.name") if isinstance(attributes, dict) else None
-    return str(named or span["kind"])
+def label(row: lanes.Span) -> str:
+    """A span's name below its parent's, with its length; a failed one says so."""
+    failed = "✕ " if str(row["status"]).lower() == "error" else ""
+    name = row["name"] if len(row["name"]) <= NAME_CHARS else row["name"][:NAME_CHARS] + "…"
+    return f"{INDENT * row['depth']}{failed}{name} · {units.duration(row['duration_ns'])}"
 
 
 frame.title("Traces")
@@ -165,7 +152,7 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
         "Find",
         key="span",
         bind="query-params",
-        placeholder="trace id or span name",
+        placeholder="trace id, span name, error",
         width=240,
         icon=":material/search:",
     )

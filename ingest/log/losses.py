@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingest.log.segments import opened, read_rows
-from ingest.records import Alive, AnyRecord, Frames, Lost, Request, pack, unpack
+from ingest.records import Alive, AnyRecord, Closed, Frames, Lost, Request, pack, unpack
 
 _READ_BYTES = 4 * 2**20
 _PER_ENTRY = 1000
@@ -22,6 +22,8 @@ class LostRange:
     first: int
     last: int
     bytes: int
+    closed: bool = False
+    """The stream's last record is in it."""
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord])
             of_stream[-1].bytes += size
         else:
             of_stream.append(LostRange(record.seq, last, size))
+        of_stream[-1].closed |= record.last if isinstance(record, Lost) else isinstance(record, Closed)
     return count
 
 
@@ -90,7 +93,7 @@ def ranges_in(path: Path, start: int) -> tuple[Ranges, Counts, sqlite3.Error | N
 def lost_entries(ranges: Ranges, cause: str, at_wall_ns: int) -> list[bytes]:
     """Entries that tell the ranges as `Lost`."""
     lost: list[AnyRecord] = [
-        Lost(stream, one.first, one.last, cause, at_wall_ns, one.bytes)
+        Lost(stream, one.first, one.last, cause, at_wall_ns, one.bytes, one.closed)
         for stream, of_stream in ranges.items()
         for one in of_stream
     ]

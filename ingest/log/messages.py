@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ingest.log.losses import captured_bytes
-from ingest.records import PLAIN, Alive, AnyRecord, Lost, pack, unpack
+from ingest.records import PLAIN, Alive, AnyRecord, Closed, Lost, pack, unpack
 
 TARGET_BYTES = 512 * 2**10
 """A message grows to about this before the next one begins: large enough to compress well, half of Kafka's default limit."""
@@ -78,8 +78,9 @@ def messages_of(
             record = part[0]
             assert not isinstance(record, Alive)
             last = record.last_seq if isinstance(record, Lost) else record.seq
+            ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
             hole = Lost(
-                record.stream, record.seq, last, "record_too_large", at_wall_ns, captured_bytes(record)
+                record.stream, record.seq, last, "record_too_large", at_wall_ns, captured_bytes(record), ends
             )
             messages.append((pack([hole], compress=False), [hole]))
             lost += 1

@@ -85,9 +85,7 @@ def test_open_streams_show_what_is_known_so_far() -> None:
 def test_client_that_forbids_capture_is_obeyed() -> None:
     allowed = [opened(A), *whole_stream(A)[1:]]
     forbidden = [opened(B, capture_content=False), *whole_stream(B)[1:]]
-    texts = {
-        r["stream_id"]: r["output_text"] for r in rows_of(fed(*allowed, *forbidden, capture_content=True))
-    }
+    texts = {r["stream_id"]: r["output_text"] for r in rows_of(fed(*allowed, *forbidden, capture=("*",)))}
     assert texts == {A: "w0 w1 w2 ", B: None}
     assert rows_of(fed(*allowed))[0]["output_text"] is None
 
@@ -188,6 +186,16 @@ def test_a_told_hole_has_its_cause_and_bytes() -> None:
     assert (loss["stream_id"], loss["tap"], loss["partition"]) == (A, "tap", "w0")
 
 
+def test_a_told_hole_that_holds_the_end_ends_the_stream_at_once() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records[:3], Lost(A, 3, 7, "log_full", START_NS, 1234, last=True))
+    (row,) = rows_of(assembler)
+    assert row["outcome"] == "tap_lost"
+    (loss,) = assembler.take_losses().to_dicts()
+    assert (loss["first_seq"], loss["last_seq"], loss["cause"]) == (3, 7, "log_full")
+    assert assembler.open_count == 0
+
+
 def test_a_hole_that_is_told_of_late_gets_its_cause() -> None:
     records = whole_stream(A)
     assembler = fed(*records[:3], *records[5:7], Lost(A, 3, 4, "log_full", START_NS, 7), records[7])
@@ -195,6 +203,15 @@ def test_a_hole_that_is_told_of_late_gets_its_cause() -> None:
     assert (row["outcome"], row["lost_bytes"]) == ("tap_lost", 7)
     (loss,) = assembler.take_losses().to_dicts()
     assert (loss["first_seq"], loss["last_seq"], loss["cause"]) == (3, 4, "log_full")
+
+
+def test_a_told_hole_whose_first_part_had_come_is_the_rest_of_it() -> None:
+    records = whole_stream(A, outputs=5)
+    assembler = fed(*records[:6], Lost(A, 3, 8, "log_full", START_NS, 1234), records[9])
+    (row,) = rows_of(assembler)
+    assert row["outcome"] == "tap_lost"
+    (loss,) = assembler.take_losses().to_dicts()
+    assert (loss["first_seq"], loss["last_seq"], loss["cause"], loss["bytes"]) == (6, 8, "log_full", None)
 
 
 def test_a_repeated_lost_is_one_hole() -> None:
@@ -546,6 +563,8 @@ def test_an_unsound_record_is_set_aside(record: AnyRecord) -> None:
         Frames(A, 2, [(2**62, b"x")], head()),
         Frames(A, 2, [(5, b"x")], head(status=70_000)),
         Frames(A, 2, [(5, b"x")], head(), -1),
+        Frames(A, 2, [(5, b"x")], head(), 0, []),
+        Frames(A, 2, [(5, b"x")], head(), 0, [-1]),
     ],
 )
 def test_unsound_frames_are_a_hole_in_their_stream(frames: Frames) -> None:
@@ -557,7 +576,7 @@ def test_unsound_frames_are_a_hole_in_their_stream(frames: Frames) -> None:
 def test_a_defect_of_the_decoder_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     real = StreamDecoder.feed
 
-    def broken(self: StreamDecoder, frames: Any) -> None:
+    def broken(self: StreamDecoder, frames: Any, wire_bytes: int | None = None) -> None:
         if b"boom" in frames[0][1]:
             raise ZeroDivisionError
         real(self, frames)

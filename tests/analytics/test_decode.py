@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +13,11 @@ from hypothesis import strategies as st
 
 from analytics.decode import StreamDecoder
 from analytics.dialects import all_dialects
+from analytics.dialects.openai_choices import ChoicesReader
 from analytics.dialects.shape import Exchange
+from analytics.framing import Framer
+from analytics.sse import SSEDecoder
+from analytics.tally import Tally
 from tests.analytics.corpus import Recording, recordings
 
 SSE = "text/event-stream"
@@ -326,3 +332,79 @@ def test_the_dialect_never_depends_on_how_many_events_a_read_holds() -> None:
         decoder.finish()
         found.append(decoder.dialect)
     assert found == ["unknown", "unknown"], "beyond the first events nothing is chosen again"
+
+
+def _chat_data(text: str, **more: Any) -> bytes:
+    chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m", **more}
+    return json.dumps(
+        chunk | {"choices": [{"index": 0, "delta": {"content": text}}]}, ensure_ascii=False
+    ).encode()
+
+
+READS = st.one_of(
+    st.text(st.characters(codec="utf-8"), max_size=4).map(_chat_data),
+    st.sampled_from(["\x7f", "a\x7fb", "\\", '"', "\n", "\U0001f600"]).map(_chat_data),
+    st.text("ab", max_size=2).map(lambda text: _chat_data(text, usage={"completion_tokens": len(text)})),
+    st.sampled_from([
+        _chat_data("x")[:-1], b'{"choices": null}', b"[DONE]", b"\xff", _chat_data("\\").replace(b"\\\\", b"\\"),
+        _chat_data("Q").replace(b"Q", b'","x":"'), _chat_data("Q").replace(b"Q", b"\xc3"), b"",
+        _chat_data("Q").replace(b"Q", b"\\ud83d"), _chat_data("Q").replace(b'"Q"', b""),
+    ]),
+)  # fmt: skip
+WRAPPINGS = st.sampled_from(
+    ["data: %s\n\n"] * 12
+    + [
+        "data:%s\n\n",
+        "data: %s\r\n\r\n",
+        "event: x\ndata: %s\n\n",
+        ": c\n\ndata: %s\n\n",
+        "id: 1\ndata: %s\n\n",
+        "data: %s\n",
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(READS, WRAPPINGS), max_size=12).map(lambda sent: sent * 3),
+    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+)
+def test_reads_that_are_alike_say_what_their_events_say(
+    sent: list[tuple[bytes, str]], cuts: list[int]
+) -> None:
+    plain = (_chat_data("on"), "data: %s\n\n")
+    sent = [plain] * 9 + [one for pair in sent for one in (pair, plain, plain)] + [plain] * 20
+    reads = [shape.encode().replace(b"%s", data) for data, shape in sent]
+    frames = [(n * 1_000_000, read) for n, read in enumerate(reads)]
+    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE), keep_text=True)
+    at = 0
+    for size in itertools.cycle(cuts):
+        decoder.feed(frames[at : at + size])
+        at += size
+        if at >= len(frames):
+            break
+    sse, reader, tally = SSEDecoder(), ChoicesReader(), Tally(keep_text=True)
+    for at_ns, read in frames:
+        events = sse.feed(read, at_ns)
+        tally.add_events(events, [reader.read(event.name, event.data) for event in events])
+    assert vars(decoder.events) == vars(tally.events)
+    assert decoder.text == str(tally.first_choice.text)
+    assert decoder.comment_count == sse.comment_count
+    assert decoder.usage_reports == tally.usage_reports
+
+
+@pytest.mark.parametrize("read_of", [lambda data: b"data: " + data + b"\n\n", lambda data: data + b"\n"])
+def test_reads_that_are_alike_are_not_taken_apart(
+    read_of: Callable[[bytes], bytes], monkeypatch: Any
+) -> None:
+    """Of a thousand chunks that differ in their text only, the framing sees the first few."""
+    seen = []
+    feed_many = Framer.feed_many
+    monkeypatch.setattr(Framer, "feed_many", lambda self, some: (seen.extend(some), feed_many(self, some))[1])
+    frames = [(n, read_of(_chat_data(f"w{n}"))) for n in range(1000)]
+    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE))
+    for at in range(0, 1000, 300):
+        decoder.feed(frames[at : at + 300])
+    assert (decoder.event_count, decoder.text_chars) == (1000, sum(len(f"w{n}") for n in range(1000)))
+    assert decoder.events.read_seq == decoder.events.at_ns == list(range(1000))
+    assert len(seen) < 20

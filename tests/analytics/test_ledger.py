@@ -8,6 +8,7 @@ import pytest
 
 from analytics.ledger import Captured, Ledger, TapRun, captured, unread_in_folder
 from ingest.log.embedded import EmbeddedWriter
+from ingest.log.runs import RunTotals
 from tests.analytics.traffic import entries, stream_id
 
 
@@ -23,30 +24,33 @@ def run(number: int, opened: int, *, stopped: bool) -> TapRun:
     )
 
 
-def test_stopped_runs_are_counted_exactly() -> None:
-    assert captured(
-        [run(1, 5, stopped=True), run(2, 7, stopped=True)], None, None, now_ms=10_000
-    ) == Captured(12, 12)
-
-
-def test_the_tap_that_answers_speaks_for_its_newest_runs() -> None:
-    taps = [run(1, 5, stopped=True), run(2, 7, stopped=False)]
-    said = captured(
-        taps, {"streams_opened": 9, "workers_now": 1}, {"streams_opened": 11, "workers_now": 1}, now_ms=10_000
+def test_what_runs_elsewhere_said_at_their_end_is_exact() -> None:
+    assert captured([run(1, 5, stopped=True), run(2, 7, stopped=True)], {}, {}, now_ms=10_000) == Captured(
+        12, 12
     )
-    assert said == Captured(14, 16)
 
 
-def test_a_killed_run_is_a_lower_bound_and_said_so() -> None:
-    said = captured([run(1, 5, stopped=False)], None, None, now_ms=61_500)
+def test_notes_of_this_folders_runs_bound_what_was_captured_while_it_grows() -> None:
+    before = {"incarnation-2": RunTotals(streams_opened=9, streams_in_log=8)}
+    after = {"incarnation-2": RunTotals(streams_opened=11, streams_in_log=10)}
+    said = captured([run(1, 5, stopped=True), run(2, 7, stopped=False)], before, after, now_ms=10_000)
+    assert said == Captured(5 + 8, 5 + 11)
+
+
+def test_a_run_that_was_killed_and_noted_its_totals_is_known() -> None:
+    noted = {"incarnation-1": RunTotals(streams_opened=7, streams_in_log=6)}
+    assert captured([run(1, 5, stopped=False)], noted, noted, now_ms=61_500) == Captured(6, 7)
+
+
+def test_a_run_that_began_between_the_two_looks_has_no_lower_bound_yet() -> None:
+    after = {"incarnation-1": RunTotals(streams_opened=3, streams_in_log=3)}
+    assert captured([], {}, after, now_ms=0) == Captured(0, 3)
+
+
+def test_a_run_elsewhere_that_did_not_end_is_a_lower_bound_and_said_so() -> None:
+    said = captured([run(1, 5, stopped=False)], {}, {}, now_ms=61_500)
     assert (said.at_least, said.at_most) == (5, None)
     assert "60 s old" in said.unknown[0]
-
-
-def test_records_dropped_without_word_are_said() -> None:
-    said = captured([], {"streams_opened": 1, "lost_untold": 3}, {"streams_opened": 1}, now_ms=0)
-    assert said.at_most == 1
-    assert any("3 records" in note for note in said.unknown)
 
 
 @pytest.mark.parametrize(

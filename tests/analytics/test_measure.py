@@ -298,10 +298,10 @@ def test_half_a_surrogate_pair_does_no_harm() -> None:
         model=half, id=half, choices=[choice], usage={half: half}, timings={"prompt_ms": 1, half: half}
     )
     records = exchange((10, body), request=json.dumps({"model": half}).encode())
-    assembler = Assembler(capture_content=True)
+    assembler = Assembler(capture=("*",))
     assembler.feed("w0", 0, records[:-1])
     assert len(assembler.open_streams()) == 1
-    stored(tables(records, capture_content=True))
+    stored(tables(records, capture=("*",)))
 
 
 # -- the other tables ----------------------------------------------------------------------------------------------

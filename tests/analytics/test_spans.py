@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind
 
 from analytics.assemble import Assembler
 from analytics.consumer import Consumer, Pace
 from analytics.measure import measure
-from analytics.semconv import PROFILES, names_of
+from analytics.semconv import names_of
 from analytics.spans import MAX_STALLS, SpanBuilder
 from analytics.store import Store
 from analytics.stream import FinishedStream
@@ -28,7 +27,7 @@ MS = 1_000_000
 
 
 def finished(records: list[AnyRecord], *, content: bool = False) -> FinishedStream:
-    assembler = Assembler(capture_content=content)
+    assembler = Assembler(capture=("*",) if content else ())
     assembler.feed("w0", 0, records)
     (stream,) = assembler.take_finished()
     return stream
@@ -166,18 +165,6 @@ def test_text_is_told_only_where_it_was_captured_and_asked_for() -> None:
     assert json.loads(str(messages))[0]["parts"] == [{"type": "text", "content": "secret"}]
 
 
-def test_no_gen_ai_name_is_invented() -> None:
-    known = {v for k, v in vars(gen_ai_attributes).items() if k.startswith("GEN_AI_")}
-    names = PROFILES["1.41"]
-    ours = [
-        v for n in names.__slots__ if isinstance(v := getattr(names, n), str) and not n.endswith("_metric")
-    ]
-    ours += names.request_parameters.values()
-    assert {n for n in ours if n.startswith("gen_ai.")} <= known
-    with pytest.raises(ValueError, match=r"1\.41 or genai-main"):
-        names_of("2.0")
-
-
 def test_spans_are_stored_once_with_their_streams_whatever_a_restart_reads_again(tmp_path: Path) -> None:
     payloads = list(entries(range(1, 25), chunks=5))
     store = Store(tmp_path / "streamgauge.duckdb")
@@ -204,6 +191,64 @@ def test_spans_are_stored_once_with_their_streams_whatever_a_restart_reads_again
     assert rows == ids
     assert (streams, operations, strangers) == (24, 24, 0)
     assert rows > 24 * 4
+
+
+def test_genai_main_says_error_for_a_choice_that_never_finished() -> None:
+    def told_reasons(profile: str, *events: bytes) -> Any:
+        records = told([(i * MS, event) for i, event in enumerate(events)])
+        return (spans(records, profile=profile)[0].attributes or {}).get("gen_ai.response.finish_reasons")
+
+    one_of_two = [
+        tape.chunk(
+            choices=[{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]
+        ),
+        tape.chunk(choices=[{"index": 1, "delta": {}, "finish_reason": "stop"}]),
+    ]
+    assert list(told_reasons("1.41", *one_of_two)) == ["stop"]
+    assert list(told_reasons("genai-main", *one_of_two)) == ["error", "stop"]
+    assert told_reasons("1.41", tape.chunk("a")) is None
+    assert list(told_reasons("genai-main", tape.chunk("a"))) == ["error"]
+    assert list(told_reasons("genai-main", tape.chunk("a"), tape.finish_chunk())) == ["stop"]
+
+
+@pytest.mark.parametrize(("profile", "named"), [("1.41", "cache_creation"), ("genai-main", "cache_write")])
+def test_tokens_written_to_the_providers_cache_are_told(profile: str, named: str) -> None:
+    usage = {
+        "input_tokens": 3,
+        "cache_creation_input_tokens": 40,
+        "cache_read_input_tokens": 5,
+        "output_tokens": 1,
+    }
+    start: dict[str, Any] = {
+        "type": "message_start",
+        "message": {"id": "m", "model": "c", "role": "assistant", "usage": usage},
+    }
+    stop: dict[str, Any] = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"output_tokens": 9},
+    }
+    reads = [
+        (MS, b"event: %b\ndata: %b\n\n" % (v["type"].encode(), json.dumps(v).encode())) for v in (start, stop)
+    ]
+    found = spans(told(reads, path="/v1/messages"), profile=profile)[0].attributes or {}
+    assert found[f"gen_ai.usage.{named}.input_tokens"] == 40
+    assert found["gen_ai.usage.cache_read.input_tokens"] == 5
+    assert found["gen_ai.usage.input_tokens"] == 48
+
+
+def test_parameters_that_the_conventions_want_told_only_at_times() -> None:
+    def attributes(body: dict[str, Any], profile: str = "1.41") -> Any:
+        reads = [(MS, tape.chunk("a")), (2 * MS, tape.finish_chunk())]
+        return spans(told(reads, body=json.dumps(body).encode()), profile=profile)[0].attributes
+
+    assert "openai.request.service_tier" not in attributes({"service_tier": "auto"})
+    assert attributes({"service_tier": "flex"})["openai.request.service_tier"] == "flex"
+    assert attributes({"n": 2})["gen_ai.request.choice.count"] == 2
+    assert isinstance(attributes({"top_k": 40})["gen_ai.request.top_k"], float)
+    assert isinstance(attributes({"top_k": 40}, "genai-main")["gen_ai.request.top_k"], int)
+    assert "gen_ai.request.reasoning.level" not in attributes({"reasoning_effort": "low"})
+    assert attributes({"reasoning_effort": "low"}, "genai-main")["gen_ai.request.reasoning.level"] == "low"
 
 
 def test_a_stream_that_makes_no_spans_is_counted_and_stops_nothing() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
 
+from analytics import schema
 from analytics.ask import frame
 from analytics.schema import SCHEMA_VERSION
 from analytics.store import (
@@ -89,7 +90,7 @@ def test_a_commit_that_fails_leaves_nothing_behind(store: Store) -> None:
             Commit(
                 LOG,
                 positions={"w0": StoredPosition(9, 9, ())},
-                tables={"streams": streams(1), "events": streams(2)},  # no such columns in events
+                tables={"streams": streams(1), "losses": streams(2)},  # no such columns in losses
                 totals={"records": 1},
             )
         )
@@ -143,12 +144,12 @@ def test_no_memory_ends_the_readers_and_tries_again(store: Store, monkeypatch: p
     tried = []
     real = store._commit
 
-    def scarce(commit: Commit) -> None:
+    def scarce(commit: Commit, tables: Mapping[str, pl.DataFrame]) -> None:
         tried.append(1)
         if len(tried) < 3:
             store._connection.execute("BEGIN TRANSACTION")
             raise duckdb.OutOfMemoryException("no more")
-        real(commit)
+        real(commit, tables)
 
     monkeypatch.setattr(store, "_commit", scarce)
     store.commit(Commit(LOG, tables={"streams": streams(1)}))
@@ -227,6 +228,55 @@ def test_a_file_of_an_older_version_gets_the_new_columns_and_keeps_its_rows(path
     store.close()
 
 
+OLDER = """
+DROP TABLE stream_minutes; DROP TABLE histogram_minutes; DROP TABLE stalls;
+CREATE VIEW stalls AS SELECT 1 AS one;
+UPDATE internal.migrations SET version = 1;
+"""
+
+
+def test_a_file_from_before_the_rollups_gets_those_of_its_rows(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "BACKFILL_STREAMS", 3)
+    rows = streams(*range(8)).with_columns(
+        ttft_ns=pl.int_range(1, 9) * 100, icl_p50_ns=1e6, stall_count=1, request_model=pl.lit("m")
+    )
+    events = pl.DataFrame(
+        [(sid, n, n, at, "text", 0) for sid in rows["stream_id"] for n, at in enumerate((0, 10**6, 10**9))],
+        schema={
+            "stream_id": pl.String, "seq": pl.Int32, "read_seq": pl.Int32, "at_ns": pl.Int64, "kind": pl.String,
+            "choice": pl.Int16,
+        },
+        orient="row",
+    )  # fmt: skip
+    written = Store(path)
+    written.commit(Commit(LOG, tables={"streams": rows, "events": events}))
+    wanted = state(written)
+    written.close()
+    with duckdb.connect(str(path)) as older:
+        older.execute(OLDER)
+    again = Store(path)
+    assert state(again) == wanted
+    assert (count(again), count(again, "events"), count(again, "stalls")) == (8, 24, 8)
+    [(note,)] = again.cursor().execute("SELECT what FROM internal.migrations WHERE version = 2").fetchall()
+    assert note == "roll-ups made of 8 streams"
+    again.close()
+    again = Store(path)
+    assert state(again) == wanted
+    again.close()
+
+
+def state(store: Store) -> list[object]:
+    """What the roll-ups say, whatever their rows."""
+    query = store.cursor().execute
+    return [
+        query("SELECT count(*), sum(gap_ns) FROM stalls").fetchall(),
+        query("SELECT sum(streams), sum(stalls), max(icl_max_ns) FROM stream_minutes").fetchall(),
+        query("SELECT metric, bucket, sum(n) FROM histogram_buckets GROUP BY ALL ORDER BY ALL").fetchall(),
+    ]
+
+
 def test_a_file_of_a_newer_version_is_refused_in_one_line(path: Path) -> None:
     store = Store(path)
     store.cursor().execute("UPDATE internal.migrations SET version = ?", [SCHEMA_VERSION + 1])
@@ -247,7 +297,7 @@ def test_every_view_can_be_read_and_is_documented(store: Store) -> None:
         "errors_by_minute",
         "throughput_by_minute",
         "slow_streams",
-        "stalls",
+        "histogram_buckets",
         "gateway_comparison",
     }
     for name, comment in views:

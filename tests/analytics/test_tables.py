@@ -14,14 +14,28 @@ DUCKDB_TYPES = {
     pl.Int64(): {"BIGINT"},
     pl.Int32(): {"INTEGER"},
     pl.Int16(): {"SMALLINT"},
+    pl.Float32(): {"FLOAT"},
     pl.Float64(): {"DOUBLE"},
     pl.Boolean(): {"BOOLEAN"},
     pl.Datetime("us", "UTC"): {"TIMESTAMP WITH TIME ZONE"},
+    pl.List(pl.Int16()): {"SMALLINT[]"},
+    pl.List(pl.Int32()): {"INTEGER[]"},
 }
 
 
 @pytest.mark.parametrize(
-    "table", ["streams", "events", "open_streams", "usage_reports", "server_stats", "losses"]
+    "table",
+    [
+        "streams",
+        "events",
+        "open_streams",
+        "usage_reports",
+        "server_stats",
+        "losses",
+        "stream_minutes",
+        "histogram_minutes",
+        "stalls",
+    ],  # fmt: skip
 )
 def test_columns_and_types_are_those_of_the_schema(table: str) -> None:
     con = duckdb.connect()

@@ -9,6 +9,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 import pytest
 import yaml
@@ -18,53 +19,60 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from analytics.assemble import Assembler
 from analytics.measure import measure
 from analytics.semconv import OTHER, PROFILES, SECONDS_BOUNDS
+from analytics.stream import FinishedStream
 from analytics.telemetry import Telemetry, TelemetryOptions, resource_of
+from analytics.telemetry_catalogue import catalogue
 from analytics.telemetry_export import ExportQueue
-from analytics.telemetry_metrics import (
-    MAX_VALUES,
-    OWN_COUNTERS,
-    OWN_GAUGES,
-    OWN_HISTOGRAMS,
-    OWN_TOTALS,
-    Metrics,
-)  # fmt: skip
+from analytics.telemetry_metrics import MAX_VALUES, Metrics
 from analytics.telemetry_prometheus import prometheus_name
+from ingest.records import AnyRecord, Closed, Frames, Request
+from tests.analytics import tape
 from tests.analytics.traffic import MS, stream
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def counted(**options: Any) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
-    """A telemetry that was told of 60 streams of different speed."""
+def finished(*streams: list[AnyRecord]) -> list[FinishedStream]:
     assembler = Assembler()
-    for n in range(1, 61):
-        assembler.feed("w0", n, stream(n, chunks=3 + n, gap_ns=n * 7 * MS))
-    finished = assembler.take_finished()
-    tables = measure(finished)
+    for n, records in enumerate(streams):
+        assembler.feed("w0", n, records)
+    return assembler.take_finished()
+
+
+def told_of(streams: list[FinishedStream], **options: Any) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
+    """A telemetry that was told of these streams, and their rows."""
+    tables = measure(streams)
     telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0", **options))
-    telemetry.rows(finished, tables)
+    telemetry.rows(streams, tables)
     telemetry.committed()
     return telemetry, tables
 
 
-def points(telemetry: Telemetry, name: str) -> list[Any]:
+def counted(**options: Any) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
+    """A telemetry that was told of 60 streams of different speed."""
+    return told_of(finished(*(stream(n, chunks=3 + n, gap_ns=n * 7 * MS) for n in range(1, 61))), **options)
+
+
+def metrics_of(telemetry: Telemetry) -> list[Any]:
     assert telemetry.metrics is not None
     data = telemetry.metrics.read()
     assert data is not None
-    metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
-    return [p for m in metrics if m.name == name for p in m.data.data_points]
+    return [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
 
 
-def holds(point: HistogramDataPoint, value: float, q: float) -> bool:
-    """Whether the bucket that has this quantile has the value."""
-    rank, total = q * point.count, 0
-    bounds = (0.0, *point.explicit_bounds, float("inf"))
+def points(telemetry: Telemetry, name: str) -> list[Any]:
+    return [p for m in metrics_of(telemetry) if m.name == name for p in m.data.data_points]
+
+
+def bucket_of(point: HistogramDataPoint, rank: int) -> tuple[float, float]:
+    """The bounds of the bucket that has the value of this rank, counted from 0."""
+    total = 0
+    bounds = (float("-inf"), *point.explicit_bounds, float("inf"))
     for i, n in enumerate(point.bucket_counts):
         total += n
-        if total >= rank:
-            low = bounds[max(0, i - 1)]
-            return low <= value <= bounds[min(i + 2, len(bounds) - 1)]
-    return False
+        if total > rank:
+            return bounds[i], bounds[i + 1]
+    raise AssertionError(f"{point.count} values, none of rank {rank}")
 
 
 @pytest.mark.parametrize(
@@ -73,20 +81,26 @@ def holds(point: HistogramDataPoint, value: float, q: float) -> bool:
         ("gen_ai.client.operation.duration", "end_ns"),
         ("gen_ai.client.operation.time_to_first_chunk", "ttfc_ns"),
         ("streamgauge.stream.ttft", "ttft_ns"),
+        ("streamgauge.stream.ttfo", "ttfo_ns"),
         ("streamgauge.stream.itl", "itl_ns"),
     ],
 )
-def test_histograms_agree_with_the_rows(metric: str, column: str) -> None:
+def test_a_histogram_has_each_quantile_of_the_rows_in_the_bucket_of_its_rank(
+    metric: str, column: str
+) -> None:
     telemetry, tables = counted()
     (point,) = points(telemetry, metric)
     telemetry.close()
     values = tables["streams"][column].drop_nulls() / 1e9
     assert point.count == len(values)
     assert point.sum == pytest.approx(values.sum())
-    for q in (0.5, 0.95, 0.99):
-        value = values.quantile(q, "linear")
+    assert (point.min, point.max) == (pytest.approx(values.min()), pytest.approx(values.max()))
+    for q in (0.0, 0.01, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0):
+        value, place = values.quantile(q, "linear"), q * (len(values) - 1)  # quantile_cont
         assert value is not None
-        assert holds(point, value, q)
+        low, _ = bucket_of(point, int(place))
+        _, high = bucket_of(point, min(int(place) + 1, len(values) - 1) if place % 1 else int(place))
+        assert low < value <= high
 
 
 def test_time_per_output_chunk_has_every_gap_in_its_bucket() -> None:
@@ -135,7 +149,9 @@ def test_prometheus_is_answered_with_exemplars_that_are_traces() -> None:
 def test_models_beyond_the_cap_are_other() -> None:
     metrics = Metrics(PROFILES["1.41"], resource_of(""))
     row = {"outcome": "ok", "end_ns": 5, "operation": "chat", "stream_id": "x"}
-    metrics.count([(0, {**row, "request_model": f"m{n}"}) for n in range(MAX_VALUES + 50)], None)
+    (one,) = finished(stream(1))
+    rows = [{**row, "request_model": f"m{n}"} for n in range(MAX_VALUES + 50)]
+    metrics.count([one] * len(rows), rows)
     data = metrics.read()
     metrics.close()
     assert data is not None
@@ -172,17 +188,111 @@ def test_a_receiver_that_refuses_is_counted() -> None:
     assert (queue.exported, queue.failed) == (0, 3)
 
 
-def emitted() -> set[str]:
-    """Every sample name that analytics' endpoint can have."""
-    names = PROFILES["1.41"]
-    histograms = {names.duration_metric: "s", names.first_chunk_metric: "s", names.per_chunk_metric: "s"}
-    histograms |= dict.fromkeys(names.token_metrics, "{token}")
-    histograms |= {name: unit for name, (_, unit, *_rest) in OWN_HISTOGRAMS.items()}
-    found = {
-        prometheus_name(n, u) + end for n, u in histograms.items() for end in ("_bucket", "_count", "_sum")
+def test_time_per_output_chunk_counts_an_event_of_several_choices_for_each() -> None:
+    def both(at_ms: int) -> tuple[int, bytes]:
+        deltas = [{"index": i, "delta": {"content": "a"}} for i in (0, 1)]
+        return at_ms * MS, tape.chunk(choices=deltas)
+
+    sid = tape.stream_id(1)
+    reads = [both(100), both(130), both(1100), (1200 * MS, tape.finish_chunk())]
+    records: list[AnyRecord] = [
+        tape.opened(sid),
+        Request(sid, 1, b"{}", False),
+        Frames(sid, 2, reads, tape.head(200)),
+        tape.closed(sid, 3, end_ns=1300 * MS),
+    ]
+    telemetry, tables = told_of(finished(records))
+    (point,) = points(telemetry, "gen_ai.client.operation.time_per_output_chunk")
+    telemetry.close()
+    assert tables["streams"]["icl_max_ns"].to_list() == [970 * MS]
+    assert (point.count, point.sum) == (4, pytest.approx(2.0))
+
+
+def failed(number: int) -> list[AnyRecord]:
+    """A stream whose upstream broke off before its end."""
+    records = stream(number, chunks=10, per_record=5)
+    closed = records[-1]
+    assert isinstance(closed, Closed)
+    whole = records[:-2]  # without the last frames: finish, usage, [DONE]
+    return [*whole, msgspec.structs.replace(closed, cause="upstream_reset", seq=len(whole))]
+
+
+def test_a_failure_has_its_error_type_in_the_duration_alone() -> None:
+    telemetry, tables = told_of(finished(stream(1), failed(2)))
+    assert tables["streams"]["outcome"].to_list() == ["ok", "upstream_reset"]
+    kinds = {
+        p.attributes.get("error.type"): p.count for p in points(telemetry, "gen_ai.client.operation.duration")
     }
-    found |= {prometheus_name(n, u) + "_total" for n, (u, _) in (OWN_COUNTERS | OWN_TOTALS).items()}  # type: ignore[operator]
-    return found | {prometheus_name(n, u) for n, (u, _) in OWN_GAUGES.items()}
+    (ttft,) = points(telemetry, "streamgauge.stream.ttft")
+    outcomes = {
+        p.attributes["streamgauge.outcome"]: p.value for p in points(telemetry, "streamgauge.streams")
+    }
+    telemetry.close()
+    assert kinds == {None: 1, "upstream_reset": 1}
+    assert ttft.count == 2
+    assert outcomes == {"ok": 1, "upstream_reset": 1}
+
+
+def test_genai_main_counts_tokens_and_leaves_failures_out_of_their_histograms() -> None:
+    telemetry, tables = told_of(finished(stream(1), stream(2, chunks=30), failed(3)), semconv="genai-main")
+    named = {m.name: m for m in metrics_of(telemetry)}
+    telemetry.close()
+    assert not any(".operation.duration" in name or "token.usage" in name for name in named)
+    rows = tables["streams"].filter(pl.col("outcome") == "ok")
+    base = "gen_ai.client.inference."
+    for name in ("input_tokens", "output_tokens"):
+        (histogram,) = named[f"{base}operation.{name}"].data.data_points
+        assert (histogram.count, histogram.sum) == (2, rows[name].sum())
+        assert "gen_ai.token.type" not in histogram.attributes
+        counters = named[f"{base}usage.{name}"].data
+        assert counters.is_monotonic
+        assert {p.attributes["gen_ai.token.modality"] for p in counters.data_points} == {"unknown"}
+        assert sum(p.value for p in counters.data_points) == rows[name].sum()
+    (cached,) = named[f"{base}usage.cache_read.input_tokens"].data.data_points
+    assert cached.value == 0
+    assert sum(p.count for p in named[f"{base}duration"].data.data_points) == 3
+
+
+def test_an_operation_that_does_not_generate_keeps_the_general_duration_in_genai_main() -> None:
+    metrics = Metrics(PROFILES["genai-main"], resource_of(""))
+    (one,) = finished(stream(1))
+    metrics.count([one], [{"outcome": "ok", "end_ns": 5, "operation": "embeddings", "input_tokens": 9}])
+    data = metrics.read()
+    metrics.close()
+    assert data is not None
+    named = {m.name for s in data.resource_metrics[0].scope_metrics for m in s.metrics}
+    assert "gen_ai.client.operation.duration" in named
+    assert not any(name.startswith("gen_ai.client.inference.usage") for name in named)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_emitted_is_what_the_catalogue_says(profile: str) -> None:
+    telemetry, _ = counted(semconv=profile)
+    telemetry.tell_health(
+        {"streams.active": 1, "pipeline.lag": 0, "pipeline.since_commit": 0, "store.size": 1}
+    )
+    telemetry.tell_health({f"pipeline.{n}": 0 for n in ("loop_lag", "captured", "lost_records")})
+    emitted = {m.name: (m.unit, m.description) for m in metrics_of(telemetry)}
+    telemetry.close()
+    known = {i.name: (i.unit, i.description) for i in catalogue(PROFILES[profile])}
+    if profile == "genai-main":
+        del known[
+            "gen_ai.client.operation.duration"
+        ]  # of operations that do not generate: there are none here
+    assert emitted == known
+
+
+def samples(profile: str = "1.41") -> set[str]:
+    """Every sample name that analytics' endpoint can have."""
+    ends = {
+        "histogram": ("_bucket", "_count", "_sum"),
+        "counter": ("_total",),
+        "total": ("_total",),
+        "gauge": ("",),
+    }
+    return {
+        prometheus_name(i.name, i.unit) + end for i in catalogue(PROFILES[profile]) for end in ends[i.kind]
+    }
 
 
 def test_the_dashboard_and_the_alerts_ask_only_for_metrics_that_exist() -> None:
@@ -198,4 +308,4 @@ def test_the_dashboard_and_the_alerts_ask_only_for_metrics_that_exist() -> None:
         )
         asked -= labels
         assert asked, expression
-        assert asked <= emitted(), expression
+        assert asked <= samples(), expression

@@ -1,8 +1,7 @@
-"""Gaps, quantiles, stalls and burstiness against a slow reading of their definitions; polars and plain Python agree."""
+"""Gaps, quantiles, stalls and burstiness against a slow reading of their definitions."""
 
 import itertools
 from fractions import Fraction
-from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -11,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.dialects.shape import OUTPUT_KINDS
-from analytics.events import EventFrame, event_frame
 from analytics.tally import EventColumns
-from analytics.timing import timings_of_many
-from analytics.timing_plain import Timing, quantile, timing_of
-from tests.analytics.tape import stream_id
+from analytics.timing import Timing, quantile, timing_of
 
 FLOOR_NS, FACTOR = 500_000_000, 5.0
 STEPS = st.sampled_from(
@@ -116,25 +112,10 @@ def close(timing: Timing) -> Any:
     return tuple(pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for v in timing)
 
 
-def frame_of(streams: list[EventColumns]) -> EventFrame:
-    finished: list[Any] = [
-        SimpleNamespace(stream_id=stream_id(i), decoder=SimpleNamespace(events=s) if s else None)
-        for i, s in enumerate(streams)
-    ]
-    return event_frame(finished)
-
-
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(columns())
-def test_plain_timing_is_what_the_definitions_say(events: EventColumns) -> None:
+def test_timing_is_what_the_definitions_say(events: EventColumns) -> None:
     assert tuple(timing_of(events, stall_floor_ns=FLOOR_NS, stall_factor=FACTOR)) == close(reference(events))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(columns(), min_size=1, max_size=6))
-def test_timings_of_a_batch_are_those_of_each_stream(streams: list[EventColumns]) -> None:
-    found = timings_of_many(frame_of(streams), len(streams), stall_floor_ns=FLOOR_NS, stall_factor=FACTOR)
-    assert [tuple(t) for t in found] == [close(reference(s)) for s in streams]
 
 
 @settings(max_examples=20, deadline=None)

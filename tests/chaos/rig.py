@@ -16,6 +16,7 @@ import shutil
 import signal
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -104,6 +105,12 @@ class Run:
             return int(Asker(self.data).query("SELECT count(*) FROM streams").item())
         except AskError:
             return -1
+
+    def tap_ledger(self) -> dict[str, int]:
+        """The tap's own numbers, now."""
+        with urllib.request.urlopen(f"{self.running.admin}/ledger", timeout=10) as answer:
+            said: dict[str, int] = json.load(answer)
+        return said
 
     def stop_traffic(self) -> None:
         self._stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -14,13 +15,22 @@ APP = Path(__file__).parents[2] / "dashboard" / "app.py"
 
 
 def opened(
-    data: Path, monkeypatch: pytest.MonkeyPatch, page: str = "overview", **query: str | list[str]
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    page: str = "overview",
+    *,
+    user: dict[str, Any] | None = None,
+    secrets: dict[str, Any] | None = None,
+    **query: Any,
 ) -> AppTest:
-    """A page, run once over the data folder, with this query string.
+    """A page, run once over the data folder, with this query string; `user` has signed in, `secrets` are configured.
 
     AppTest reaches a page only through the first one: that one is run over no data, which is quick.
     """
     app = AppTest.from_file(APP, default_timeout=60)
+    app.user = user or {}
+    for key, value in (secrets or {}).items():
+        app.secrets[key] = value
     for key, value in query.items():
         app.query_params[key] = value
     if page != "overview":

@@ -22,6 +22,7 @@ import duckdb
 import polars as pl
 
 from analytics import endpoint
+from analytics.rollup import rollups
 from analytics.serve import Server
 from analytics.store import Store
 
@@ -148,6 +149,7 @@ def fill(
         events += own
     insert(connection, "streams", rows)
     insert(connection, "events", events)
+    roll_up(connection)
     insert(connection, "usage_reports", [
         {"stream_id": r["stream_id"], "seq": r["event_count"], "at_ns": r["terminator_ns"], "input_tokens": r["input_tokens"],
          "output_tokens": r["output_tokens"], "raw": json.dumps({"prompt_tokens": r["input_tokens"], "completion_tokens": r["output_tokens"]})}
@@ -174,6 +176,18 @@ def fill(
         {"log_id": "0b0e", "partition": "w0", "high": 123_456, "low": 123_400, "open_stream_ids": [], "owner": "test", "version": 7,
          "updated_at": until}
     ])  # fmt: skip
+
+
+def roll_up(connection: duckdb.DuckDBPyConnection) -> None:
+    """The roll-ups of all streams and events there are, as a commit would have made them."""
+    streams = connection.execute("SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM streams").pl()
+    events = connection.execute(
+        "SELECT stream_id::VARCHAR AS stream_id, seq, choice, at_ns, kind FROM events ORDER BY ALL"
+    ).pl()
+    for table, made in rollups({"streams": streams, "events": events}).items():
+        connection.register("incoming", made.to_arrow())
+        connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM incoming")
+        connection.unregister("incoming")
 
 
 def _spans(dice: random.Random, row: dict[str, Any]) -> list[dict[str, Any]]:

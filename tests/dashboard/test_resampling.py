@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dashboard.resampling import mean_difference, quantile_difference
+from dashboard.resampling import _quantiles, quantile_difference, rate_difference
 
 
 def drawn(count: int, middle: float, seed: int) -> np.ndarray:
@@ -49,11 +49,11 @@ def test_a_tail_wants_more_than_the_middle() -> None:
 
 def test_nothing_is_compared_with_nothing() -> None:
     assert quantile_difference(np.array([]), drawn(10, 0, 1), 0.5) is None
-    assert mean_difference(drawn(10, 0, 1), np.array([])) is None
+    assert rate_difference(drawn(10, 0, 1), np.array([])) is None
 
 
 def test_a_rate_is_a_mean_of_zeros_and_ones() -> None:
-    found = mean_difference(np.array([0.0] * 95 + [1.0] * 5), np.array([0.0] * 70 + [1.0] * 30))
+    found = rate_difference(np.array([0.0] * 95 + [1.0] * 5), np.array([0.0] * 70 + [1.0] * 30))
     assert found is not None
     assert found.difference == pytest.approx(0.25)
     assert found.clear
@@ -62,3 +62,18 @@ def test_a_rate_is_a_mean_of_zeros_and_ones() -> None:
 def test_the_same_samples_give_the_same_interval() -> None:
     a, b = drawn(100, 0, 1), drawn(100, 1, 2)
     assert quantile_difference(a, b, 0.5) == quantile_difference(a, b, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("count", "quantile"), [(1, 0.5), (2, 0.5), (31, 0.5), (40, 0.95), (200, 0.95), (101, 0.99)]
+)
+def test_no_resample_is_made_and_the_result_is_that_of_resampling(count: int, quantile: float) -> None:
+    values = np.sort(np.random.default_rng(3).lognormal(0, 1, count))
+    drawn_places = np.random.default_rng(4).integers(0, count, (20_000, count))
+    wanted = np.quantile(values[drawn_places], quantile, axis=1)
+    found = _quantiles(values, quantile, np.random.default_rng(5))
+    for value in np.unique(wanted):
+        assert abs((found <= value).mean() - (wanted <= value).mean()) < 0.025
+    assert (
+        set(np.round(found, 9)) <= set(np.round(np.append(wanted, values), 9)) or quantile * (count - 1) % 1
+    )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from pathlib import Path
 
 import pytest
 
 from ingest.log import LogBroken, LogFull
+from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
 from ingest.log_thread import LogThread
-from ingest.records import Frames, Lost, encode
+from ingest.records import Frames, Lost, Request, encode, unpack
 from tests.ingest.rig import END, SSE_HEAD, MemoryLog, body_of, chunk, complete, read_request, rig, run
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -131,3 +134,35 @@ def test_stopping_appends_what_is_queued():
     thread.stop(5)
     assert [r.seq for r in log.records] == list(range(100))
     assert thread.done_bytes == 1000
+
+
+def test_a_log_as_small_as_it_may_be_takes_what_has_queued_up_and_drops_its_oldest(tmp_path: Path):
+    thread = LogThread(lambda: EmbeddedWriter(tmp_path, "w0", cap_bytes=2**20))
+    records = [Request("s", n, os.urandom(65_536), False) for n in range(64)]
+    for record in records:
+        thread.put([encode(record)], 65_536)
+    thread.start()
+    thread.stop(10)
+    assert (thread.left_records, thread.append_errors, thread.appended_entries) == (0, 0, 64)
+    with EmbeddedReader(tmp_path, "test") as reader:
+        found = [r for entry in iter(lambda: reader.poll(0), []) for e in entry for r in unpack(e.payload)[0]]
+    told = {
+        seq
+        for r in found
+        if isinstance(r, Lost) and r.cause == "log_full"
+        for seq in range(r.seq, r.last_seq + 1)
+    }
+    kept = {r.seq for r in found if isinstance(r, Request)}
+    assert told
+    assert told | kept == set(range(64))
+
+
+def test_streams_are_counted_as_they_are_packed():
+    async def scenario() -> None:
+        async with rig(stream_of(100, 3)) as it:
+            for _ in range(3):
+                await it.ask(GET)
+            await it.records(3)
+            assert it.worker._run_totals().streams_in_log == 3
+
+    run(scenario())

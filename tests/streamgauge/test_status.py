@@ -17,8 +17,8 @@ from analytics.consumer import Consumer
 from analytics.measure import measure
 from analytics.store import FILE, Store
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.log.runs import RunFile, RunTotals
 from ingest.records import pack
-from streamgauge import status
 from streamgauge.status import status_command
 from tests.analytics.traffic import alive, entries, stream
 
@@ -97,22 +97,48 @@ def test_a_stream_that_is_nowhere_is_told_by_the_exit_code(tmp_path: Path, write
 
 
 def test_open_streams_and_streams_that_wait_in_the_log_are_in_flight(
-    tmp_path: Path, writer: EmbeddedWriter, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, writer: EmbeddedWriter
 ) -> None:
-    monkeypatch.setattr(status, "FLUSH_S", 0.0)
+    noted = RunFile(tmp_path / "log" / "w0", alive(9000).incarnation)
     writer.append(
         [*entries(range(3)), pack([*stream(10)[:3], alive(9000, streams_opened=4)], compress=False)]
     )
     analysed(tmp_path)
     writer.append([pack([*stream(10)[3:4], *stream(11), *stream(12)[:1]], compress=False)])
-    with tap_that_says(
-        tmp_path, {"streams_opened": 6, "workers_now": 1}, {"streams_opened": 7, "workers_now": 1}
-    ):
-        code, said = ask(tmp_path)
+    noted.write(RunTotals(streams_opened=7, streams_in_log=6, records=20))
+    noted.close()
+    code, said = ask(tmp_path)
     assert code == 0
     assert {k: said[k] for k in ("captured", "captured_at_most", "stored", "open", "in_log", "unknown")} == {
         "captured": 6, "captured_at_most": 7, "stored": 3, "open": 1, "in_log": 2, "unknown": [],
     }  # fmt: skip
+    stages = said["stages"]
+    assert isinstance(stages, dict)
+    assert stages["tap"] == {
+        "streams": 7, "records": 20, "bytes": 0, "lost_records": 0, "lost_bytes": 0,
+    }  # fmt: skip
+    assert stages["log (unread)"]["streams"] == 3
+    assert stages["analytics"]["streams"] == 4
+
+
+def test_a_stream_that_a_killed_tap_had_in_its_log_and_is_nowhere_is_told(
+    tmp_path: Path, writer: EmbeddedWriter
+) -> None:
+    noted = RunFile(tmp_path / "log" / "w0", alive(9000).incarnation)
+    noted.write(RunTotals(streams_opened=5, streams_in_log=4))
+    noted.close()
+    writer.append([*entries(range(3)), pack([alive(9000, streams_opened=1)], compress=False)])
+    analysed(tmp_path)
+    code, said = ask(tmp_path)
+    assert (code, said["captured"], said["captured_at_most"], said["stored"]) == (1, 4, 5, 3)
+
+
+def test_what_the_tap_could_not_tell_of_is_said(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    writer.append([*entries(range(2)), pack([alive(9000, stopping=True, streams_opened=2)], compress=False)])
+    analysed(tmp_path)
+    with tap_that_says(tmp_path, {"streams_opened": 2, "lost_untold": 3}):
+        _, said = ask(tmp_path)
+    assert any("3 records" in note for note in said["unknown"])  # type: ignore[attr-defined]
 
 
 def test_lost_streams_are_counted_as_lost(tmp_path: Path, writer: EmbeddedWriter) -> None:

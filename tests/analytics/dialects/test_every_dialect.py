@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from analytics.decode import StreamDecoder
 from analytics.dialects import all_dialects
-from analytics.dialects.shape import OUTPUT_KINDS, Delta, Dialect, Exchange, Kind, Reading
+from analytics.dialects.shape import OUTPUT_KINDS, Delta, Dialect, Exchange, Kind, Reading, in_full
 from analytics.tally import Tally
-from tests.analytics.dialects.transcript import full
 
 DIALECTS = all_dialects()
 SOME_KEYS = """
@@ -51,7 +50,7 @@ def test_any_json_is_read_without_an_exception(dialect: Dialect, sent: list[tupl
         data = json.dumps(value).encode()
         assert 0 <= dialect.recognises(name, data) <= 9
         answer = reader.read(name, data)
-        tally.add(full(answer), 1)
+        tally.add(in_full(answer), 1)
         if isinstance(answer, Delta):
             assert answer.piece
         else:
@@ -84,7 +83,7 @@ def test_hostile_data_is_read_without_an_exception(dialect: Dialect, data: bytes
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
 def test_nothing_is_made_of_an_empty_object(dialect: Dialect) -> None:
     reader = dialect.reader(Exchange())
-    assert full(reader.read("", b"{}")).kind not in OUTPUT_KINDS
+    assert in_full(reader.read("", b"{}")).kind not in OUTPUT_KINDS
 
 
 def test_names_are_unique_and_every_dialect_says_what_it_is() -> None:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from analytics.dialects.openai_chat import DIALECT as CHAT
 from analytics.dialects.openai_choices import ChoicesReader
 from analytics.dialects.openai_completions import DIALECT as COMPLETIONS
-from analytics.dialects.shape import Delta, Exchange, Reading, Run, ToolFragment
+from analytics.dialects.shape import Delta, Exchange, Reading, Run, ToolFragment, in_full
 from analytics.sse import Event
 from analytics.stencil import Stencil
 from tests.analytics.corpus import recordings
-from tests.analytics.dialects.transcript import events, full, read, read_body, readings, split, tools
+from tests.analytics.dialects.transcript import events, read, read_body, readings, split, tools
 
 
 def chunk(delta: Any = None, finish: Any = None, index: Any = 0, **top: Any) -> dict[str, Any]:
@@ -458,7 +458,7 @@ def _expanded(answers: list[Reading | Delta | Run]) -> list[Reading | Delta]:
 
 def _plainly(answer: Reading | Delta) -> Any:
     """The answer in its long form; what names an event with output is its output."""
-    reading = full(answer)
+    reading = in_full(answer)
     if any(f.text or f.reasoning or f.refusal or f.tools or f.audio_chars for f in reading.fragments or ()):
         reading.kind = "text"
     return msgspec.to_builtins(reading)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from analytics.dialects.shape import Delta, Dialect, Exchange, Fragment, Reading
+from analytics.dialects.shape import Dialect, Exchange, Reading, in_full
 from analytics.sse import Event, SSEDecoder
 from analytics.tally import Tally
 
@@ -38,7 +38,7 @@ def split(body: bytes) -> list[Event]:
 def readings(dialect: Dialect, body: bytes, exchange: Exchange = OK) -> list[Reading]:
     """Each answer as a full reading."""
     reader = dialect.reader(exchange)
-    return [full(reader.read(event.name, event.data)) for event in split(body)]
+    return [in_full(reader.read(event.name, event.data)) for event in split(body)]
 
 
 def read_body(dialect: Dialect, body: dict[str, Any] | bytes) -> Tally:
@@ -48,14 +48,6 @@ def read_body(dialect: Dialect, body: dict[str, Any] | bytes) -> Tally:
     for reading in dialect.reader(OK).read_body(data):
         tally.add(reading, None, row=False)
     return tally
-
-
-def full(answer: Reading | Delta) -> Reading:
-    if isinstance(answer, Reading):
-        return answer
-    fragment = Fragment(choice=answer.choice, tokens=answer.tokens)
-    setattr(fragment, answer.kind, answer.piece)
-    return Reading(kind=answer.kind, fragments=[fragment])
 
 
 def tools(tally: Tally) -> list[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.log.losses import LostRange, add_ranges, lost_entries
-from ingest.records import Alive, Lost
+from ingest.records import Alive, Closed, Lost
 from tests.ingest.log.entries import frames, records_of_payloads
 
 
@@ -26,6 +26,16 @@ def test_alive_belongs_to_no_stream() -> None:
     ranges: dict[str, list[LostRange]] = {}
     assert add_ranges(ranges, [Alive("tap", 0, "i", 1, 2, 0)]) == 0
     assert ranges == {}
+
+
+def test_the_end_of_a_stream_is_told_with_its_range_also_when_it_is_told_again() -> None:
+    closed = Closed("a", 2, "complete", None, 9, None, None, 0, 0, 0, None)
+    ranges: dict[str, list[LostRange]] = {}
+    add_ranges(ranges, [frames("a", 1, 10), frames("b", 0, 10), closed])
+    assert ranges == {"a": [LostRange(1, 2, 10, closed=True)], "b": [LostRange(0, 0, 10)]}
+    again: dict[str, list[LostRange]] = {}
+    add_ranges(again, records_of_payloads(lost_entries(ranges, "log_full", 5)))
+    assert again == ranges
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 15)), unique=True))

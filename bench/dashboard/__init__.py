@@ -1,0 +1,150 @@
+"""How fast the dashboard's pages answer over 10 million events and 200,000 streams while data comes in; and its memory.
+
+A database is filled by SQL, a real `streamgauge demo` runs over it (simulated gateway, tap, analytics that commits, dashboard),
+and Debian's Chromium clicks from page to page as a reader does. Measured in the browser: from the click until the page's
+script has ended on the server and all its charts are drawn. Everything shares the machine, the browser and the traffic too.
+
+Memory is the resident size of the dashboard's process, before and after a number of refreshes of its first page by one reader,
+each far enough from the one before that no answer is given twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from analytics.ask import Asker
+from analytics.endpoint import read
+from analytics.store import FILE
+from bench.dashboard.reader import PAGES, clicked, refreshed, shown_stream
+from bench.dashboard.stored import counted, fill
+from tests.dashboard.browser import reader
+
+ROOT = Path(__file__).resolve().parents[2]
+READY_WITHIN_S = 120.0
+APART_S = 2.1
+"""Between two refreshes: answers are shared for two seconds."""
+
+
+@contextmanager
+def running(data: Path, rate: float) -> Iterator[dict[str, object]]:
+    """A demo over the data folder; what its dashboard announced."""
+    command = [sys.executable, "-m", "streamgauge", "demo", "--data", str(data), "--rate", str(rate)]
+    command += [
+        "--quack-port",
+        "0",
+        "--dashboard-port",
+        "0",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+    ]
+    announced = data / "run" / "dashboard.json"
+    for part in (announced, data / "run" / "analyze.json"):
+        part.unlink(missing_ok=True)
+    demo = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until_s = time.monotonic() + READY_WITHIN_S
+        while not announced.exists() or read(data) is None:
+            if demo.poll() is not None or time.monotonic() > until_s:
+                raise SystemExit("the demo did not become ready")
+            time.sleep(0.1)
+        said: dict[str, object] = json.loads(announced.read_text())
+        yield said
+    finally:
+        demo.terminate()
+        demo.wait(60)
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process, MiB."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
+    """Print the median and the worst of every page and range."""
+    asker = Asker(data)
+    ids = asker.query(f"""
+        SELECT stream_id::VARCHAR AS id, request_id FROM streams WHERE outcome = 'ok' AND request_id LIKE 'req-%'
+        ORDER BY hash(stream_id) LIMIT {(rounds + 1) * len(ranges)}""").rows()
+    began = asker.query("SELECT count(*) AS n FROM streams")["n"][0]
+    print(f"{'page':<12}" + "".join(f"{r:>10} p50 {'max':>7}" for r in ranges))
+    found: dict[tuple[str, str], list[float]] = {}
+    with reader(url, width=1440) as seen:
+        for chosen in ranges:
+            seen.open(f"{PAGES[-1].lower()}?range={chosen}")
+            for number in range(rounds + 1):
+                for page in PAGES:
+                    took_s = clicked(seen.page, page)
+                    if number:  # the first round warms up
+                        found.setdefault((page, chosen), []).append(took_s)
+            seen.open(f"stream?range={chosen}")
+            for number in range(rounds + 1):
+                took_s = shown_stream(seen.page, *ids.pop())
+                if number:
+                    found.setdefault(("Stream", chosen), []).append(took_s)
+        wrong = [c for c in seen.complaints if "console" in c or "page" in c]
+    for page in (*PAGES, "Stream"):
+        cells = (found[page, r] for r in ranges)
+        print(f"{page:<12}" + "".join(f"{statistics.median(c):>12.2f} s {max(c):>6.2f} s" for c in cells))
+    more = asker.query("SELECT count(*) AS n FROM streams")["n"][0] - began
+    worst = max(statistics.median(c) for c in found.values())
+    print(
+        f"slowest median {worst:.2f} s; {more} streams came in meanwhile; complaints of the browser: {len(wrong)}"
+    )
+
+
+def memory(url: str, pid: int, refreshes: int, chosen: str) -> None:
+    """Print the resident size before and after the refreshes."""
+    with reader(url, width=1440) as seen:
+        seen.open(f"?range={chosen}&refresh=off")
+        for _ in range(10):  # what is imported and kept at the first use is no growth
+            refreshed(seen.page)
+            time.sleep(APART_S)
+        before = resident_mib(pid)
+        for _ in range(refreshes):
+            refreshed(seen.page)
+            time.sleep(APART_S)
+        after = resident_mib(pid)
+    print(
+        f"memory over {refreshes} refreshes: {before:.0f} MiB to {after:.0f} MiB ({after / before - 1:+.1%})"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench dashboard", description=__doc__)
+    parser.add_argument(
+        "--data", type=Path, help="filled when it has no database, kept; else a folder of the moment"
+    )
+    parser.add_argument("--streams", type=int, default=200_000)
+    parser.add_argument("--hours", type=float, default=24.0)
+    parser.add_argument("--rate", type=float, default=5.0, help="streams a second that come in meanwhile")
+    parser.add_argument("--ranges", default="24h,15m")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--refreshes", type=int, default=100)
+    parser.add_argument("--only", choices=("fill", "pages", "memory"))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        data = given.data or Path(temporary)
+        if not (data / FILE).exists():
+            fill(data, streams=given.streams, hours=given.hours)
+        print(", ".join(f"{n:,} {table}" for table, n in counted(data).items()), f"on {os.cpu_count()} cores")
+        if given.only == "fill":
+            return 0
+        with running(data, given.rate) as said:
+            if given.only in (None, "pages"):
+                pages(str(said["url"]), data, given.ranges.split(","), given.rounds)
+            if given.only in (None, "memory"):
+                memory(str(said["url"]), int(str(said["pid"])), given.refreshes, given.ranges.split(",")[0])
+    return 0

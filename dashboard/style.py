@@ -1,0 +1,9 @@
+"""The little CSS that the theme has no word for: the room around a page, and where the charts' boxes end."""
+
+from __future__ import annotations
+
+STYLE = """<style>
+[data-testid=stMainBlockContainer]{padding:2.6rem 2.2rem 3rem}
+@media (max-width:640px){[data-testid=stMainBlockContainer]{padding:3rem 1rem 3rem}}
+[data-testid=stMetricValue]{font-variant-numeric:tabular-nums}
+</style>"""

@@ -1,0 +1,410 @@
+"""Read JSON as it comes and fill what may not stay. Never validates: what is no JSON is filled to the end of the payload.
+
+Two ways lead through the same bytes and say the same. A member whose key and value lie whole in the read is one match of
+`_MEMBER`; everything else goes token by token, and a token that the read cuts goes on in the next, byte by byte if need be.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect
+from enum import IntEnum
+
+import msgspec
+
+from ingest.redaction import filler
+from ingest.redaction.keys import (
+    CONTENT,
+    NUMBERS,
+    REQUEST,
+    RESPONSE,
+    TEXT,
+    WORDS_AMONG_NUMBERS,
+    Context,
+    Keep,
+    Known,
+    Rule,
+)
+
+MAX_DEPTH = 256
+"""No honest payload nests deeper; readers refuse it as well."""
+MAX_WORD_BYTES = 256
+MAX_NUMBER_KEY_BYTES = 64
+
+_MEMBER = re.compile(
+    rb'[ \t,]*+"([^"\\\x00-\x1f]*+)"[ \t]*+:[ \t]*+'
+    rb'(?:"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"'
+    rb"|(-?[0-9][-+0-9.eE]*+|true|false|null)(?=[ \t,}\]])"
+    rb"|([{\[]))"
+)
+_BLANKS = re.compile(rb"[ \t\r\n]*+")
+_RUN = re.compile(rb'[^"\\]*+')
+_NUMBER = re.compile(rb"[-+0-9.eE]++")
+_NUMBERS = re.compile(rb"[-+0-9.eE, \t]++")
+
+
+class HoleKind(IntEnum):
+    """What stands where two events of one shape differ. Up to `PATH`: a string that stayed, by what may stay of it."""
+
+    NUMBER_TEXT = Keep.NUMBER
+    WORD = Keep.WORD
+    NAME = Keep.NAME
+    PATH = Keep.PATH
+    STRING = 5
+    NUMBER = 6
+    FILLED_NUMBER = 7
+    KEY = 8
+
+
+Hole = tuple[HoleKind, int, int]
+"""(kind, begin, end) in the data of a `feed`."""
+
+KEPT_BYTES: dict[int, bytes] = {
+    Keep.NUMBER: rb"-+0-9.eE",
+    Keep.WORD: rb"A-Za-z0-9_.:/@+=~%#-",
+    Keep.NAME: rb"A-Za-z0-9_.:/@+=~%#() -",
+    Keep.PATH: rb"A-Za-z0-9_$.\[\]",
+}
+"""What may stay of a string, as a set of bytes."""
+_KEPT = {keep: re.compile(b"[%b]*+" % kept) for keep, kept in KEPT_BYTES.items()}
+_NUMBER_KEY = re.compile(rb"[A-Za-z0-9_.$@-]*+")
+_LITERALS = {0x74: b"true", 0x66: b"false", 0x6E: b"null", 0x4E: b"NaN", 0x49: b"Infinity"}
+_NAMES = b"abcdefghijklmnopqrstuvwxyz0123456789"
+_SCALAR_END = re.compile(rb"[ \t]*+$")
+_ARRAY = 4  # added to the context of an array
+
+
+class JSONText(msgspec.Struct):
+    """Where one payload stands. Its fields are all there is to know: it can be stored and go on elsewhere."""
+
+    request: bool = False
+    """It is a request's body: another table of keys."""
+    stack: list[int] = []
+    """The open containers: their context, and whether they are arrays."""
+    rule: Rule = TEXT
+    """Of the member whose value comes."""
+    after_colon: bool = False
+    in_string: bool = False
+    is_key: bool = False
+    keep: Keep = Keep.NOTHING
+    """What may still stay of the string; once something else was met, nothing."""
+    token: bytes = b""
+    """The key so far."""
+    key_kept: int = -1
+    """How many bytes of the key have stayed, once it is known to be none of the list."""
+    key_number: int = 0
+    """Keys that were filled so far: their names must differ."""
+    taken: int = 0
+    """Bytes of the string so far."""
+    braced: bool = False
+    escape: str = filler.NO_ESCAPE
+    literal: bytes = b""
+    """What must still come of true, false, null …"""
+    in_number: bool = False
+    garbage: bool = False
+    begun: bool = False
+    """Something other than blanks was read."""
+    to_be_continued: bool = False
+    holes: list[Hole] = []
+    """The values that were read whole since the caller last cleared it."""
+
+    @property
+    def known(self) -> Known:
+        """The table of keys."""
+        return REQUEST if self.request else RESPONSE
+
+    @property
+    def between(self) -> bool:
+        """In no string, literal or garbage, and in no container: the payload may be whole."""
+        return not (self.stack or self.in_string or self.literal or self.garbage)
+
+    @property
+    def cut(self) -> bool:
+        """A line end here is an error: it stands in a string, in a literal or in what is no JSON."""
+        return self.in_string or bool(self.literal) or self.garbage
+
+    def feed(self, data: bytes, at: int, end: int, out: list[bytes], *, to_be_continued: bool) -> None:
+        """Add data[at:end], redacted, to `out`. `to_be_continued`: it ends where a read was cut, not where a line ends."""
+        self.to_be_continued = to_be_continued
+        while at < end:
+            if self.garbage:
+                out.append(filler.plain(data[at:end], filler.EVERY_BYTE))
+                return
+            if self.in_string:
+                at = self._string(data, at, end, out)
+            elif self.literal:
+                at = self._literal(data, at, end, out)
+            else:
+                at = self._structure(data, at, end, out)
+
+    # -- whole members --------------------------------------------------------------------------------------------------
+
+    def _members(self, data: bytes, at: int, end: int, out: list[bytes]) -> int:
+        """As many members as lie whole in the read; where the next token begins."""
+        rules = self.known.rules
+        match = _MEMBER.match
+        hole = self.holes.append
+        kept_from = at
+        context = self.stack[-1]
+        while found := match(data, at, end):
+            if self.after_colon and data[at] != 0x2C:
+                break
+            key = found.group(1)
+            rule = None if context else rules.get(key)
+            if rule is None:
+                rule = self._rule_of(key, context)
+                stays = self._key_stays(key, context)
+                if stays < len(key):
+                    begin, stop = found.span(1)
+                    out.append(data[kept_from:begin])
+                    out.append(self._filled_key(key, 0, stays))
+                    self.key_number += 1
+                    kept_from = stop
+                    hole((HoleKind.KEY, begin, stop))
+            self.rule, self.after_colon = rule, True
+            at = found.end()
+            value = found.group(2)
+            if value is not None:
+                begin = found.start(2)
+                keep = rule.string
+                if not keep:
+                    out.append(data[kept_from:begin])
+                    out.append(filler.string(value))
+                    kept_from = at - 1
+                    hole((HoleKind.STRING, begin, kept_from))
+                elif (stays := self._stays(value, keep)) == len(value):
+                    hole((HoleKind(keep), begin, at - 1))
+                else:
+                    out.append(data[kept_from : begin + stays])
+                    out.append(filler.string(b"x" + value[stays:])[1:])
+                    kept_from = at - 1
+            elif (scalar := found.group(3)) is not None:
+                if scalar[0] < 0x61:
+                    begin = found.start(3)
+                    if rule.number:
+                        hole((HoleKind.NUMBER, begin, at))
+                    else:
+                        out.append(data[kept_from:begin])
+                        out.append(scalar.translate(filler.DIGITS))
+                        kept_from = at
+                        hole((HoleKind.FILLED_NUMBER, begin, at))
+            else:
+                self._push(found.group(4)[0])
+                context = self.stack[-1]
+                if context >= _ARRAY or len(self.stack) > MAX_DEPTH:
+                    break
+        out.append(data[kept_from:at])
+        return at
+
+    def _stays(self, value: bytes, keep: Keep, taken: int = 0) -> int:
+        found = _KEPT[keep].match(value, 0, max(0, MAX_WORD_BYTES - taken))
+        assert found is not None
+        return found.end()
+
+    # -- token by token --------------------------------------------------------------------------------------------------
+
+    def _structure(self, data: bytes, at: int, end: int, out: list[bytes]) -> int:
+        """One token, or its beginning."""
+        stack = self.stack
+        in_object = bool(stack) and stack[-1] < _ARRAY
+        if in_object and not self.after_colon:
+            after = self._members(data, at, end, out)
+            if after > at:
+                return after
+        byte = data[at]
+        if self.in_number:
+            if byte in b"0123456789.eE+-":
+                return self._number(data, at, end, out)
+            self.in_number = False
+        if byte in b" \t\r\n":
+            blanks = _BLANKS.match(data, at, end)
+            assert blanks is not None
+            out.append(data[at : blanks.end()])
+            return blanks.end()
+        first, self.begun = not self.begun, True
+        if byte == 0x22:
+            self._begin_string(is_key=in_object and not self.after_colon)
+        elif byte in b"{[":
+            self._push(byte)
+            if len(self.stack) > MAX_DEPTH:
+                self.garbage = True
+                return at
+        elif byte in b"}]" and stack:
+            stack.pop()
+            self.after_colon = bool(stack) and stack[-1] < _ARRAY
+        elif byte == 0x2C and stack:
+            self.after_colon = False
+        elif byte == 0x3A and in_object:
+            self.after_colon = True
+        elif byte in b"-0123456789":
+            return self._number(data, at, end, out)
+        elif byte == 0x44 and stack == [_ARRAY]:  # [DONE]
+            self.literal = b"DONE"
+            return at
+        elif byte in _LITERALS and (stack or (first and self._is_scalar(data, at, end))):
+            self.literal = _LITERALS[byte]
+            return at
+        else:
+            self.garbage = True
+            return at
+        out.append(data[at : at + 1])
+        return at + 1
+
+    def _is_scalar(self, data: bytes, at: int, end: int) -> bool:
+        """Whether a bare literal is the whole payload. Where the read cuts it, nobody can know, and it is taken for one."""
+        word = _LITERALS[data[at]]
+        if self.to_be_continued and word.startswith(data[at:end]):
+            return True
+        return data.startswith(word, at, end) and _SCALAR_END.match(data, at + len(word), end) is not None
+
+    def _push(self, bracket: int) -> None:
+        stack = self.stack
+        if not stack:
+            context = Context.NAMED
+        elif stack[-1] >= _ARRAY:
+            context = Context(stack[-1] - _ARRAY)
+        else:
+            context = self.rule.inner
+        stack.append(context + (_ARRAY if bracket == 0x5B else 0))
+        self.after_colon = False
+
+    def _value_rule(self) -> Rule:
+        if not self.stack or self.stack[-1] >= _ARRAY:
+            return TEXT
+        return self.rule
+
+    def _number(self, data: bytes, at: int, end: int, out: list[bytes]) -> int:
+        in_array = bool(self.stack) and self.stack[-1] >= _ARRAY
+        found = (_NUMBERS if in_array else _NUMBER).match(data, at, end)
+        assert found is not None
+        run = found.group()
+        out.append(run if self._value_rule().number else run.translate(filler.DIGITS))
+        self.in_number = run[-1] not in b", \t"
+        return found.end()
+
+    def _literal(self, data: bytes, at: int, end: int, out: list[bytes]) -> int:
+        wanted = self.literal
+        same = 0
+        while same < len(wanted) and at + same < end and data[at + same] == wanted[same]:
+            same += 1
+        out.append(data[at : at + same])
+        self.literal = wanted[same:]
+        if self.literal and at + same < end:
+            self.literal, self.garbage = b"", True
+        return at + same
+
+    # -- strings ---------------------------------------------------------------------------------------------------------
+
+    def _begin_string(self, *, is_key: bool) -> None:
+        self.in_string, self.is_key = True, is_key
+        self.taken, self.braced = 0, False
+        self.token, self.key_kept = b"", -1
+        self.keep = Keep.NOTHING if is_key else self._value_rule().string
+
+    def _end_string(self) -> None:
+        self.in_string = False
+        if self.is_key:
+            whole = self.key_kept < 0
+            self.rule = self._rule_of(self.token, self.stack[-1]) if whole else CONTENT
+            self.key_number += not whole
+            self.token = b""
+
+    def _string(self, data: bytes, at: int, end: int, out: list[bytes]) -> int:
+        """Of the inside of a string as much as there is, and its end."""
+        if self.escape:
+            byte = data[at]
+            if byte in b'"\\' and self.escape != filler.BACKSLASH:
+                self.escape = filler.NO_ESCAPE
+                return at
+            made, self.escape = filler.next_of_escape(self.escape, byte)
+            out.append(made)
+            self.taken += 1
+            return at + 1
+        found = _RUN.match(data, at, end)
+        assert found is not None
+        stop = found.end()
+        if stop > at:
+            run = found.group()
+            out.append(self._key_run(run) if self.is_key else self._value_run(run))
+            self.taken += len(run)
+        if stop == end:
+            return stop
+        out.append(data[stop : stop + 1])
+        if data[stop] == 0x22:
+            self._end_string()
+            return stop + 1
+        self.escape, self.keep = filler.BACKSLASH, Keep.NOTHING
+        if self.is_key and self.key_kept < 0:
+            self.key_kept = len(self.token)
+        self.taken += 1
+        return stop + 1
+
+    def _value_run(self, run: bytes) -> bytes:
+        kept = b""
+        if self.keep:
+            stays = self._stays(run, self.keep, self.taken)
+            if stays == len(run):
+                return run
+            self.keep = Keep.NOTHING
+            kept, run = run[:stays], run[stays:]
+        elif not self.taken:
+            self.braced = run[:1] == b"{"
+        filled = filler.plain(run)
+        if self.braced:
+            filled = filler.braces(run, filled, opening=not self.taken)
+        return kept + filled
+
+    def _key_run(self, run: bytes) -> bytes:
+        if self.key_kept < 0:
+            self.token += run
+            kept = self._key_stays(self.token, self.stack[-1])
+            if kept == len(self.token):
+                return run
+            self.key_kept, self.token = kept, b""
+        return self._filled_key(run, self.taken, self.key_kept)
+
+    # -- keys ------------------------------------------------------------------------------------------------------------
+
+    def _rule_of(self, key: bytes, context: int) -> Rule:
+        """The rule of a whole key that stands in an object of this context."""
+        rule = self.known.rules.get(key)
+        if context == Context.NAMED:
+            return rule or CONTENT
+        if context == Context.TEXT:
+            return CONTENT if rule is None else TEXT
+        if context == Context.NUMBERS and self._key_stays(key, context) == len(key):
+            return WORDS_AMONG_NUMBERS if rule is not None and rule.string >= Keep.WORD else NUMBERS
+        return CONTENT
+
+    def _key_stays(self, key: bytes, context: int) -> int:
+        """How much of a key, as far as it is known, may stay: what it shares with a key of the list."""
+        if context == Context.CONTENT:
+            return 0
+        if context == Context.NUMBERS:
+            found = _NUMBER_KEY.match(key, 0, MAX_NUMBER_KEY_BYTES)
+            assert found is not None
+            return found.end()
+        ordered = self.known.ordered
+        place = bisect(ordered, key)
+        return max(_shared(key, near) for near in ordered[max(0, place - 1) : place + 1])
+
+    def _filled_key(self, run: bytes, start: int, kept: int) -> bytes:
+        """Filler for the bytes of a key from `start` on. No two of a payload are alike, if they are long enough."""
+        filled = bytearray(filler.plain(run))
+        for at, byte in enumerate(filled):
+            place = start + at - kept
+            if place < 0:
+                filled[at] = run[at]
+            elif byte == 0x78:
+                filled[at] = _NAMES[self.key_number // 36 ** min(place, 12) % 36]
+        return bytes(filled)
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """Length of the common beginning."""
+    length = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        length += 1
+    return length

@@ -1,0 +1,86 @@
+"""Keep where the redaction of each open stream stands, so that `ship` may be killed at any time.
+
+One SQLite file beside the reader's cursor, 0600: one row a stream, small but for compressed bodies, whose bytes so far are in it;
+gone when the stream ends. It is written after Kafka has acknowledged a batch and before the batch is released: what it has seen
+is in Kafka, so a batch that is read again begins where it stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from pathlib import Path
+
+from ingest.redaction.records import Redactor
+
+log = logging.getLogger(__name__)
+
+FILE = "redaction.sqlite"
+
+
+class RedactionState:
+    """The file of one redactor. One owner."""
+
+    def __init__(self, folder: Path, redactor: Redactor) -> None:
+        """Open it and give the redactor back what it knew. A damaged file is begun anew: its streams are unknown then."""
+        self._redactor = redactor
+        self._path = folder / FILE
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._connection = self._open()
+            kept = self._kept()
+        except sqlite3.DatabaseError as error:
+            log.warning(
+                "%s is damaged (%s) and begun anew: streams that are open now are lost", self._path, error
+            )
+            for ending in ("", "-wal", "-shm"):
+                Path(f"{self._path}{ending}").unlink(missing_ok=True)
+            self._connection, kept = self._open(), []
+        for stream, state, coded in kept:
+            redactor.restore(stream, state, coded)
+
+    def _kept(self) -> list[tuple[str, bytes, list[bytes]]]:
+        coded: dict[str, list[bytes]] = {}
+        for stream, part in self._connection.execute("SELECT stream, part FROM coded ORDER BY rowid"):
+            coded.setdefault(stream, []).append(part)
+        rows = self._connection.execute("SELECT stream, state FROM streams ORDER BY rowid")
+        return [(stream, state, coded.get(stream, [])) for stream, state in rows]
+
+    def _open(self) -> sqlite3.Connection:
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
+        connection = sqlite3.connect(self._path, isolation_level=None)
+        # A kill must not lose it, a power cut may: then the connections of all open streams are gone as well.
+        connection.executescript(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA secure_delete = ON;"
+            "CREATE TABLE IF NOT EXISTS streams (stream TEXT PRIMARY KEY, state BLOB NOT NULL);"
+            "CREATE TABLE IF NOT EXISTS coded (stream TEXT NOT NULL, part BLOB NOT NULL);"
+            "CREATE INDEX IF NOT EXISTS coded_of ON coded (stream);"
+        )
+        return connection
+
+    def save(self) -> None:
+        """Write what has changed. Raises OSError when the disk does not take it; the next call tries again."""
+        changed, ended = self._redactor.changes()
+        if not changed and not ended:
+            return
+        execute, many = self._connection.execute, self._connection.executemany
+        try:
+            execute("BEGIN")
+            many(
+                "INSERT INTO streams VALUES (?, ?) ON CONFLICT DO UPDATE SET state = excluded.state",
+                [(one.stream, one.state) for one in changed],
+            )
+            many("INSERT INTO coded VALUES (?, ?)", [(one.stream, one.coded) for one in changed if one.coded])
+            for table in ("streams", "coded"):
+                many(f"DELETE FROM {table} WHERE stream = ?", [(one,) for one in ended])
+            execute("COMMIT")
+        except sqlite3.Error as error:
+            with contextlib.suppress(sqlite3.Error):
+                execute("ROLLBACK")
+            raise OSError(f"cannot write {self._path}: {error}") from error
+        self._redactor.kept()
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,111 @@
+"""An OpenID Connect provider of one user who always says yes: discovery, keys, authorization code, signed id token.
+
+Real in what a client can tell: the token is signed by the key that it publishes, a code works once and for its own redirect.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from tests.ports import free_port
+
+
+class Provider:
+    """Its answers, for the user whose address is `email`."""
+
+    def __init__(self, url: str, email: str) -> None:
+        from joserfc.jwk import RSAKey
+
+        self._url = url
+        self._email = email
+        self._key = RSAKey.generate_key(2048, {"kid": "one"})
+        self._asked: dict[str, dict[str, str]] = {}
+        self.signed_in = 0
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/.well-known/openid-configuration", self.discovery),
+                Route("/jwks", self.keys),
+                Route("/authorize", self.authorize),
+                Route("/token", self.token, methods=["POST"]),
+            ]
+        )
+
+    async def discovery(self, request: Request) -> Response:
+        ends = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "jwks"}
+        return JSONResponse(
+            {name: f"{self._url}/{path}" for name, path in ends.items()}
+            | {
+                "issuer": self._url,
+                "response_types_supported": ["code"],
+                "subject_types_supported": ["public"],
+                "id_token_signing_alg_values_supported": ["RS256"],
+                "code_challenge_methods_supported": ["S256"],
+            }
+        )
+
+    async def keys(self, request: Request) -> Response:
+        return JSONResponse({"keys": [self._key.as_dict(private=False)]})
+
+    async def authorize(self, request: Request) -> Response:
+        asked = dict(request.query_params)
+        code = secrets.token_urlsafe(16)
+        self._asked[code] = asked
+        return RedirectResponse(
+            f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}"
+        )
+
+    async def token(self, request: Request) -> Response:
+        from joserfc import jwt
+
+        form = await request.form()
+        asked = self._asked.pop(str(form.get("code")), None)
+        if asked is None or form.get("redirect_uri") != asked["redirect_uri"]:
+            return JSONResponse({"error": "invalid_grant"}, status_code=400)
+        now = int(time.time())
+        claims: dict[str, Any] = {
+            "iss": self._url, "sub": "1", "aud": asked["client_id"], "iat": now, "exp": now + 600, "nonce": asked.get("nonce"),
+            "email": self._email, "email_verified": True,
+        }  # fmt: skip
+        self.signed_in += 1
+        signed = jwt.encode({"alg": "RS256", "kid": "one"}, claims, self._key)
+        return JSONResponse(
+            {
+                "access_token": secrets.token_urlsafe(8),
+                "token_type": "Bearer",
+                "expires_in": 600,
+                "id_token": signed,
+            }
+        )
+
+
+@contextlib.contextmanager
+def provider(email: str) -> Iterator[tuple[str, Provider]]:
+    """The provider on the loopback, ready; its address, and itself."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    told = Provider(url, email)
+    server = uvicorn.Server(uvicorn.Config(told.app(), host="127.0.0.1", port=port, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield url, told
+    finally:
+        server.should_exit = True
+        thread.join(10)

@@ -1,0 +1,65 @@
+"""The whole way of signing in, in a real browser with a real provider: the question, the provider, the pages, signing out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.browser import CHROMIUM, PATIENCE_MS, reader
+from tests.dashboard.oidc_provider import provider
+from tests.dashboard.site import READY_WITHIN_S, ROOT
+from tests.ports import free_port
+
+pytest.importorskip("authlib", reason="Authlib is what Streamlit signs in with: install streamgauge[oidc]")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"),
+]
+
+
+@pytest.mark.parametrize("email", ["ann@example.com", "eve@example.net"])
+def test_a_reader_signs_in_and_sees_the_pages_if_admitted(email: str, river: Path, tmp_path: Path) -> None:
+    port = free_port()
+    announced = river / "run" / "dashboard.json"
+    with provider(email) as (issuer, told):
+        file = tmp_path / "oidc.toml"
+        file.write_text(
+            f'[auth]\nredirect_uri = "http://127.0.0.1:{port}/oauth2callback"\ncookie_secret = "{"0123456789abcdef" * 2}"\n'
+            f'client_id = "streamgauge"\nclient_secret = "secret"\n'
+            f'server_metadata_url = "{issuer}/.well-known/openid-configuration"\n'
+            '[streamgauge]\nadmit = ["@example.com"]\n'
+        )
+        command = [sys.executable, "-m", "streamgauge", "dashboard", "--data", str(river)]
+        command += ["--dashboard-port", str(port), "--dashboard-oidc", str(file)]
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+        try:
+            until = time.monotonic() + READY_WITHIN_S
+            while not announced.exists():
+                assert process.poll() is None, "the dashboard ended instead of starting"
+                assert time.monotonic() < until, "the dashboard did not become ready"
+                time.sleep(0.05)
+            url = json.loads(announced.read_text())["url"]
+            assert "token" not in url
+            with reader(url) as seen:
+                seen.page.goto(f"{url}/streams?range=24h")
+                seen.page.get_by_text("wants to know who you are").wait_for(timeout=PATIENCE_MS)
+                assert seen.page.locator("[data-testid=stDataFrame], [data-testid=stMetric]").count() == 0
+                seen.page.get_by_role("button", name="Sign in").click()
+                seen.page.get_by_text(email).first.wait_for(timeout=PATIENCE_MS)
+                assert told.signed_in == 1
+                if email.endswith("@example.com"):
+                    seen.page.get_by_text("Requests", exact=True).first.wait_for(timeout=PATIENCE_MS)
+                else:
+                    seen.page.get_by_text("not among those").wait_for(timeout=PATIENCE_MS)
+                    assert seen.page.locator("[data-testid=stMetric]").count() == 0
+                seen.page.get_by_role("button", name="Sign out").click()
+                seen.page.get_by_text("wants to know who you are").wait_for(timeout=PATIENCE_MS)
+        finally:
+            process.terminate()
+            process.wait(30)

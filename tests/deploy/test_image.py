@@ -1,0 +1,59 @@
+"""The image: its commands exist, it copies what is there, and the sidecar's packages suffice for the tap and ship."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.deploy.manifests import DEPLOY, ROOT, assert_command_parses
+
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+
+
+@pytest.mark.parametrize(
+    "words", [json.loads(found) for found in re.findall(r"^ *CMD (\[.+\])$", DOCKERFILE, re.M)], ids=" ".join
+)
+def test_every_command_exists(words: list[str]) -> None:
+    if words[0] != "python":
+        assert_command_parses(words[1:] if words[0] == "streamgauge" else words)
+
+
+def test_it_copies_what_is_there() -> None:
+    for sources in re.findall(r"^COPY (?!--)(.+) \S+$", DOCKERFILE, re.M):
+        for name in sources.split():
+            assert (ROOT / name).exists(), name
+
+
+def test_no_stage_that_is_shipped_runs_as_root() -> None:
+    shipped = [stage for stage in DOCKERFILE.split("\nFROM ") if "ENTRYPOINT" in stage]
+    assert len(shipped) == 2
+    for stage in shipped:
+        assert stage.index("USER 10001:10001") < stage.index("ENTRYPOINT")
+
+
+def test_the_tap_and_ship_import_nothing_beyond_their_lock() -> None:
+    code = """
+import importlib, pathlib, sys
+from importlib.metadata import packages_distributions
+for path in pathlib.Path("ingest").rglob("*.py"):
+    importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+import streamgauge.cli, streamgauge.parts
+known = packages_distributions()
+print(*{name for module in list(sys.modules) for name in known.get(module.partition(".")[0], [])})
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = {name.lower().replace("_", "-") for name in done.stdout.split()}
+    locked = set(re.findall(r"^([a-z0-9-]+)==", (DEPLOY / "tap.lock").read_text(), re.M))
+    assert "uvloop" in imported
+    assert imported - locked - {"streamgauge", "setuptools"} == set()
+
+
+def test_the_tap_lock_has_the_versions_of_the_whole_lock() -> None:
+    def pins(text: str) -> set[str]:
+        return set(re.findall(r"^([a-z0-9-]+==\S+)", text, re.M))
+
+    assert pins((DEPLOY / "tap.lock").read_text()) <= pins((ROOT / "requirements.lock").read_text())

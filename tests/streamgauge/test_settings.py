@@ -1,0 +1,52 @@
+"""Where settings come from, and which goes first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from streamgauge.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("STREAMGAUGE_SECRETS_DIR", "CREDENTIALS_DIRECTORY", "STREAMGAUGE_CLIENT_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("variable", ["STREAMGAUGE_SECRETS_DIR", "CREDENTIALS_DIRECTORY"])
+def test_a_file_in_the_secrets_folder_is_a_setting(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "streamgauge_client_key").write_text("from-a-file\n")
+    (tmp_path / "streamgauge_kafka_options").write_text('{"sasl_plain_password": "p"}')
+    monkeypatch.setenv(variable, str(tmp_path))
+    settings = Settings()
+    assert settings.client_key is not None
+    assert settings.client_key.get_secret_value() == "from-a-file"
+    assert settings.kafka_options == {"sasl_plain_password": "p"}
+
+
+def test_the_environment_goes_before_the_secrets_folder_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "streamgauge.toml").write_text('client_key = "from-toml"\nquack_token = "from-toml"\n')
+    (tmp_path / "streamgauge_client_key").write_text("from-a-file")
+    (tmp_path / "streamgauge_quack_token").write_text("from-a-file")
+    monkeypatch.setenv("STREAMGAUGE_SECRETS_DIR", str(tmp_path))
+    monkeypatch.setenv("STREAMGAUGE_CLIENT_KEY", "from-environment")
+    settings = Settings()
+    assert settings.client_key is not None
+    assert settings.quack_token is not None
+    assert settings.client_key.get_secret_value() == "from-environment"
+    assert settings.quack_token.get_secret_value() == "from-a-file"
+
+
+def test_a_secrets_folder_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMGAUGE_SECRETS_DIR", str(tmp_path / "gone"))
+    with pytest.raises(ValueError, match="gone, which is not a folder"):
+        Settings()
