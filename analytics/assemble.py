@@ -103,7 +103,11 @@ class Assembler:
         part = self._partition(partition)
         for payload in payloads:
             records, _ = unpack(payload)
-            part.feed(-1, [r for r in records if not isinstance(r, Alive) and r.stream == stream_id])
+            own = [r for r in records if not isinstance(r, Alive) and r.stream == stream_id]
+            part.feed(-1, own)
+            stream = part.open.get(stream_id)
+            if stream is not None:
+                stream.without_text(own, capture=self._out.capture)
 
     def end_replay(self, partition: str) -> None:
         """The stored `high` is reached: from here on every record counts."""
@@ -198,7 +202,7 @@ class Assembler:
         return self._partition(partition).position(high)
 
     def checkpoint_records(self) -> list[Checkpoint]:
-        """Of each stream that has been held for over a minute of log time: its records since its last checkpoint.
+        """Of each stream that has been held for over a minute of log time: its records since its last checkpoint, without text.
 
         They go into the store in the transaction of the positions; then the stream no longer holds back `low`.
         When more is held than half of `max_held_bytes`, the longest held go early.
@@ -217,7 +221,7 @@ class Assembler:
             for part in self._partitions.values()
             if part.replaying is None
             for stream in part.open.values()
-            if stream.held_offset >= 0
+            if stream.held
         ]
         held.sort(key=lambda item: item[:2])
         checkpoints: list[Checkpoint] = []

@@ -9,6 +9,8 @@ docs/metrics.md has every definition; this file keeps them:
   began first, icl is pooled within each choice, itl is NULL when there are several.
 - N, the tokens that rates are made of, is `output_tokens`; without hidden reasoning (reported, but none seen on the wire); NULL
   where the last report is older than the last output and the stream did not end well: then it counts a part.
+- What a server reports beside numbers is text of nobody knows whom: without capture its words are those of a short list
+  (`ingest.redaction`).
 - token_source: `usage` as reported; `usage_delta`: a running count of a stream that never finished; `chunks`: no usage, but
   every output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
 
@@ -25,12 +27,14 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from analytics.dialects.shape import Usage
+from analytics.dialects.shape import ServerStat, Usage
 from analytics.events import event_frame
+from analytics.heads import request_head, response_head
 from analytics.request import operation_of, request_id_of, worker_of
 from analytics.stream import FinishedStream
 from analytics.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
 from analytics.timing import NOTHING, Timing, timing_of
+from ingest.redaction.values import numbers_only
 
 MAX_WORD_CHARS = 256
 _MAX_COUNT = 2**62
@@ -86,8 +90,10 @@ def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
     response_headers = stream.response.headers if stream.response is not None else []
     row["worker"] = worker_of(response_headers)
     row["request_id"] = request_id_of(opened.headers if opened is not None else [], response_headers)
+    row["response_headers"] = response_head(response_headers)
     if opened is None:
         return
+    row["request_headers"] = request_head(opened.headers)
     row["operation"] = operation_of(opened.path)
     for name in (
         "gateway", "tap", "client_id", "method", "path", "trace_id", "span_id", "parent_span_id", "trace_flags",
@@ -189,17 +195,22 @@ def _usage_is_whole(stream: FinishedStream, timing: Timing) -> bool:
 def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     reports: list[tuple[int, int | None, Usage]] = []
     stream_ids: list[str] = []
+    captured: list[bool] = []
     for stream in finished:
         if stream.decoder is not None:
             told = stream.decoder.usage_reports
             reports += told
             stream_ids += [stream.stream_id] * len(told)
+            captured += [stream.capture_content] * len(told)
     usages = [usage for _, _, usage in reports]
     values: dict[str, Sequence[Any]] = {
         "stream_id": stream_ids,
         "seq": [seq for seq, _, _ in reports],
         "at_ns": [at_ns for _, at_ns, _ in reports],
-        "raw": _json_each([usage.raw for usage in usages]),
+        "raw": [
+            raw if kept or raw is None else numbers_only(raw)
+            for raw, kept in zip(_json_each([usage.raw for usage in usages]), captured, strict=True)
+        ],
     }
     for name in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens"):
         values[name] = [
@@ -209,7 +220,12 @@ def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
 
 
 def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
-    found = [(s.stream_id, *stat) for s in finished if s.decoder for stat in s.decoder.server_stats]
+    found = [
+        (s.stream_id, seq, stat if s.capture_content or stat.value is not None else _known_words(stat))
+        for s in finished
+        if s.decoder
+        for seq, stat in s.decoder.server_stats
+    ]
     return frame(
         SERVER_STATS,
         {
@@ -222,6 +238,14 @@ def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
             "raw": [_text(stat.raw) for _, _, stat in found],
         },
     )
+
+
+def _known_words(stat: ServerStat) -> ServerStat:
+    """A stat that is no number, with as much of it as may be stored."""
+    report = _json({stat.name: stat.raw})
+    told: dict[str, str] = {} if report is None else msgspec.json.decode(numbers_only(report))
+    name, raw = next(iter(told.items()), ("", ""))
+    return ServerStat(stat.source, name, None, stat.unit, raw)
 
 
 _EMPTY = {

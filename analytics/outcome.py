@@ -24,6 +24,7 @@ from typing import Literal, Protocol
 
 from analytics.dialects.shape import ErrorSeen
 from ingest.records import Cause
+from ingest.redaction.values import title
 
 Outcome = Literal[
     "ok",
@@ -255,8 +256,9 @@ def _phase(facts: Facts, at_ns: int | None) -> Phase:
 
 
 def _short_type(value: str | None) -> str | None:
-    """A type or code as the provider sent it, on one short line."""
-    return _one_line(value, MAX_TYPE_CHARS) if value else None
+    """A type or code as the provider sent it, on one short line; what is no word of a kind is filler."""
+    line = _one_line(value, MAX_TYPE_CHARS) if value else None
+    return title(line) if line else None
 
 
 def _word(detail: str | None) -> str | None:

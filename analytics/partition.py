@@ -141,6 +141,8 @@ class Partition:
             stream.uncaptured_bytes += record.uncaptured_bytes
             if frames:
                 stream.last_ns = frames[-1][0]
+            if record.response is not None:
+                self._look_at_coding(stream, record)
             self._hold(stream, offset, record, size + RECORD_BYTES * (1 + len(frames)))
             if not stream.broken:
                 if record.response is not None:
@@ -367,14 +369,15 @@ class Partition:
         return [
             self.checkpoint(stream)
             for stream in self.open.values()
-            if stream.held_offset >= 0 and stream.held_since_ns < now_ns - after_ns
+            if stream.held and stream.held_since_ns < now_ns - after_ns and not stream.only_in_log
         ]
 
     def checkpoint(self, stream: OpenStream) -> Checkpoint:
         """The records of a stream since its last checkpoint; from now on they need no log."""
         first = stream.held[0]
         assert not isinstance(first, Alive)
-        checkpoint = Checkpoint(stream.stream_id, self.name, first.seq, pack(stream.held, compress=True))
+        records = stream.without_text(stream.held, capture=self._out.capture)
+        checkpoint = Checkpoint(stream.stream_id, self.name, first.seq, pack(records, compress=True))
         self._let_go(stream)
         return checkpoint
 
@@ -390,9 +393,20 @@ class Partition:
         if stream.held_offset < 0:
             stream.held_offset = offset
             stream.held_since_ns = self.liveness.now_ns
+        if stream.only_in_log:
+            return
         stream.held.append(record)
         stream.held_bytes += size
         self._out.held_bytes += size
+
+    def _look_at_coding(self, stream: OpenStream, record: Frames) -> None:
+        """A compressed body whose text must not be stored stays in the log alone: it holds back `low` while it is open."""
+        head = record.response
+        coded = head is not None and any(name == "content-encoding" for name, _ in head.headers)
+        if coded and record.wire_bytes is None and not stream.captures(self._out.capture):
+            stream.only_in_log = True
+            self._out.held_bytes -= stream.held_bytes
+            stream.held, stream.held_bytes = [], 0
 
     def _let_go(self, stream: OpenStream) -> None:
         self._out.held_bytes -= stream.held_bytes

@@ -47,87 +47,80 @@ def rollups(
 ) -> dict[str, pl.DataFrame]:
     """The rows of `stream_minutes`, `histogram_minutes` and `stalls` that belong to these of `streams` and `events`.
 
-    `stall` = (floor ns, factor), by which the streams were measured.
+    `stall` = (floor ns, factor), by which the streams were measured. The events of a stream are together, in order.
     """
     streams = tables.get("streams")
     if streams is None or streams.is_empty():
         return {}
-    streams = _complete(streams, STREAMS).with_columns(
-        pl.col("started_at").dt.truncate("1m").alias("minute"),
-        pl.coalesce("request_model", "response_model").alias("model"),
-    )
+    streams = _complete(streams, STREAMS).with_columns(_OWN)
     who = streams.select(WHO)
     keys = who.unique(maintain_order=True).with_row_index("key")
     streams = streams.with_columns(
         who.join(keys, on=WHO, how="left", nulls_equal=True, maintain_order="left")["key"]
     )
     gaps = _gaps(streams, tables.get("events"))
-    return {
-        "stream_minutes": _stream_minutes(streams),
-        "histogram_minutes": _histogram_minutes(streams, gaps, keys),
-        "stalls": _stalls(streams, gaps, stall),
+    made = {
+        "stream_minutes": streams.lazy().group_by(*WHO, *_WHAT).agg(_COUNTED).select(STREAM_MINUTES.keys()),
+        "histogram_minutes": _histogram_minutes(streams.lazy(), gaps, keys.lazy()),
     }
+    found = dict(zip(made, pl.collect_all(made.values()), strict=True))
+    floor_ns, factor = stall
+    long_gaps = gaps.filter(pl.col("gap_ns") > floor_ns)
+    if not long_gaps.is_empty():
+        found["stalls"] = _stalls(streams, long_gaps, factor)
+    return found
 
 
 def _complete(rows: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     """All columns; a row that says little of its stream has NULL in the others."""
-    there = set(rows.columns)
-    return rows.with_columns(
-        pl.lit(None, kind).alias(name) for name, kind in columns.items() if name not in there
-    )
+    missing = [pl.lit(None, columns[name]).alias(name) for name in columns.keys() - set(rows.columns)]
+    return rows.with_columns(missing) if missing else rows
 
 
-def _known_sum(column: str) -> pl.Expr:
+def _known_sum(values: pl.Expr, name: str) -> pl.Expr:
     """The sum of what is known, NULL when nothing is. Numbers that upstreams make up cannot make it overflow."""
-    return pl.when(pl.col(column).count() > 0).then(
-        pl.col(column).cast(pl.Int64).clip(upper_bound=_MOST).sum()
-    )
+    found = values.cast(pl.Int64).clip(upper_bound=_MOST)
+    return pl.when(values.count() > 0).then(found.sum()).alias(name)
 
 
-def _stream_minutes(streams: pl.DataFrame) -> pl.DataFrame:
-    return (
-        streams.with_columns(
-            output_ns=pl.when(pl.col("stall_count").is_not_null()).then(
-                pl.col("last_output_ns") - pl.col("ttft_ns")
-            ),
-            # a share needs the whole of those whose part is known
-            cacheable=pl.when(pl.col("cached_input_tokens").is_not_null()).then("input_tokens"),
-            reasonable=pl.when(pl.col("reasoning_tokens").is_not_null()).then("output_tokens"),
-        )
-        .group_by(*WHO, *_WHAT)
-        .agg(
-            pl.lit(False).alias("settled"),
-            pl.len().cast(pl.Int64).alias("streams"),
-            pl.col("ttft_ns").count().cast(pl.Int64).alias("streams_with_output"),
-            pl.col("output_tokens").count().cast(pl.Int64).alias("streams_with_output_tokens"),
-            pl.col("aborted_after_terminal").fill_null(value=False).sum().cast(pl.Int64),
-            pl.col("stall_count").count().cast(pl.Int64).alias("streams_with_stalls_known"),
-            (pl.col("stall_count").fill_null(0) > 0).sum().cast(pl.Int64).alias("stalled_streams"),
-            _known_sum("stall_count").alias("stalls"),
-            _known_sum("stalled_ns"),
-            _known_sum("output_ns"),
-            pl.col("icl_max_ns").max(),
-            _known_sum("input_tokens"),
-            _known_sum("cached_input_tokens"),
-            _known_sum("cacheable").alias("input_tokens_with_cache_known"),
-            _known_sum("output_tokens"),
-            _known_sum("reasoning_tokens"),
-            _known_sum("reasonable").alias("output_tokens_with_reasoning_known"),
-            _known_sum("event_count").alias("events"),
-            _known_sum("output_event_count").alias("output_events"),
-            _known_sum("text_chars"),
-            _known_sum("reasoning_chars"),
-            _known_sum("tool_call_count").alias("tool_calls"),
-            _known_sum("malformed_events"),
-            _known_sum("request_bytes"),
-            _known_sum("response_bytes"),
-            _known_sum("delivered_bytes"),
-            _known_sum("lost_bytes"),
-            pl.col("started_at").min().alias("first_at"),
-            pl.col("started_at").max().alias("last_at"),
-        )
-        .select(STREAM_MINUTES.keys())
-    )
+def _sums(**columns: str) -> list[pl.Expr]:
+    return [_known_sum(pl.col(column), name) for name, column in columns.items()]
+
+
+_COUNTED = [
+    pl.lit(value=False).alias("settled"),
+    pl.len().cast(pl.Int64).alias("streams"),
+    pl.col("ttft_ns").count().cast(pl.Int64).alias("streams_with_output"),
+    pl.col("output_tokens").count().cast(pl.Int64).alias("streams_with_output_tokens"),
+    pl.col("aborted_after_terminal").sum().cast(pl.Int64),
+    pl.col("stall_count").count().cast(pl.Int64).alias("streams_with_stalls_known"),
+    (pl.col("stall_count") > 0).sum().cast(pl.Int64).alias("stalled_streams"),
+    *_sums(stalls="stall_count", stalled_ns="stalled_ns"),
+    _known_sum(
+        pl.when(pl.col("stall_count").is_not_null()).then(pl.col("last_output_ns") - pl.col("ttft_ns")),
+        "output_ns",
+    ),
+    pl.col("icl_max_ns").max(),
+    *_sums(input_tokens="input_tokens", cached_input_tokens="cached_input_tokens"),
+    # a share needs the whole of those whose part is known
+    _known_sum(
+        pl.when(pl.col("cached_input_tokens").is_not_null()).then("input_tokens"),
+        "input_tokens_with_cache_known",
+    ),
+    *_sums(output_tokens="output_tokens", reasoning_tokens="reasoning_tokens"),
+    _known_sum(
+        pl.when(pl.col("reasoning_tokens").is_not_null()).then("output_tokens"),
+        "output_tokens_with_reasoning_known",
+    ),
+    *_sums(
+        events="event_count", output_events="output_event_count", text_chars="text_chars",
+        reasoning_chars="reasoning_chars", tool_calls="tool_call_count", malformed_events="malformed_events",
+        request_bytes="request_bytes", response_bytes="response_bytes", delivered_bytes="delivered_bytes",
+        lost_bytes="lost_bytes",
+    ),
+    pl.col("started_at").min().alias("first_at"),
+    pl.col("started_at").max().alias("last_at"),
+]  # fmt: skip
 
 
 def _bucket(value: pl.Expr) -> pl.Expr:
@@ -135,81 +128,99 @@ def _bucket(value: pl.Expr) -> pl.Expr:
     return pl.when(value > 0).then(log).otherwise(ZERO_BUCKET).cast(pl.Int16).alias("bucket")
 
 
-def _histogram_minutes(streams: pl.DataFrame, gaps: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
+def _histogram_minutes(streams: pl.LazyFrame, gaps: pl.DataFrame, keys: pl.LazyFrame) -> pl.LazyFrame:
     values = (
-        streams.select("key", *(pl.col(name).cast(pl.Float64) for name in METRICS))
+        streams.select("key", *_VALUES)
         .unpivot(on=METRICS, index="key", variable_name="metric", value_name="value")
-        .filter(pl.col("value").is_finite())  # NULL is neither
+        .filter(_IS_NUMBER)
     )
-    gap_values = gaps.select("key", pl.lit("icl_ns").alias("metric"), pl.col("gap_ns").cast(pl.Float64))
-    filled = [
-        part.group_by("key", "metric", _bucket(pl.col(value))).agg(
-            pl.len().cast(pl.Int32).alias("n"),
-            pl.col(value).sum().alias("total"),
-        )
-        for part, value in ((values, "value"), (gap_values, "gap_ns"))
-    ]
+    parts = [values.group_by("key", "metric", _BUCKET).agg(_FILLED)]
+    if not gaps.is_empty():
+        parts.append(gaps.lazy().select("key", *_GAP_VALUES).group_by("key", "metric", _BUCKET).agg(_FILLED))
     return (
-        pl.concat(filled)
+        pl.concat(parts)
         .sort("bucket")
         .group_by("key", "metric", maintain_order=True)
-        .agg(
-            pl.col("n").sum().cast(pl.Int64),
-            pl.col("total").sum().cast(pl.Float32),
-            pl.col("bucket").alias("buckets"),
-            pl.col("n").alias("counts"),
-        )
+        .agg(_HISTOGRAM)
         .join(keys, on="key")
-        .with_columns(
-            pl.lit(False).alias("settled"),
-            *(pl.lit(None, pl.Float32).alias(name) for name in ("p50", "p95", "p99")),
-        )
+        .with_columns(_UNSETTLED)
         .select(HISTOGRAM_MINUTES.keys())
     )
 
 
+_OWN = [
+    pl.col("started_at").dt.truncate("1m").alias("minute"),
+    pl.coalesce("request_model", "response_model").alias("model"),
+]
+_VALUES = [pl.col(name).cast(pl.Float64) for name in METRICS]
+_GAP_VALUES = [pl.lit("icl_ns").alias("metric"), pl.col("gap_ns").cast(pl.Float64).alias("value")]
+_IS_NUMBER = pl.col("value").is_finite()  # NULL is neither
+_BUCKET = _bucket(pl.col("value"))
+_FILLED = [pl.len().cast(pl.Int32).alias("n"), pl.col("value").sum().alias("total")]
+_HISTOGRAM = [
+    pl.col("n").sum().cast(pl.Int64),
+    pl.col("total").sum().cast(pl.Float32),
+    pl.col("bucket").alias("buckets"),
+    pl.col("n").alias("counts"),
+]
+_UNSETTLED = [
+    pl.lit(value=False).alias("settled"),
+    *(pl.lit(None, pl.Float32).alias(name) for name in ("p50", "p95", "p99")),
+]
+
+
 def _gaps(streams: pl.DataFrame, events: pl.DataFrame | None) -> pl.DataFrame:
     """`_GAPS` of each two consecutive outputs of one choice, in streams that were measured."""
-    whole = streams.with_row_index("row").filter(pl.col("icl_p50_ns").is_not_null())
-    if events is None or events.is_empty() or whole.is_empty():
+    if events is None or events.is_empty() or not streams["icl_p50_ns"].count():
         return pl.DataFrame(schema=_GAPS)
     events = _complete(events, EVENTS)
-    new = pl.col("stream_id").ne_missing(pl.col("stream_id").shift()).fill_null(value=True)
-    outputs = events.select(
-        (new.cum_sum() - 1).cast(pl.UInt32).alias("run"),
-        "seq",
-        pl.col("choice").fill_null(0),
-        "at_ns",
-        pl.col("kind").is_in(OUTPUT_KINDS).alias("output"),
-    ).filter("output")
-    if (outputs["choice"] != 0).any():
-        outputs = outputs.sort("run", "choice", maintain_order=True)
-    together = (pl.col("run") == pl.col("run").shift()) & (pl.col("choice") == pl.col("choice").shift())
-    gaps = outputs.with_columns(pl.when(together).then(pl.col("at_ns").shift()).alias("from_ns")).filter(
-        pl.col("from_ns").is_not_null()
-    )
     runs = (
-        events.select("stream_id").filter(new)
-        .join(whole.select("stream_id", "row", "key"), on="stream_id", how="left", maintain_order="left")
-    )  # fmt: skip
-    return gaps.select(
-        runs["row"].gather(gaps["run"]),
-        runs["key"].gather(gaps["run"]),
-        "seq",
-        "choice",
-        "from_ns",
-        pl.col("at_ns").alias("until_ns"),
-        (pl.col("at_ns") - pl.col("from_ns")).alias("gap_ns"),
-    ).filter(pl.col("row").is_not_null())
+        events.lazy()
+        .filter(_IS_NEW)
+        .select("stream_id")
+        .with_row_index("run")
+        .join(
+            streams.lazy().with_row_index("row").filter(_IS_WHOLE).select("stream_id", "row", "key"),
+            on="stream_id",
+        )
+    )
+    outputs = events.lazy().select(_OUTPUT).filter("output")
+    if events["choice"].max():
+        outputs = outputs.sort("run", "choice", maintain_order=True)
+    return (
+        outputs.with_columns(_FROM)
+        .filter(pl.col("from_ns").is_not_null())
+        .join(runs.drop("stream_id"), on="run")
+        .select(_GAP)
+        .collect()
+    )
 
 
-def _stalls(streams: pl.DataFrame, gaps: pl.DataFrame, stall: tuple[int, float]) -> pl.DataFrame:
+_IS_NEW = pl.col("stream_id").ne_missing(pl.col("stream_id").shift()).fill_null(value=True)
+_IS_WHOLE = pl.col("icl_p50_ns").is_not_null()
+_OUTPUT = [
+    (_IS_NEW.cum_sum() - 1).cast(pl.UInt32).alias("run"),
+    "seq",
+    pl.col("choice").fill_null(0),
+    "at_ns",
+    pl.col("kind").is_in(OUTPUT_KINDS).alias("output"),
+]
+_FROM = (
+    pl.when((pl.col("run") == pl.col("run").shift()) & (pl.col("choice") == pl.col("choice").shift()))
+    .then(pl.col("at_ns").shift())
+    .alias("from_ns")
+)
+_GAP = [
+    "row", "key", "seq", "choice", "from_ns", pl.col("at_ns").alias("until_ns"),
+    (pl.col("at_ns") - pl.col("from_ns")).alias("gap_ns"),
+]  # fmt: skip
+
+
+def _stalls(streams: pl.DataFrame, long_gaps: pl.DataFrame, factor: float) -> pl.DataFrame:
     """One row a stall: a gap above both limits, in a stream whose row says that it stalled."""
-    floor_ns, factor = stall
     stalled = streams.with_row_index("row").filter(pl.col("stall_count") > 0)
     return (
-        gaps.filter(pl.col("gap_ns") > floor_ns)
-        .join(stalled, on="row", maintain_order="left")
+        long_gaps.join(stalled, on="row", maintain_order="left")
         .filter(pl.col("gap_ns") > factor * pl.col("icl_p50_ns"))
         .select(STALLS.keys())
     )

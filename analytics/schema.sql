@@ -23,7 +23,8 @@ CREATE TABLE IF NOT EXISTS streams (
     client_drain_ns BIGINT, aborted_after_terminal BOOLEAN,
     server_address VARCHAR, server_port INTEGER, trace_flags SMALLINT, request_bytes BIGINT,
     choice_count INTEGER, unterminated_tail BOOLEAN, tool_failure_count INTEGER,
-    output_text VARCHAR, reasoning_text VARCHAR
+    output_text VARCHAR, reasoning_text VARCHAR,
+    request_headers VARCHAR, response_headers VARCHAR
 );
 
 CREATE TABLE IF NOT EXISTS events (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from analytics.coding import BodyDecoder
 from analytics.decode import StreamDecoder
 from analytics.dialects.shape import Exchange
 from analytics.outcome import LOST, NO_BODY, Transport, Verdict, facts_of, judge
@@ -25,6 +26,7 @@ from ingest.records import (
     ResponseHead,
     captures,
 )
+from ingest.redaction.records import Redactor
 
 MAX_HOLES = 64
 """A stream keeps no more holes than this apart; further ones widen the last."""
@@ -101,6 +103,10 @@ class OpenStream:
     """Offset of the oldest entry with a record that no checkpoint holds, -1 when there is none."""
     held_since_ns: int = 0
     held_bytes: int = 0
+    only_in_log: bool = False
+    """No checkpoint can hold it: its text must not be stored, and cannot be taken out of compressed bytes piece by piece."""
+    redactor: Redactor | None = None
+    """Takes the text out of what checkpoints hold."""
 
     @property
     def event_count(self) -> int:
@@ -138,6 +144,12 @@ class OpenStream:
             self.pending_wire_bytes = 0
         if self.coding_fault is not None:
             decoder.coding_failed(self.coding_fault)
+
+    def without_text(self, records: Sequence[AnyRecord], *, capture: Sequence[str]) -> list[AnyRecord]:
+        """The next records of this stream as they may be stored."""
+        if self.redactor is None:
+            self.redactor = Redactor(BodyDecoder, capture=capture)
+        return self.redactor.redact(records)
 
     def begin_body(self, *, capture: Sequence[str]) -> StreamDecoder:
         """Make the decoder of the body, from all that is known before it."""

@@ -49,7 +49,7 @@ STREAMS = _columns(
     (_INTEGER, "choice_count"),
     (_FLAG, "unterminated_tail"),
     (_INTEGER, "tool_failure_count"),
-    (_TEXT, "output_text reasoning_text"),
+    (_TEXT, "output_text reasoning_text request_headers response_headers"),
 )
 
 EVENTS = _columns(

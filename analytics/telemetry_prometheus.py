@@ -1,6 +1,7 @@
 """The SDK's metrics as Prometheus reads them: text format, or OpenMetrics with exemplars for who asks for it.
 
-Names follow OpenTelemetry's rules for Prometheus: dots become underscores, the unit is appended, counters end in `_total`.
+Names follow OpenTelemetry's rules for Prometheus: dots become underscores, the unit is appended, counters end in `_total`. So
+a metric has the same name whether it is scraped here or comes to Prometheus over OTLP.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
-_UNITS = {"s": "seconds", "By": "bytes"}
+_UNITS = {"s": "seconds", "By": "bytes", "{token}/s": "per_second"}
 _BAD = re.compile(r"[^a-zA-Z0-9_]")
 
 
@@ -34,7 +35,8 @@ class PrometheusEndpoint:
         """Raises OSError (one line) when the address cannot be taken."""
         host, _, port = listen.rpartition(":")
         registry = CollectorRegistry()
-        registry.register(_Families(read))
+        self.collector = _Families(read)
+        registry.register(self.collector)
         try:
             self._server, self._thread = start_http_server(
                 int(port), host.strip("[]") or "127.0.0.1", registry

@@ -49,10 +49,36 @@ SELECT source, name, unit, count(*) AS n, quantile_cont(value, 0.5) AS p50, quan
 FROM server_stats GROUP BY ALL ORDER BY source, name LIMIT 200""",
     "Goodput per model against 2 s TTFT and 100 ms ITL": """\
 SELECT request_model, count(*) AS streams,
-       count(*) FILTER (ttft_ns <= 2e9 AND itl_ns <= 100e6) / count(*) AS met
+       count(*) FILTER (outcome = 'ok' AND ttft_ns <= 2e9 AND itl_ns <= 100e6) / count(*) AS met
 FROM streams
 WHERE started_at > now() - INTERVAL 1 HOUR
 GROUP BY ALL ORDER BY met""",
+    "Gaps between chunks by model, all of a day (roll-ups)": """\
+WITH added AS (
+  SELECT model, bucket, value, sum(n) AS n FROM histogram_buckets
+  WHERE metric = 'icl_ns' AND minute > now() - INTERVAL 1 DAY GROUP BY ALL),
+ranked AS (
+  SELECT *, sum(n) OVER (PARTITION BY model ORDER BY bucket) AS upto, sum(n) OVER (PARTITION BY model) AS gaps FROM added)
+SELECT model, max(gaps) AS gaps,
+       round(min(value) FILTER (upto > 0.50 * (gaps - 1)) / 1e6, 2) AS p50_ms,
+       round(min(value) FILTER (upto > 0.95 * (gaps - 1)) / 1e6, 2) AS p95_ms,
+       round(min(value) FILTER (upto > 0.99 * (gaps - 1)) / 1e6, 2) AS p99_ms
+FROM ranked GROUP BY model ORDER BY gaps DESC""",
+    "Clients that left, and what was wasted": """\
+SELECT request_model, count(*) AS streams, count(*) FILTER (outcome = 'client_abort') AS aborts,
+       sum(output_tokens) FILTER (outcome = 'client_abort') AS tokens_generated,
+       round(sum(output_tokens * (1 - least(delivered_bytes / nullif(response_bytes, 0), 1)))
+         FILTER (outcome = 'client_abort')) AS tokens_undelivered
+FROM streams
+WHERE started_at > now() - INTERVAL 1 DAY
+GROUP BY ALL ORDER BY aborts DESC""",
+    "What the server says of TTFT beside what arrived": """\
+SELECT request_model, source, name, count(*) AS n,
+       round(quantile_cont(value, 0.5) / 1e6, 1) AS server_p50_ms,
+       round(quantile_cont(ttft_ns, 0.5) / 1e6, 1) AS observed_p50_ms
+FROM server_stats JOIN streams USING (stream_id)
+WHERE unit = 'ns' AND (name LIKE '%first%token%' OR name LIKE '%ttft%')
+GROUP BY ALL ORDER BY request_model, source""",
     "Tables and columns": """\
 SELECT table_name, column_name, data_type, comment
 FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal

@@ -8,7 +8,8 @@ headers are an allow-list (`ingest.headers`).
 
 An *entry* of a log is a packed batch of records: one format byte, then a MessagePack array of the records, plain
 (`PLAIN`) or zstd-compressed (`ZSTD`). In the embedded log an entry holds records of many streams; in Kafka an entry
-holds records of one stream, and its id is the message key.
+holds records of one stream, and its id is the message key. An entry of the format `DAMAGE` holds no records: it says which
+entries of a local log could not be read when it was moved on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Literal
 import msgspec
 import zstandard
 
-PLAIN, ZSTD = b"\x01", b"\x02"
+PLAIN, ZSTD, DAMAGE = b"\x01", b"\x02", b"\x03"
 MAX_ENTRY_BYTES = 64 * 2**20
 """An entry that unpacks to more than this is refused: no honest writer makes one."""
 
@@ -232,6 +233,11 @@ def _entry(body: bytes, *, compress: bool) -> bytes:
     return ZSTD + zstandard.ZstdCompressor(level=1).compress(body) if compress else PLAIN + body
 
 
+def pack_damage(partition: str, first: int, end: int, reason: str) -> bytes:
+    """An entry that stands for the entries [first, end) of a local log's partition, which cannot be read."""
+    return DAMAGE + msgspec.msgpack.encode((partition, first, end, reason))
+
+
 def unpack(payload: bytes) -> tuple[list[AnyRecord], list[Poison]]:
     """Unpack an entry: its records, and whatever in it is not one. Never raises on bad bytes."""
     form, body = payload[:1], payload[1:]
@@ -240,12 +246,23 @@ def unpack(payload: bytes) -> tuple[list[AnyRecord], list[Poison]]:
             body = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_ENTRY_BYTES)
         except zstandard.ZstdError:
             return [], [Poison("bad_compression", len(payload), payload)]
+    elif form == DAMAGE:
+        return [], [_damage(payload)]
     elif form != PLAIN:
         return [], [Poison("unknown_format", len(payload), payload)]
     try:
         return _batch_decoder.decode(body), []
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _unpack_one_by_one(body)
+
+
+def _damage(payload: bytes) -> Poison:
+    """Its size is the number of entries that it stands for."""
+    try:
+        _, first, end, _ = msgspec.msgpack.decode(payload[1:], type=tuple[str, int, int, str])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Poison("unknown_format", len(payload), payload)
+    return Poison("damaged_segment", max(0, min(end - first, 2**62)), payload)
 
 
 def _unpack_one_by_one(body: bytes) -> tuple[list[AnyRecord], list[Poison]]:

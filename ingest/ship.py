@@ -1,10 +1,11 @@
-"""Move the embedded log into a Kafka topic, and let it trim what has arrived there.
+"""Move the embedded log into a Kafka topic, without the text of streams, and let it trim what has arrived there.
 
 Rules
  1. Entries are released only after Kafka has acknowledged every message made of them: at least once, in order per stream.
  2. Kafka may be away for as long as the log's cap allows: nothing else in this process grows meanwhile. Memory is one
     batch (BATCH_BYTES of compressed entries, unpacked) and its messages.
- 3. SIGTERM or SIGINT: ship what is in the log, for at most `drain_s`, then stop; the rest is shipped by the next run.
+ 3. What leaves is redacted (`ingest.redaction`), and where each stream stands is stored before its entries are released.
+ 4. SIGTERM or SIGINT: ship what is in the log, for at most `drain_s`, then stop; the rest is shipped by the next run.
 
 DATA/run/ship.json says who runs and what was done, refreshed at most once a second.
 """
@@ -26,6 +27,9 @@ from typing import Any
 from ingest.log import LogBroken
 from ingest.log.embedded import EmbeddedReader, log_bytes
 from ingest.log.kafka import KafkaWriter
+from ingest.log.messages import Regrouped, regroup
+from ingest.redaction.records import Redactor, filled_poison
+from ingest.redaction.state import RedactionState
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +47,8 @@ class ShipOptions:
 
     data: Path
     brokers: str
+    redactor: Redactor | None
+    """What takes the text out; None ships everything as it is."""
     topic: str = "streamgauge"
     kafka_options: Mapping[str, Any] = field(default_factory=dict)
     drain_s: float = 10.0
@@ -96,6 +102,8 @@ class _Ship:
         )
         self._status_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._reader = EmbeddedReader(self._log_dir, "ship", sole=True)
+        self._redactor = options.redactor
+        self._redaction = RedactionState(self._log_dir, options.redactor) if options.redactor else None
 
     def work(self) -> None:
         reader = self._reader
@@ -111,7 +119,8 @@ class _Ship:
                 entries = reader.poll(0.0 if stopping else _POLL_S, BATCH_BYTES)
                 self._damaged += sum(damage.end - damage.first for damage in reader.take_damage())
                 if entries:
-                    self._writer.append([entry.payload for entry in entries])
+                    self._writer.deliver(self._without_text(regroup(entry.payload for entry in entries)))
+                    self._keep_redaction()
                     for partition, offset in {entry.partition: entry.offset + 1 for entry in entries}.items():
                         reader.release(partition, offset)
                 elif stopping:
@@ -123,8 +132,26 @@ class _Ship:
             log.warning("%s", error)
         log.info("stopped shipping: %d records went to Kafka", self._writer.stats()["records"])
 
+    def _without_text(self, found: Regrouped) -> Regrouped:
+        if self._redactor is not None:
+            streams = {one: self._redactor.redact(records) for one, records in found.streams.items()}
+            found.streams = {one: records for one, records in streams.items() if records}
+            found.poison = [filled_poison(one) for one in found.poison]
+        return found
+
+    def _keep_redaction(self) -> None:
+        """A full disk must not keep entries from being released: that makes room. Until it is stored, a kill costs streams."""
+        if self._redaction is None:
+            return
+        try:
+            self._redaction.save()
+        except OSError as error:
+            log.warning("%s", error)
+
     def close(self) -> None:
         self._writer.close()
+        if self._redaction is not None:
+            self._redaction.close()
         self._reader.close()
         self._status_path.unlink(missing_ok=True)
 
@@ -152,6 +179,7 @@ class _Ship:
             "entries": self._reader.stats()["entries"],
             "released": {name: self._reader.released(name) for name in self._reader.partitions()},
             **self._writer.stats(),
+            "redaction": dict(self._redactor.counters) if self._redactor is not None else None,
         }
         making = self._status_path.with_suffix(".new")
         descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -25,7 +25,7 @@ TAP = (
     "drain_timeout", "upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key", "no_x_forwarded",
     "via", "preserve_host", "client_key", "log_format",
 )  # fmt: skip
-SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "log_format")
+SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "capture_content", "capture_routes", "log_format")
 ANALYZE = (
     "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store",
     "retain_events", "retain_streams", "capture_content", "capture_routes", "stall_floor", "stall_factor", "metrics",

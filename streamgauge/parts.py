@@ -51,6 +51,8 @@ def tap_options(settings: Settings) -> TapOptions:
 
 def ship_options(settings: Settings) -> ShipOptions:
     """For `ship`. Raises click.UsageError when there is nowhere to ship to."""
+    from analytics.coding import BodyDecoder
+    from ingest.redaction.records import Redactor
     from ingest.ship import ShipOptions
 
     if settings.kafka is None:
@@ -60,6 +62,7 @@ def ship_options(settings: Settings) -> ShipOptions:
     return ShipOptions(
         data=settings.data,
         brokers=settings.kafka,
+        redactor=Redactor(BodyDecoder, capture=settings.capture),
         topic=settings.kafka_topic,
         kafka_options=settings.kafka_options,
     )

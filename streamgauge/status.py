@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import click
 
 from analytics.ask import AskError
 from analytics.ledger import (
+    Asking,
     Captured,
     Ledger,
     TableCounts,
@@ -68,6 +70,7 @@ def gather(data: Path, kafka: Kafka | None = None) -> dict[str, Any]:
         unknown += notes
         new_ids = unread.stream_ids - open_ids
         in_log = len(new_ids) - len(stored_ids(tables, new_ids))
+        damaged = _damaged(tables)
     runs = read_runs(log_dir)
     taken = captured(counts.taps, noted, runs, now_ms=int(time.time() * 1000))
     tap_file = _said_by(data, "tap")
@@ -76,6 +79,11 @@ def gather(data: Path, kafka: Kafka | None = None) -> dict[str, Any]:
         unknown.append("the tap does not answer on its admin port")
     if tap is not None and tap.get("lost_untold"):
         unknown.append(f"the tap dropped {tap['lost_untold']} records without room to tell of which streams")
+    if damaged:
+        unknown.append(
+            f"{damaged} entries of the log could not be read: streams wholly in them are in no table"
+        )
+        taken = replace(taken, at_least=min(taken.at_least, counts.streams + counts.expired + in_log))
     ledger = Ledger(
         captured=taken,
         stored=counts.streams - counts.lost,
@@ -133,6 +141,14 @@ def _read_on_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, notes: 
                     left.pop(entry.partition, None)
     finally:
         reader.close()
+
+
+def _damaged(tables: Asking) -> int:
+    """Entries of the log that nobody could read (`dead_letters` has their ranges)."""
+    row = tables.query(
+        "SELECT coalesce(sum(size), 0)::BIGINT FROM dead_letters WHERE reason = 'damaged_segment'"
+    ).row(0)
+    return int(row[0])
 
 
 def _as_json(

@@ -11,7 +11,7 @@ OURS = ("ingest", "analytics", "dashboard", "streamgauge")
 
 ALLOWED = {
     "ingest": ("ingest",),
-    "analytics": ("analytics", "ingest.records", "ingest.log"),
+    "analytics": ("analytics", "ingest.records", "ingest.log", "ingest.redaction"),
     "dashboard": ("dashboard", "analytics.ask", "analytics.endpoint"),
     "streamgauge": OURS,
 }

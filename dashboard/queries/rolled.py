@@ -147,7 +147,7 @@ def quantile_timeline(
 def table(
     ask: Ask, selection: Selection, metric: str, group: str, *, each: int = 1, most: int = 50
 ) -> pl.DataFrame:
-    """As `latency.table`; `max_ns` is the true one, `n` counts what was read."""
+    """As `latency.table`; `n` counts what was read."""
     quantiles = ", ".join(
         f"min(value) FILTER (upto > {q} * (many - 1)) AS p{100 * q:.0f}_ns" for q in (0.5, 0.9, 0.95, 0.99)
     )
@@ -157,12 +157,9 @@ def table(
                 FROM {_buckets(selection, (metric,), each)} GROUP BY ALL),
             ranked AS (
                 SELECT *, sum(n) OVER (PARTITION BY name ORDER BY bucket) AS upto, sum(n) OVER (PARTITION BY name) AS many
-                FROM added),
-            highest AS (
-                SELECT {NAMES[group]} AS name, max(highest) AS max_ns
-                FROM histogram_minutes WHERE {where(selection)} AND metric = {literal(metric)} GROUP BY ALL)
-        SELECT name, max(many)::BIGINT AS n, {quantiles}, any_value(max_ns) AS max_ns
-        FROM ranked JOIN highest USING (name) GROUP BY name ORDER BY n DESC, name LIMIT {most:d}""")
+                FROM added)
+        SELECT name, max(many)::BIGINT AS n, {quantiles}, max(value) AS max_ns
+        FROM ranked GROUP BY name ORDER BY n DESC, name LIMIT {most:d}""")
 
 
 FIRSTS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 
 import altair as alt
@@ -11,6 +10,7 @@ import streamlit as st
 
 from dashboard import charts, filters, frame, grids, source, units
 from dashboard.cookbook import COOKBOOK
+from dashboard.downloads import as_csv, as_parquet
 from dashboard.queries import catalog
 
 MOST_ROWS = 10_000
@@ -70,22 +70,6 @@ def catalogue() -> None:
     grids.plain(
         found.filter(pl.col("table_name") == chosen).drop("table_name"), key="columns", zone=filters.zone()
     )
-
-
-def as_csv(answer: pl.DataFrame) -> bytes:
-    """CSV; nested values as JSON text, which CSV has no other form for."""
-    nested = [c for c, kind in answer.schema.items() if kind.is_nested()]
-    flat = answer.with_columns(
-        pl.Series(c, [None if v is None else str(v) for v in answer[c].to_list()], pl.String) for c in nested
-    )
-    return flat.write_csv().encode()
-
-
-def as_parquet(answer: pl.DataFrame) -> bytes:
-    """Parquet with the types of the answer."""
-    buffer = io.BytesIO()
-    answer.write_parquet(buffer)
-    return buffer.getvalue()
 
 
 def drawing(answer: pl.DataFrame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -59,6 +60,7 @@ def finished(stream_id: UUID, row: Row) -> None:
         facts(row)
     with right:
         ids(row)
+    heads(row)
     said_by_server(stream_id, row)
     with st.expander("The whole row of `streams`"):
         raw(row, "streams")
@@ -184,6 +186,27 @@ def table(facts: dict[str, str]) -> None:
         for name, value in facts.items()
     )
     st.markdown(f"| | |\n|---|---|\n{lines}")
+
+
+def heads(row: Row) -> None:
+    """What is kept of both heads: a short list, no secrets."""
+    kept = {
+        side: json.loads(row[name])
+        for side, name in (("Request", "request_headers"), ("Response", "response_headers"))
+        if row.get(name)
+    }
+    if not kept:
+        return
+    st.subheader(
+        "Headers",
+        anchor=False,
+        help="Of each head what a short list allows: nothing that could be a key, a cookie or a name. The tap passes all "
+        "fields on; the tables keep these.",
+    )
+    for place, (side, fields) in zip(st.columns(2), kept.items(), strict=False):
+        with place:
+            st.caption(side)
+            table({name: str(value) for name, value in fields.items()})
 
 
 def said_by_server(stream_id: UUID, row: Row) -> None:

@@ -35,7 +35,7 @@ from ingest.log.kafka_client import (
     said_by,
     split_brokers,
 )
-from ingest.log.messages import TARGET_BYTES, messages_of, regroup
+from ingest.log.messages import TARGET_BYTES, Regrouped, messages_of, regroup
 from ingest.records import AnyRecord
 
 _LOOK_S = 0.25
@@ -102,7 +102,10 @@ class KafkaWriter:
 
     def append(self, payloads: Sequence[bytes]) -> None:
         """Deliver entries; on return the brokers have acknowledged all of them."""
-        found = regroup(payloads)
+        self.deliver(regroup(payloads))
+
+    def deliver(self, found: Regrouped) -> None:
+        """Deliver what entries held; on return the brokers have acknowledged all of it."""
         self._deliver([(key.encode(), records) for key, records in found.streams.items()], found.poison)
         if found.alive:
             self._deliver_everywhere(found.alive)

@@ -48,7 +48,7 @@ class BodyState(msgspec.Struct):
     """Nothing of this line was read."""
     saw_cr: bool = False
     taken: int = 0
-    """Bytes of a name that stayed; -1 once something else came."""
+    """Bytes of a name that stayed, -1 once something else came; of a payload: whether it has begun."""
     from_data: bool = False
     """The payload began in a `data:` line: it lasts until the blank line."""
     plain: bool = False
@@ -179,6 +179,11 @@ class BodyRedactor:
                 return
         field = state.field
         if field in _PAYLOADS or field == _BARE:
+            if not state.taken and at < end and field != _BARE:
+                state.taken = 1
+                if data[at] == 0x20:  # one space belongs to the field
+                    out.append(b" ")
+                    at += 1
             state.text.feed(data, at, end, out, to_be_continued=to_be_continued)
         elif field in (b"event:", b"retry:"):
             out.append(self._word(data[at:end], _NAME if field == b"event:" else _DIGITS))
@@ -198,11 +203,11 @@ class BodyRedactor:
                     self._reset()
                     state.from_data = field == b"data:"
                 return stop
-        if len(head) < 6 and any(field.startswith(head) for field in _FIELDS):
-            if to_be_continued or head + b":" in _FIELDS:  # a field without a colon is one, too
-                out.append(data[at:end])
-                state.field, state.at_start = head, False
-                return end
+        begun = len(head) < 6 and any(field.startswith(head) for field in _FIELDS)
+        if begun and (to_be_continued or head + b":" in _FIELDS):  # a field without a colon is one, too
+            out.append(data[at:end])
+            state.field, state.at_start = head, False
+            return end
         state.decided = True
         if state.field:
             state.field = _PLAIN

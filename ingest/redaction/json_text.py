@@ -28,7 +28,6 @@ from ingest.redaction.keys import (
 
 MAX_DEPTH = 256
 """No honest payload nests deeper; readers refuse it as well."""
-MAX_WORD_BYTES = 256
 MAX_NUMBER_KEY_BYTES = 64
 
 _MEMBER = re.compile(
@@ -44,12 +43,13 @@ _NUMBERS = re.compile(rb"[-+0-9.eE, \t]++")
 
 
 class HoleKind(IntEnum):
-    """What stands where two events of one shape differ. Up to `PATH`: a string that stayed, by what may stay of it."""
+    """What stands where two events of one shape differ. Those of `Keep`: a string that stayed, by what may stay of it."""
 
     NUMBER_TEXT = Keep.NUMBER
     WORD = Keep.WORD
     NAME = Keep.NAME
     PATH = Keep.PATH
+    TITLE = Keep.TITLE
     STRING = 5
     NUMBER = 6
     FILLED_NUMBER = 7
@@ -64,8 +64,11 @@ KEPT_BYTES: dict[int, bytes] = {
     Keep.WORD: rb"A-Za-z0-9_.:/@+=~%#-",
     Keep.NAME: rb"A-Za-z0-9_.:/@+=~%#() -",
     Keep.PATH: rb"A-Za-z0-9_$.\[\]",
+    Keep.TITLE: rb"A-Za-z0-9_.:/@+=~%#() -",
 }
 """What may stay of a string, as a set of bytes."""
+KEPT_MOST: dict[int, int] = {Keep.NUMBER: 64, Keep.WORD: 256, Keep.NAME: 256, Keep.PATH: 256, Keep.TITLE: 64}
+"""So many bytes of it."""
 _KEPT = {keep: re.compile(b"[%b]*+" % kept) for keep, kept in KEPT_BYTES.items()}
 _NUMBER_KEY = re.compile(rb"[A-Za-z0-9_.$@-]*+")
 _LITERALS = {0x74: b"true", 0x66: b"false", 0x6E: b"null", 0x4E: b"NaN", 0x49: b"Infinity"}
@@ -197,7 +200,7 @@ class JSONText(msgspec.Struct):
         return at
 
     def _stays(self, value: bytes, keep: Keep, taken: int = 0) -> int:
-        found = _KEPT[keep].match(value, 0, max(0, MAX_WORD_BYTES - taken))
+        found = _KEPT[keep].match(value, 0, max(0, KEPT_MOST[keep] - taken))
         assert found is not None
         return found.end()
 

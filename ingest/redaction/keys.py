@@ -36,6 +36,8 @@ class Keep(IntEnum):
     """A word that may have blanks: model names, the titles of HTTP errors."""
     PATH = 4
     """A JSON path."""
+    TITLE = 9
+    """As a name, but short: what errors call their kind."""
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):
@@ -50,6 +52,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
 TEXT = Rule(Keep.NOTHING, False, Context.NAMED)
 CONTENT = Rule(Keep.NOTHING, False, Context.CONTENT)
 _WORD = Rule(Keep.WORD, True, Context.NAMED)
+_TITLE = Rule(Keep.TITLE, True, Context.NAMED)
 _NAME = Rule(Keep.NAME, True, Context.NAMED)
 _ID = Rule(Keep.WORD, False, Context.NAMED)
 _COUNT = Rule(Keep.NUMBER, True, Context.NAMED)
@@ -60,11 +63,13 @@ _PATH = Rule(Keep.PATH, False, Context.CONTENT)
 
 _GROUPS: tuple[tuple[Rule, str], ...] = (
     (_WORD, """
-     type object event event_type role status stop_reason finish_reason finishReason done_reason stop_type blockReason
-     reason code error_type error_code errorCode __type tpe errorcode name tool provider system_fingerprint mimeType
-     native_finish_reason status_code service_tier modality
+     object event event_type role status stop_reason finish_reason finishReason done_reason stop_type blockReason
+     reason code error_code errorCode __type tpe errorcode name tool provider system_fingerprint mimeType
+     native_finish_reason status_code service_tier modality inference_geo
+     search_context_size trafficType serviceTier backend_host backend-host
      """),
-    (_NAME, "model model_id modelVersion model_instance_id title"),
+    (_TITLE, "type title error_type"),
+    (_NAME, "model model_id modelVersion model_instance_id"),
     (_ID, "id response_id responseId generation_id log_id item_id call_id"),
     (_COUNT, """
      index output_index is_finished is_error done stop special thought willContinue stopped_eos stopped_limit

@@ -1,24 +1,38 @@
 """Redact the records of streams, one after the other, and keep where each stream stands.
 
 Rules
- 1. What leaves is as the tap wrote it but for `Request.body` and the bytes of `Frames`: same records, same numbers, same times.
- 2. A body with a content coding is decoded here and handed on decoded; `Frames.wire_bytes` keeps what each read was on the wire,
-    `Frames.coding_fault` what was wrong with the coding, so that analytics counts as if it had decoded it.
+ 1. What leaves is as the tap wrote it, but for `Request.body` and the bytes of `Frames`: same records, numbers and times.
+ 2. A body with a content coding is decoded here and handed on decoded; `Frames.wire_bytes` keeps what each read was on the
+    wire, `Frames.coding_fault` what was wrong with the coding, so that analytics counts as if it had decoded it.
  3. A stream whose content the operator captures (`capture`, globs of paths) goes as it is, unless its client said no.
- 4. Of a stream whose beginning is not known here nothing can be told apart: its frames become `Lost`, never guesses.
+ 4. Behind a hole, and in a stream whose beginning is not known here, nothing can be told apart: everything is filled, and
+    where nobody else knows of the hole a `Lost` tells it.
  5. Streams in memory are bounded; beyond the bound the oldest becomes unknown.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
+from ingest.records import (
+    PLAIN,
+    Alive,
+    AnyRecord,
+    Closed,
+    CodingFault,
+    Frames,
+    Lost,
+    Opened,
+    Request,
+    captures,
+)
+from ingest.redaction import filler
 from ingest.redaction.body import BodyRedactor, BodyState
-from ingest.records import Alive, AnyRecord, Closed, CodingFault, Frames, Lost, Opened, Request, captures
 
 MAX_STREAMS = 100_000
 MAX_CODED_BYTES = 16 * 2**20
@@ -48,6 +62,9 @@ class StreamState(msgspec.Struct):
     coding: str = ""
     """The content coding of the response; "" also before its head."""
     unknown: bool = False
+    """Where its text stands is not known: there is a hole."""
+    told: bool = False
+    """And analytics knows it."""
     body: BodyState | None = None
     """None where the body is compressed: no decoder can be stored, so the body so far is kept in its place."""
     coded_bytes: int = 0
@@ -158,17 +175,22 @@ class Redactor:
 
     def _lose_sight(self, stream: _Stream) -> None:
         """There is a hole: where the text goes on behind it cannot be known, and nobody will decode it."""
-        stream.state.unknown, stream.state.captured = True, False
+        stream.state.unknown = stream.state.told = True
+        stream.state.captured = False
         stream.coded = []
         stream.body, stream.decoding = BodyRedactor(), None
 
     # -- bodies --------------------------------------------------------------------------------------------------------
 
-    def _request(self, record: Request, state: StreamState) -> Request | Lost:
+    def _request(self, record: Request, state: StreamState) -> AnyRecord:
+        body, truncated, decoded = record.body, record.truncated, record.decoded
         if state.unknown:
-            return _lost(record.stream, record.seq, 0)
-        body, truncated, decoded = record.body, record.truncated, False
-        decoding = self._decoding(state.request_coding)
+            if not state.told:
+                return self._tell(record, state, 0)
+            return Request(
+                record.stream, record.seq, filler.plain(body, filler.EVERY_BYTE), truncated, decoded
+            )
+        decoding = self._decoding("" if decoded else state.request_coding)
         if not decoding.plain:
             body, decoded = decoding.feed(body)[:MAX_REQUEST_BYTES], True
             truncated = truncated or decoding.broken or decoding.bomb
@@ -176,33 +198,51 @@ class Redactor:
         redacted = BodyRedactor(request=True).feed(body)
         return Request(record.stream, record.seq, redacted, truncated, decoded)
 
-    def _frames(self, record: Frames, stream: _Stream) -> Frames | Lost:
+    def _frames(self, record: Frames, stream: _Stream) -> AnyRecord:
         state = stream.state
+        size = sum(len(data) for _, data in record.frames)
         if state.unknown:
-            return _lost(record.stream, record.seq, sum(len(data) for _, data in record.frames))
+            if not state.told:
+                return self._tell(record, state, size)
+            filled = [(at_ns, filler.plain(data, filler.EVERY_BYTE)) for at_ns, data in record.frames]
+            return msgspec.structs.replace(record, frames=filled)
         if record.response is not None:
             state.coding = next((v for k, v in record.response.headers if k == "content-encoding"), "")
             stream.decoding = None
+        if state.coding and record.wire_bytes is None:
+            return self._coded_frames(record, stream, size)
+        self.counters["redacted_bytes"] += size
         feed = stream.body.feed
-        if state.coding and stream.decoding is None:
-            stream.decoding = self._decoding(state.coding)
-        decoding = stream.decoding
-        if decoding is None or decoding.plain:
-            size = 0
-            frames: list[tuple[int, bytes]] = []
-            for at_ns, data in record.frames:
-                size += len(data)
-                frames.append((at_ns, feed(data)))
-            self.counters["redacted_bytes"] += size
-            return Frames(record.stream, record.seq, frames, record.response, record.uncaptured_bytes)
-        wire = [len(data) for _, data in record.frames]
-        self._keep_coded(stream, record, sum(wire))
+        frames = [(at_ns, feed(data)) for at_ns, data in record.frames]
+        return Frames(
+            record.stream,
+            record.seq,
+            frames,
+            record.response,
+            record.uncaptured_bytes,
+            record.wire_bytes,
+            record.coding_fault,
+        )
+
+    def _coded_frames(self, record: Frames, stream: _Stream, size: int) -> Frames:
+        decoding, feed = stream.decoding, stream.body.feed
+        if decoding is None:
+            decoding = stream.decoding = self._decoding(stream.state.coding)
+        if decoding.plain:  # "identity"
+            frames = [(at_ns, feed(data)) for at_ns, data in record.frames]
+            return msgspec.structs.replace(record, frames=frames)
+        self._keep_coded(stream, record, size)
         frames = [(at_ns, feed(decoding.feed(data))) for at_ns, data in record.frames]
         self.counters["redacted_bytes"] += sum(len(data) for _, data in frames)
         fault: CodingFault | None = "broken" if decoding.broken else "bomb" if decoding.bomb else None
+        wire = [len(data) for _, data in record.frames]
         return Frames(
             record.stream, record.seq, frames, record.response, record.uncaptured_bytes, wire, fault
         )
+
+    def _tell(self, record: Frames | Request, state: StreamState, size: int) -> Lost:
+        state.told = True
+        return Lost(record.stream, record.seq, record.seq, "redaction_state_lost", time.time_ns(), size)
 
     def _keep_coded(self, stream: _Stream, record: Frames, size: int) -> None:
         stream.state.coded_bytes += size
@@ -245,5 +285,15 @@ class Redactor:
         self._changed.discard(stream_id)
 
 
-def _lost(stream: str, seq: int, size: int) -> Lost:
-    return Lost(stream, seq, seq, "redaction_state_lost", 0, size)
+def filled_poison(payload: bytes) -> bytes:
+    """What is no record, as filler that is refused for the same reason: its format and size stay."""
+    form, inner = payload[:1], payload[1:]
+    if form == PLAIN and inner[:1] == b"\x91":  # one element that is no record
+        return (
+            PLAIN
+            + b"\x91"
+            + b"\xc6"
+            + max(0, len(inner) - 6).to_bytes(4, "big")
+            + b"x" * max(0, len(inner) - 6)
+        )
+    return form + b"\xc1" * len(inner)

@@ -1,8 +1,8 @@
 """Keep where the redaction of each open stream stands, so that `ship` may be killed at any time.
 
-One SQLite file beside the reader's cursor, 0600: one row a stream, small but for compressed bodies, whose bytes so far are in it;
-gone when the stream ends. It is written after Kafka has acknowledged a batch and before the batch is released: what it has seen
-is in Kafka, so a batch that is read again begins where it stands.
+One SQLite file in the log's folder, 0600: one row a stream, and of compressed bodies the bytes so far; gone when the stream
+ends. It is written after Kafka has acknowledged a batch and before the batch is released: what it has seen is in Kafka, so a
+batch that is read again begins where it stands.
 """
 
 from __future__ import annotations

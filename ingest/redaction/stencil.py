@@ -1,9 +1,9 @@
 """Redact an event like one before it in a single match.
 
-The events of a stream, and of every stream of the same API, are the same bytes around other values. Of an event that was redacted
-by the rules a stencil is made: its bytes as they are, with holes where a value was whole: a string that was filled, a word that
-stayed, a number. An event that fits has the same keys and the same shape, so the rules would say the same of it. Stencils are
-shared between streams; a stream that never fits stops asking for new ones.
+The events of a stream, and of every stream of the same API, are the same bytes around other values. Of an event that was
+redacted by the rules a stencil is made: its bytes as they are, with holes where a value was whole: a string that was filled, a
+word that stayed, a number. An event that fits has the same keys and the same shape, so the rules would say the same of it.
+Stencils are shared between streams; a stream that never fits stops asking for new ones.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from ingest.redaction import filler
-from ingest.redaction.json_text import KEPT_BYTES, MAX_WORD_BYTES, Hole, HoleKind
+from ingest.redaction.json_text import KEPT_BYTES, KEPT_MOST, Hole, HoleKind
 
 MAX_EVENT_BYTES = 4096
 MAX_SHARED = 1024
@@ -81,7 +81,7 @@ def stencil_of(event: bytes, made: bytes, holes: Sequence[Hole]) -> Stencil | No
         elif kind is HoleKind.NUMBER:
             parts.append(_NUMBER)
         else:
-            parts.append(b"[%b]{0,%d}+" % (KEPT_BYTES[kind], MAX_WORD_BYTES))
+            parts.append(b"[%b]{0,%d}+" % (KEPT_BYTES[kind], KEPT_MOST[kind]))
     if event[at:] != made[at:]:
         return None
     parts.append(re.escape(event[at:]))

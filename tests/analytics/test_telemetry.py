@@ -163,6 +163,38 @@ def test_models_beyond_the_cap_are_other() -> None:
     assert by_model[OTHER] == 50
 
 
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    "asked", ["", "false", "no_content", "event_only", "true", "SPAN_ONLY", "span_and_event"]
+)
+def test_text_leaves_only_when_it_is_kept_and_asked_for(
+    asked: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", asked)
+    sid = tape.stream_id(1)
+    body = b'{"model":"m","messages":[{"role":"user","content":"planted-prompt"}]}'
+    frames = [(MS, tape.chunk("planted-answer")), (2 * MS, tape.finish_chunk())]
+    records: list[AnyRecord] = [
+        tape.opened(sid),
+        Request(sid, 1, body, False),
+        Frames(sid, 2, frames, tape.head(200)),
+        tape.closed(sid, 3, end_ns=3 * MS),
+    ]
+    assembler = Assembler(capture=("*",) if kept else ())
+    assembler.feed("w0", 0, records)
+    streams = assembler.take_finished()
+    telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0"))
+    rows = telemetry.rows(streams, measure(streams))["spans"].write_json()
+    exported = "".join(span.to_json() for span in telemetry._build(streams[0], telemetry._rows[0]))
+    telemetry.committed()
+    read = str(metrics_of(telemetry))
+    telemetry.close()
+    assert "planted" not in read
+    assert "planted-prompt" not in rows + exported
+    for told in (rows, exported):
+        assert ("planted-answer" in told) is (kept and asked in ("true", "SPAN_ONLY", "span_and_event"))
+
+
 def test_a_stuck_receiver_costs_a_bounded_queue_and_a_counter() -> None:
     stuck, began = threading.Event(), threading.Event()
 

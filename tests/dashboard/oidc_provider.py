@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,11 +27,11 @@ class Provider:
     """Its answers, for the user whose address is `email`."""
 
     def __init__(self, url: str, email: str) -> None:
-        from joserfc.jwk import RSAKey
-
+        # Authlib brings it, which not everybody has installed.
+        self._jwt: Any = import_module("joserfc.jwt")
+        self._key: Any = import_module("joserfc.jwk").RSAKey.generate_key(2048, {"kid": "one"})
         self._url = url
         self._email = email
-        self._key = RSAKey.generate_key(2048, {"kid": "one"})
         self._asked: dict[str, dict[str, str]] = {}
         self.signed_in = 0
 
@@ -69,8 +70,6 @@ class Provider:
         )
 
     async def token(self, request: Request) -> Response:
-        from joserfc import jwt
-
         form = await request.form()
         asked = self._asked.pop(str(form.get("code")), None)
         if asked is None or form.get("redirect_uri") != asked["redirect_uri"]:
@@ -81,7 +80,7 @@ class Provider:
             "email": self._email, "email_verified": True,
         }  # fmt: skip
         self.signed_in += 1
-        signed = jwt.encode({"alg": "RS256", "kid": "one"}, claims, self._key)
+        signed = self._jwt.encode({"alg": "RS256", "kid": "one"}, claims, self._key)
         return JSONResponse(
             {
                 "access_token": secrets.token_urlsafe(8),

@@ -19,8 +19,8 @@ def opened(
     monkeypatch: pytest.MonkeyPatch,
     page: str = "overview",
     *,
-    user: dict[str, Any] | None = None,
-    secrets: dict[str, Any] | None = None,
+    user: Any = None,
+    secrets: Any = None,
     **query: Any,
 ) -> AppTest:
     """A page, run once over the data folder, with this query string; `user` has signed in, `secrets` are configured.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
+import polars as pl
 import pytest
 
 from analytics.ask import Asker
@@ -70,9 +72,95 @@ def test_numbers_are_those_of_sql_and_a_filter_is_kept_in_the_link(seen: Reader,
         seen.settle()
 
 
-def test_a_phone_sees_no_sideways_scrolling(seen: Reader) -> None:
+LINKS = {
+    "latency?range=24h&metric=end+to+end&split=gateway&quantile=p99": ("end to end", "gateway", "p99"),
+    "errors?range=24h&by=client": ("Error rate by client",),
+    "streams?range=24h&kind=errors&order=longest&rows=100": ("errors", "longest", "100"),
+    "compare?range=24h&A-when=same+time&A-model=qwen3-32b&B-model=deepseek-r1": (
+        "same time",
+        "qwen3-32b",
+        "deepseek-r1",
+    ),
+    "throughput?range=custom&from=2026-01-01T00%3A00&until=2026-01-02T00%3A00&utc=true": ("1 d", "UTC"),
+}
+
+
+def test_a_link_restores_every_choice(seen: Reader) -> None:
+    for link, words in LINKS.items():
+        seen.open(link)
+        shown = seen.page.locator("body").inner_text()
+        chosen = seen.page.eval_on_selector_all(
+            "input, textarea", "all => all.map(one => one.value).join(' ')"
+        )
+        for word in words:
+            assert word in shown + chosen, (link, word)
+        assert seen.exceptions() == 0, link
+
+
+def test_a_refresh_keeps_the_place_and_moves_nothing(seen: Reader) -> None:
+    seen.page.set_viewport_size({"width": 1280, "height": 900})
+    seen.open("?range=24h&refresh=5s")
+    place = """() => {
+        const main = document.querySelector('[data-testid=stMain]');
+        const boxes = [...document.querySelectorAll('[data-testid=stMetric], [data-testid=stVegaLiteChart], h3')];
+        return [main.scrollTop, ...boxes.map(box => Math.round(box.getBoundingClientRect().top))];
+    }"""
+    seen.page.evaluate("document.querySelector('[data-testid=stMain]').scrollTo(0, 700)")
+    before = seen.page.evaluate(place)
+    seen.page.evaluate(
+        """() => {
+            const main = document.querySelector('[data-testid=stMain]');
+            window.highest = window.lowest = main.scrollHeight;
+            new MutationObserver(() => {
+                window.highest = Math.max(window.highest, main.scrollHeight);
+                window.lowest = Math.min(window.lowest, main.scrollHeight);
+            }).observe(main, {childList: true, subtree: true, attributes: true});
+        }"""
+    )
+    stamp = seen.page.get_by_text("updated").first
+    first = stamp.inner_text()
+    for _ in range(2):
+        seen.page.wait_for_function(
+            "first => ![...document.querySelectorAll('p')].some(p => p.innerText === first)",
+            arg=first,
+            timeout=PATIENCE_MS,
+        )
+        seen.settle()
+        first = stamp.inner_text()
+    assert seen.page.evaluate(place) == before
+    assert before[0] == 700
+    assert seen.page.evaluate("window.highest - window.lowest") <= 4
+
+
+def test_keys_are_enough(seen: Reader) -> None:
+    seen.open("sql?refresh=off")
+    for _ in range(40):
+        seen.page.keyboard.press("Tab")
+        if seen.page.evaluate("document.activeElement.tagName") == "TEXTAREA":
+            break
+    seen.page.keyboard.press("Control+A")
+    seen.page.keyboard.type("SELECT outcome, count(*) AS streams FROM streams GROUP BY ALL ORDER BY ALL")
+    seen.page.keyboard.press("Control+Enter")
+    seen.page.get_by_text("rows in").wait_for(timeout=PATIENCE_MS)
+    assert seen.exceptions() == 0
+
+
+def test_an_answer_is_downloaded_as_it_was(seen: Reader, river: Path) -> None:
+    sql = "SELECT request_model, count(*) AS n FROM streams GROUP BY ALL ORDER BY ALL"
+    seen.open(f"sql?refresh=off&sql={quote(sql)}")
+    seen.page.get_by_role("button", name="Run").click()
+    seen.page.get_by_text("rows in").wait_for(timeout=PATIENCE_MS)
+    wanted = Asker(river).query(sql)
+    for name, parse in (("CSV", pl.read_csv), ("Parquet", pl.read_parquet)):
+        with seen.page.expect_download(timeout=PATIENCE_MS) as downloaded:
+            seen.page.get_by_role("button", name=name).click()
+        assert parse(downloaded.value.path()).rows() == wanted.rows()
+
+
+def test_a_phone_sees_no_sideways_scrolling(seen: Reader, river: Path) -> None:
+    found = Asker(river).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")["stream_id"][0]
     seen.page.set_viewport_size({"width": 390, "height": 844})
-    seen.open("?range=24h")
-    wide = seen.page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
-    assert wide <= 390
-    assert seen.metric("Requests") == "400"
+    for view in VIEWS:
+        seen.open({"overview": "?range=24h", "stream": f"stream?id={found}"}.get(view, f"{view}?range=24h"))
+        wide = seen.page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
+        assert wide <= 390, view

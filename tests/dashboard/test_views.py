@@ -11,6 +11,7 @@ import pytest
 from analytics import endpoint
 from analytics.ask import Asker
 from dashboard import units
+from dashboard.cookbook import COOKBOOK
 from tests.dashboard.pages import VIEWS, metric, opened, said
 from tests.dashboard.river import served
 
@@ -148,6 +149,64 @@ def test_latency_by_prompt_size_counts_every_stream(river: Path, monkeypatch: py
     assert sum(app.dataframe[0].value["n"]) == 400
 
 
+def test_all_gaps_are_those_between_the_events(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(
+        river, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
+    )
+    assert not app.exception
+    wanted = (
+        Asker(river)
+        .query("""
+        SELECT count(gap) AS n, quantile_cont(gap, 0.5) / 1e6 AS p50, quantile_cont(gap, 0.99) / 1e6 AS p99,
+            max(gap) / 1e6 AS most
+        FROM (SELECT at_ns - lag(at_ns) OVER (PARTITION BY stream_id, choice ORDER BY seq) AS gap FROM events
+              WHERE kind IN ('text', 'reasoning'))""")
+        .to_dicts()[0]
+    )
+    shown = app.dataframe[0].value.iloc[0]
+    assert shown["n"] == wanted["n"]
+    assert shown["p50_ns"] == pytest.approx(wanted["p50"], rel=0.01)
+    assert shown["p99_ns"] == pytest.approx(wanted["p99"], rel=0.01)
+    assert shown["max_ns"] == pytest.approx(wanted["most"], rel=0.01)
+    assert "From roll-ups by the minute: whole minutes, quantiles within 1 %" in said(app)
+
+
+def test_a_long_range_is_drawn_from_roll_ups_and_says_so(
+    river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = {}
+    for length in ("24h", "7d"):
+        app = opened(river, monkeypatch, "latency", range=length)
+        assert not app.exception
+        assert ("From roll-ups by the minute" in said(app)) is (length == "7d")
+        tables[length] = app.dataframe[0].value.set_index("name")
+    exact, rolled = tables["24h"], tables["7d"].loc[tables["24h"].index]
+    assert list(rolled["n"]) == list(exact["n"])
+    assert list(rolled["p50_ns"]) == pytest.approx(
+        list(exact["p50_ns"]), rel=0.05
+    )  # between two streams' values
+    assert list(rolled["max_ns"]) == pytest.approx(list(exact["max_ns"]), rel=0.01)
+
+
+def test_all_gaps_of_one_client_have_words(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(
+        river, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", client=["c0ffee11"]
+    )
+    assert not app.exception
+    assert "Take the client filter away" in said(app)
+
+
+def test_wasted_tokens_are_those_that_were_not_delivered(
+    river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(river, monkeypatch, "errors", range="24h")
+    wanted = Asker(river).query("""
+        SELECT sum(output_tokens * (response_bytes - delivered_bytes) / response_bytes) AS n FROM streams
+        WHERE outcome = 'client_abort'""")["n"][0]
+    assert wanted > 0
+    assert metric(app, "Wasted tokens") == units.count(wanted)
+
+
 def test_live_shows_who_waits(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = opened(river, monkeypatch, "live")
     assert (metric(app, "In flight"), metric(app, "Waiting for the first token")) == ("4", "1")
@@ -158,6 +217,17 @@ def test_sql_runs_what_is_written(river: Path, monkeypatch: pytest.MonkeyPatch) 
     app.button[0].click().run()
     assert not app.exception
     assert app.dataframe[0].value["n"].to_list() == [400]
+
+
+@pytest.mark.parametrize("title", list(COOKBOOK))
+def test_every_recipe_runs_as_it_stands(title: str, river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(river, monkeypatch, "sql")
+    app.selectbox(key="recipe").set_value(title).run()
+    assert app.text_area[0].value == COOKBOOK[title]
+    app.button[0].click().run()
+    assert not app.exception
+    assert not app.error
+    assert len(app.dataframe[0].value) > 0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A real OpenTelemetry collector as a process of its own, and what it says that it received."""
+"""Real OpenTelemetry collectors as processes of their own, and what they say that they received."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ import pytest
 from tests.e2e.running import ROOT, until
 from tests.ports import free_ports
 
-_CONFIG = """
+_TELLS_ALL = """
 receivers:
   otlp:
     protocols:
-      grpc: {{endpoint: "127.0.0.1:{grpc}"}}
-      http: {{endpoint: "127.0.0.1:{http}"}}
+      grpc: {endpoint: "${env:OTLP_GRPC_LISTEN}"}
+      http: {endpoint: "${env:OTLP_HTTP_LISTEN}"}
 exporters:
-  debug: {{verbosity: detailed, sampling_initial: 1000000, sampling_thereafter: 1}}
+  debug: {verbosity: detailed, sampling_initial: 1000000, sampling_thereafter: 1}
 service:
-  telemetry:
-    metrics: {{level: none}}
   pipelines:
-    traces: {{receivers: [otlp], exporters: [debug]}}
-    metrics: {{receivers: [otlp], exporters: [debug]}}
-    logs: {{receivers: [otlp], exporters: [debug]}}
+    traces: {receivers: [otlp], exporters: [debug]}
+    metrics: {receivers: [otlp], exporters: [debug]}
+    logs: {receivers: [otlp], exporters: [debug]}
 """
 _SPAN = re.compile(
     r"Span #\d+\n\s+Trace ID\s+: (\w+)\n\s+Parent ID\s+: (\w*)\n\s+ID\s+: (\w+)\n\s+Name\s+: (.*)\n\s+Kind\s+: (\w+)"
@@ -57,7 +55,7 @@ class Collector:
     log: Path
 
     def spans(self) -> dict[str, Seen]:
-        """By span id."""
+        """By span id; of the collector that tells all."""
         return {m[2]: Seen(*m) for m in _SPAN.findall(self.log.read_text())}
 
     def environment(self, protocol: str) -> dict[str, str]:
@@ -71,37 +69,48 @@ class Collector:
         }
 
 
-def _binary() -> str:
-    named = os.environ.get("STREAMGAUGE_OTELCOL")
-    if named:
-        return named
+def built(script: str) -> Path:
+    """What a script of deploy/otel has built (make test-setup: a test has no time for that); else skips, with the reason."""
     if shutil.which("go") is None:
-        pytest.skip("Go is not installed: no collector can be built")
-    try:  # make test-setup has built it; a test has no time for that
-        built = subprocess.run(
-            [ROOT / "deploy/otel/collector-for-tests"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
+        pytest.skip("Go is not installed: it cannot be built")
+    try:
+        done = subprocess.run(
+            [ROOT / "deploy/otel" / script], capture_output=True, text=True, timeout=60, check=False
         )
     except subprocess.TimeoutExpired:
-        pytest.skip("the collector is not built: make test-setup")
-    if built.returncode:
-        pytest.skip(f"the collector cannot be built here: {built.stderr.strip()[-200:]}")
-    return built.stdout.strip()
+        pytest.skip(f"deploy/otel/{script} was not run yet: make test-setup")
+    if done.returncode:
+        pytest.skip(f"deploy/otel/{script} cannot build here: {done.stderr.strip()[-200:]}")
+    return Path(done.stdout.strip())
 
 
 @contextmanager
-def collector(folder: Path) -> Iterator[Collector]:
-    """A collector that is ready; skips, with the reason, where none can be had."""
-    binary = _binary()
-    grpc, http = free_ports(2)
-    (folder / "otelcol.yaml").write_text(_CONFIG.format(grpc=grpc, http=http))
-    log = folder / "otelcol.log"
+def collector(
+    folder: Path,
+    config: Path | None = None,
+    *,
+    ports: tuple[int, int] | None = None,
+    **environment: str,
+) -> Iterator[Collector]:
+    """A collector that is ready, with this configuration (None: it tells all that comes); `ports`: of gRPC and HTTP."""
+    binary = os.environ.get("STREAMGAUGE_OTELCOL") or built("collector-for-tests")
+    grpc, http = ports or free_ports(2)
+    if config is None:
+        config = folder / "tells-all.yaml"
+        config.write_text(_TELLS_ALL)
+    log = folder / f"{config.stem}-{http}.log"
     with log.open("w") as sink:
         process = subprocess.Popen(
-            [binary, "--config", str(folder / "otelcol.yaml")], stdout=sink, stderr=subprocess.STDOUT
+            # Its own metrics would take a port of their own.
+            [binary, "--config", config, "--config", "yaml:service::telemetry::metrics::level: none"],
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                "OTLP_GRPC_LISTEN": f"127.0.0.1:{grpc}",
+                "OTLP_HTTP_LISTEN": f"127.0.0.1:{http}",
+                **environment,
+            },
         )
     try:
 

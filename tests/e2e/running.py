@@ -152,13 +152,23 @@ def simulator(*argv: str) -> Iterator[str]:
         process.wait(30)
 
 
+def litellm_answers(url: str) -> None:
+    """Wait until that LiteLLM takes requests."""
+    until(lambda: answers(f"{url}/health/liveliness"), f"LiteLLM at {url}", 120)
+
+
 @contextmanager
-def litellm(config: str, folder: Path, **environment: str) -> Iterator[str]:
-    """The real LiteLLM proxy with this configuration (YAML); its URL. Its master key is `sk-test`."""
+def litellm(
+    config: str, folder: Path, port: int | None = None, *, wait: bool = True, **environment: str
+) -> Iterator[str]:
+    """The real LiteLLM proxy with this configuration (YAML); its URL. Its master key is `sk-test`.
+
+    It takes a minute to start on a busy machine: without `wait` the caller awaits it (`litellm_answers`).
+    """
     if not LITELLM.exists():
         pytest.skip("the LiteLLM proxy is not installed: make test-setup")
     (folder / "litellm.yaml").write_text(config)
-    port = free_port()
+    port = port or free_port()
     url = f"http://127.0.0.1:{port}"
     log = folder / "litellm.log"
     with log.open("w") as sink:
@@ -170,7 +180,8 @@ def litellm(config: str, folder: Path, **environment: str) -> Iterator[str]:
             env={**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **environment},
         )
     try:
-        until(lambda: answers(f"{url}/health/liveliness"), f"LiteLLM ({log})", 90)
+        if wait:
+            litellm_answers(url)
         yield url
     finally:
         process.terminate()

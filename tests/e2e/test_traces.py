@@ -1,9 +1,19 @@
-"""Spans arrive in a real OpenTelemetry collector; client, tap and gateway are one trace."""
+"""Spans arrive in a real OpenTelemetry collector; client, tap and gateway are one trace; a real Prometheus reads the metrics.
+
+One set-up serves nearly all: simulator → tap → analytics → the collector with deploy/otel/collector.yaml → a collector that
+tells all that it got, and Prometheus with deploy/otel/prometheus.yaml and alerts.yaml.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
+import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -13,26 +23,78 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from analytics.semconv import SECONDS_BOUNDS
 from tests.e2e.collector import Collector, collector
-from tests.e2e.running import litellm, simulator, until, up
+from tests.e2e.prometheus import OTEL, Prometheus, prometheus
+from tests.e2e.running import LITELLM, Up, litellm, litellm_answers, simulator, until, up
+from tests.ports import free_port, free_ports
 
 pytestmark = pytest.mark.timeout(180)
 
+PROMPT = "How high is the river?"
+GATEWAY = """
+model_list:
+  - model_name: atlas-large
+    litellm_params: {model: openai/mock, api_key: none, mock_response: "The river runs quietly."}
+general_settings: {master_key: sk-test}
+litellm_settings: {telemetry: false, num_retries: 0, callbacks: ["otel"]}
+"""
+SCRAPED = '{job="streamgauge-analytics"}'
+
+
+@dataclass
+class Scene:
+    """What runs."""
+
+    instance: Up
+    backend: Collector
+    """Tells all that it got."""
+    front: Collector
+    """Has our configuration, and hands on to the backend."""
+    gateway_port: int
+    """Where LiteLLM is expected."""
+    prometheus_port: int
+
 
 @pytest.fixture(scope="module")
-def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Collector]:
-    with collector(tmp_path_factory.mktemp("collector")) as running:
-        yield running
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("scene")
+    gateway_port, prometheus_port = free_ports(2)
+    with contextlib.ExitStack() as running:
+        backend = running.enter_context(collector(folder))
+        front = running.enter_context(
+            collector(
+                folder,
+                OTEL / "collector.yaml",
+                TRACES_ENDPOINT=backend.http,
+                LOGS_ENDPOINT=backend.http,
+                METRICS_ENDPOINT=f"http://127.0.0.1:{prometheus_port}/api/v1/otlp",
+            )
+        )
+        if LITELLM.exists():
+            where = {"OTEL_EXPORTER": "otlp_http", "OTEL_ENDPOINT": f"{front.http}/v1/traces"}
+            running.enter_context(litellm(GATEWAY, folder, gateway_port, wait=False, **where))
+        upstream = running.enter_context(
+            simulator("--seed", "5", "--rate-faults", "0", "--time-scale", "0.3")
+        )
+        instance = running.enter_context(
+            up(
+                [f"sim={upstream}", f"litellm=http://127.0.0.1:{gateway_port}"],
+                folder / "data",
+                **front.environment("http/protobuf"),  # type: ignore[arg-type]
+            )
+        )
+        yield Scene(instance, backend, front, gateway_port, prometheus_port)
 
 
-def ask(tap: str, name: str, path: str = "/v1/chat/completions", **headers: str) -> int:
+def ask(tap: str, name: str, path: str = "/sim/v1/chat/completions", **headers: str) -> int:
     response = httpx.post(
         f"{tap}{path}",
         json={
             "model": "atlas-large",
             "stream": True,
             "stream_options": {"include_usage": True},
-            "messages": [{"role": "user", "content": "How high is the river?"}],
+            "messages": [{"role": "user", "content": PROMPT}],
         },
         headers={"authorization": "Bearer sk-test", "x-request-id": name, **headers},
         timeout=60,
@@ -40,66 +102,192 @@ def ask(tap: str, name: str, path: str = "/v1/chat/completions", **headers: str)
     return response.status_code
 
 
-@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_the_collector_receives_the_spans_that_the_table_has(
-    receiver: Collector, tmp_path: Path, protocol: str
-) -> None:
+def test_the_collector_receives_the_spans_that_the_table_has(scene: Scene) -> None:
+    instance, receiver = scene.instance, scene.backend
+    for number in range(5):
+        assert ask(instance.tap, f"spans-{number}") == 200
+    assert ask(instance.tap, "spans-missing", "/sim/v1/nothing") == 404
+    unsampled = f"00-{'a' * 32}-{'b' * 16}-00"
+    assert ask(instance.tap, "spans-unsampled", traceparent=unsampled) == 200
+    instance.rows(7, "request_id LIKE 'spans-%'")
+    rows = instance.sql(
+        "SELECT p.* FROM spans p JOIN streams s USING (stream_id) WHERE s.request_id LIKE 'spans-%'"
+    )
+    exported = {r["span_id"]: r for r in rows if r["trace_id"] != "a" * 32}
+    assert len(exported) < len(rows), "the table keeps what the caller did not sample"
+    assert sum(r["kind"] == "client" for r in exported.values()) == 6
+    assert sum(r["status"] == "error" for r in exported.values()) == 1
+    found = _arrived(receiver, exported)
+    assert not any(seen.trace_id == "a" * 32 for seen in found.values())
+    until(lambda: "gen_ai.client.operation.exception" in receiver.log.read_text() or None, "the event")
+    told = receiver.log.read_text()
+    assert PROMPT not in told
+    assert "gen_ai.input.messages" not in told
+    assert "gen_ai.output.messages" not in told
+
+
+def _arrived(receiver: Collector, exported: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the receiver has, once it has these rows of `spans`, and has them as they are."""
+    until(lambda: exported.keys() <= receiver.spans().keys() or None, "all spans at the collector")
+    found = receiver.spans()
+    for span_id, row in exported.items():
+        seen = found[span_id]
+        assert seen.trace_id == row["trace_id"]
+        assert seen.parent_id == (row["parent_span_id"] or "")
+        assert seen.name == row["name"]
+        assert seen.kind.lower() == row["kind"]
+        assert seen.status.lower() == row["status"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def reading(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus that has seen streams come, by scrape and by OTLP."""
+    instance = scene.instance
+    analyze = str(instance.part("analyze")["metrics"])
+    targets = {
+        "streamgauge-analytics": re.sub("^http://|/metrics$", "", analyze),
+        "streamgauge-tap": re.sub("^http://", "", instance.admin),
+    }
+    with prometheus(tmp_path_factory.mktemp("prometheus"), scene.prometheus_port, targets) as running:
+        until(lambda: running.value(f"streamgauge_pipeline_stored_total{SCRAPED}") is not None, "a scrape")
+        for number in range(12):
+            assert ask(instance.tap, f"scraped-{number}") == 200
+        instance.rows(12, "request_id LIKE 'scraped-%'")
+        (stored,) = instance.sql("SELECT count(*) AS n FROM streams")
+        for job in ("streamgauge-analytics", "streamgauge"):  # the second comes by OTLP
+            until(
+                lambda job=job: (
+                    running.value(f'sum(streamgauge_streams_total{{job="{job}"}})') == stored["n"] or None
+                ),  # type: ignore[misc]
+                f"all streams in Prometheus by {job}",
+            )
+        yield running
+
+
+def test_prometheus_scrapes_both_and_its_rules_are_healthy_and_calm(reading: Prometheus) -> None:
+    assert reading.query('up == 1 and on(job) up{job=~"streamgauge-(analytics|tap)"}')
+    assert {labels["job"] for labels, value in reading.query("up") if value == 1} >= {
+        "streamgauge-analytics",
+        "streamgauge-tap",
+    }
+
+    def evaluated() -> list[dict[str, Any]] | None:
+        rules = [rule for group in reading.get("rules")["groups"] for rule in group["rules"]]
+        return rules if rules and all(rule["health"] != "unknown" for rule in rules) else None
+
+    rules = until(evaluated, "the rules to be evaluated")
+    assert len(rules) >= 8
+    for rule in rules:
+        assert (rule["health"], rule.get("lastError", "")) == ("ok", ""), rule
+        if rule["name"] != "StreamErrors":  # a request for nothing is there
+            assert rule["state"] == "inactive", rule
+
+
+def test_every_panel_of_the_dashboard_has_something_to_show(reading: Prometheus) -> None:
+    panels = json.loads((OTEL / "grafana.json").read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    assert len(expressions) > 15
+    for expression in expressions:
+        shown = expression.replace("$__rate_interval", "1m")
+        until(lambda shown=shown: reading.query(shown) or None, shown, 15)  # type: ignore[misc]
+
+
+def test_prometheus_agrees_with_sql(scene: Scene, reading: Prometheus) -> None:
+    """Counters exactly; quantiles within the bucket that has the value."""
+    tokens = f"sum by (gen_ai_token_type) (gen_ai_client_token_usage_sum{SCRAPED})"
+    (expected,) = scene.instance.sql(
+        "SELECT sum(input_tokens)::DOUBLE AS input, sum(output_tokens)::DOUBLE AS output FROM streams"
+    )
+    assert {labels["gen_ai_token_type"]: value for labels, value in reading.query(tokens)} == expected
+    outcomes = f"sum by (streamgauge_outcome) (streamgauge_streams_total{SCRAPED})"
+    counted = scene.instance.sql("SELECT outcome, count(*)::DOUBLE AS n FROM streams GROUP BY 1")
+    assert {labels["streamgauge_outcome"]: value for labels, value in reading.query(outcomes)} == {
+        row["outcome"]: row["n"] for row in counted
+    }
+    bounds = (0.0, *SECONDS_BOUNDS, float("inf"))
+    for column in ("ttft", "ttfo"):
+        for q in (0.5, 0.95):
+            series = f"streamgauge_stream_{column}_seconds_bucket{SCRAPED}"
+            said = reading.value(f"histogram_quantile({q}, sum by (le) ({series}))")
+            (row,) = scene.instance.sql(
+                f"SELECT quantile_disc({column}_ns, {q}) / 1e9 AS value FROM streams WHERE {column}_ns IS NOT NULL"
+            )
+            high = next(bound for bound in bounds if row["value"] <= bound)
+            assert said is not None
+            assert bounds[bounds.index(high) - 1] <= said <= high, (column, q, row)
+
+
+def test_names_over_otlp_are_those_of_the_scrape(reading: Prometheus) -> None:
+    def names(job: str) -> set[str]:
+        every = f'count by (__name__) ({{job="{job}", __name__=~"(streamgauge|gen_ai)_.*"}})'
+        return {labels["__name__"] for labels, _ in reading.query(every)}
+
+    assert names("streamgauge-analytics")
+    assert names("streamgauge-analytics") == names("streamgauge")
+
+
+def test_exemplars_lead_from_prometheus_to_the_traces(scene: Scene, reading: Prometheus) -> None:
+    def found() -> set[str] | None:
+        query = f"streamgauge_stream_ttft_seconds_bucket{SCRAPED}"
+        series = reading.get("query_exemplars", query=query, start="0", end="9999999999")
+        return {e["labels"]["trace_id"] for one in series for e in one["exemplars"]} or None
+
+    traces = {row["trace_id"] for row in scene.instance.sql("SELECT trace_id FROM spans")}
+    assert until(found, "an exemplar") <= traces
+
+
+def test_a_dead_collector_costs_a_counter_and_nothing_else_until_it_comes_back(tmp_path: Path) -> None:
+    ports = (free_port(), free_port())
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{ports[0]}",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+        "OTEL_EXPORTER_OTLP_INSECURE": "true",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+        "OTEL_BSP_MAX_QUEUE_SIZE": "24",
+        "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "8",
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+    }
     with (
-        simulator("--seed", "5", "--rate-faults", "0") as upstream,
-        up(upstream, tmp_path / "data", **receiver.environment(protocol)) as instance,
+        simulator("--seed", "5", "--rate-faults", "0", "--time-scale", "0.1") as upstream,
+        up(f"sim={upstream}", tmp_path / "data", **environment) as instance,  # type: ignore[arg-type]
     ):
-        for number in range(5):
-            assert ask(instance.tap, f"r{number}") == 200
-        assert ask(instance.tap, "missing", "/v1/nothing") == 404
-        instance.rows(6)
-        unsampled = f"00-{'a' * 32}-{'b' * 16}-00"
-        assert ask(instance.tap, "unsampled", traceparent=unsampled) == 200
-        instance.rows(7)
-        rows = instance.sql("SELECT * FROM spans")
-        exported = {r["span_id"]: r for r in rows if r["trace_id"] != "a" * 32}
-        assert len(exported) < len(rows), "the table keeps what the caller did not sample"
-        assert sum(r["kind"] == "client" for r in exported.values()) == 6
-        until(lambda: exported.keys() <= receiver.spans().keys() or None, "all spans at the collector")
-        found = receiver.spans()
-        for span_id, row in exported.items():
-            seen = found[span_id]
-            assert seen.trace_id == row["trace_id"]
-            assert seen.parent_id == (row["parent_span_id"] or "")
-            assert seen.name == row["name"]
-            assert seen.kind.lower() == row["kind"]
-            assert seen.status.lower() == row["status"]
-        assert not any(seen.trace_id == "a" * 32 for seen in found.values())
-        assert sum(r["status"] == "error" for r in exported.values()) == 1
-        until(
-            lambda: "gen_ai.client.operation.exception" in receiver.log.read_text() or None,
-            "the exception event",
-        )
-        until(lambda: "gen_ai.client.operation.duration" in receiver.log.read_text() or None, "metrics")
+
+        def counted(name: str) -> float:
+            with urllib.request.urlopen(str(instance.part("analyze")["metrics"])) as response:
+                text = response.read().decode()
+            found = re.search(rf"^streamgauge_spans_{name}_total (\S+)$", text, re.MULTILINE)
+            return float(found[1]) if found else 0.0
+
+        for number in range(20):
+            assert ask(instance.tap, f"dead-{number}", "/v1/chat/completions") == 200
+        instance.rows(20)
+        (made,) = instance.sql("SELECT count(*) AS n FROM spans")
+        assert made["n"] >= 60
+        until(lambda: (counted("dropped") and counted("failed")) or None, "drops and failures to be counted")
+        assert counted("exported") == 0
+        assert counted("dropped") + counted("failed") + 24 + 8 >= made["n"], "no more waits than may"
+        with collector(tmp_path, ports=ports) as receiver:
+            assert ask(instance.tap, "back", "/v1/chat/completions") == 200
+            (row,) = instance.rows(1, "request_id = 'back'")
+            rows = instance.sql(f"SELECT * FROM spans WHERE stream_id = '{row['stream_id']}'")
+            _arrived(receiver, {r["span_id"]: r for r in rows})
+            until(lambda: counted("exported") >= len(rows) or None, "the export to be counted")
 
 
 @pytest.mark.litellm
-def test_client_tap_and_litellm_are_one_trace_with_the_right_parents(
-    receiver: Collector, tmp_path: Path
-) -> None:
-    config = """
-model_list:
-  - model_name: atlas-large
-    litellm_params: {model: openai/mock, api_key: none, mock_response: "The river runs quietly."}
-general_settings: {master_key: sk-test}
-litellm_settings: {telemetry: false, num_retries: 0, callbacks: ["otel"]}
-"""
+def test_client_tap_and_litellm_are_one_trace_with_the_right_parents(scene: Scene) -> None:
+    """At the end of the file: the gateway starts meanwhile."""
+    if not LITELLM.exists():
+        pytest.skip("the LiteLLM proxy is not installed: make test-setup")
+    litellm_answers(f"http://127.0.0.1:{scene.gateway_port}")
+    instance, receiver = scene.instance, scene.backend
     provider = TracerProvider(resource=Resource.create({"service.name": "client"}))
-    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{receiver.http}/v1/traces")))
-    with (
-        litellm(
-            config, tmp_path, OTEL_EXPORTER="otlp_http", OTEL_ENDPOINT=f"{receiver.http}/v1/traces"
-        ) as gateway,
-        up(f"litellm={gateway}", tmp_path / "data", **receiver.environment("http/protobuf")) as instance,
-        provider.get_tracer("test").start_as_current_span("ask") as client,
-    ):
+    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{scene.front.http}/v1/traces")))
+    with provider.get_tracer("test").start_as_current_span("ask") as client:
         headers: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(headers)
-        assert ask(instance.tap, "traced", **headers) == 200
+        assert ask(instance.tap, "traced", "/litellm/v1/chat/completions", **headers) == 200
         (row,) = instance.rows(1, "request_id = 'traced'")
         client.end()
         context = client.get_span_context()

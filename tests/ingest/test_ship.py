@@ -31,7 +31,7 @@ SHIP = textwrap.dedent(
     from ingest.ship import ShipOptions, run
     logging.basicConfig(level=logging.INFO)
     data, brokers, topic = sys.argv[1:4]
-    sys.exit(run(ShipOptions(data=Path(data), brokers=brokers, topic=topic, drain_s=20)))
+    sys.exit(run(ShipOptions(data=Path(data), brokers=brokers, redactor=None, topic=topic, drain_s=20)))
     """
 )
 
@@ -274,7 +274,7 @@ def test_sockets_do_not_pile_up_while_kafka_is_away(tmp_path: Path) -> None:
 )
 def test_a_start_that_cannot_succeed_says_so(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        run(ShipOptions(**{"data": tmp_path, "brokers": "127.0.0.1:1", **options}))
+        run(ShipOptions(**{"data": tmp_path, "brokers": "127.0.0.1:1", "redactor": None, **options}))
 
 
 def test_a_second_ship_on_the_same_data_is_refused(tmp_path: Path) -> None:
@@ -282,4 +282,4 @@ def test_a_second_ship_on_the_same_data_is_refused(tmp_path: Path) -> None:
         EmbeddedReader(tmp_path / "log", "ship"),
         pytest.raises(LogInUse, match=r"another process already reads the log .* as 'ship'"),
     ):
-        run(ShipOptions(data=tmp_path, brokers="127.0.0.1:1"))
+        run(ShipOptions(data=tmp_path, brokers="127.0.0.1:1", redactor=None))

@@ -18,7 +18,7 @@ from analytics.measure import measure
 from analytics.store import FILE, Store
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
 from ingest.log.runs import RunFile, RunTotals
-from ingest.records import pack
+from ingest.records import pack, pack_damage
 from streamgauge.status import status_command
 from tests.analytics.traffic import alive, entries, stream
 
@@ -131,6 +131,15 @@ def test_a_stream_that_a_killed_tap_had_in_its_log_and_is_nowhere_is_told(
     analysed(tmp_path)
     code, said = ask(tmp_path)
     assert (code, said["captured"], said["captured_at_most"], said["stored"]) == (1, 4, 5, 3)
+
+
+def test_entries_that_could_not_be_read_are_said(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    last_word = pack([alive(9000, stopping=True, streams_opened=3)], compress=False)
+    writer.append([*entries(range(2)), pack_damage("w0", 5, 12, "checksum"), last_word])
+    analysed(tmp_path)
+    code, said = ask(tmp_path)
+    assert (code, said["stored"]) == (0, 2)
+    assert any(note.startswith("7 entries of the log") for note in said["unknown"])  # type: ignore[attr-defined]
 
 
 def test_what_the_tap_could_not_tell_of_is_said(tmp_path: Path, writer: EmbeddedWriter) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.log.messages import OVERHEAD_BYTES, TARGET_BYTES, messages_of, regroup
-from ingest.records import Alive, Closed, Frames, Lost, pack, unpack
+from ingest.records import Alive, Closed, Frames, Lost, pack, pack_damage, unpack
 from tests.ingest.log.entries import frames
 
 LIMIT = 1_048_588
@@ -46,6 +46,15 @@ def test_the_last_alive_of_each_incarnation_is_kept() -> None:
         ("j", 2),
     }
     assert found.streams == {}
+
+
+def test_the_word_of_damage_goes_on_as_it_is_and_counts_the_entries_it_stands_for() -> None:
+    told = pack_damage("w0", 1000, 1048, "database disk image is malformed")
+    (poison,) = unpack(told)[1]
+    assert (poison.reason, poison.size) == ("damaged_segment", 48)
+    assert regroup([told]).poison == [told]
+    (forged,) = unpack(told[:-1])[1]
+    assert forged.reason == "unknown_format"
 
 
 def test_what_is_no_record_goes_on_and_is_poison_there_too() -> None:

@@ -1,0 +1,159 @@
+"""What is measured of redacted records is what is measured of the records as the tap wrote them."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import brotli
+import polars as pl
+import pytest
+import zstandard
+
+from analytics.assemble import Assembler
+from analytics.coding import BodyDecoder
+from analytics.measure import measure
+from ingest.records import AnyRecord, Frames, Request, ResponseHead
+from ingest.redaction.records import Redactor
+from tests.analytics.corpus import WHY_NOT, Recording, recordings
+from tests.analytics.tape import closed, opened, stream_id
+
+CAPTURES = Path(__file__).parent / "captures"
+TEXT = ("error_message", "output_text", "reasoning_text")
+MS = 1_000_000
+
+
+def exchange(
+    body: Sequence[bytes],
+    *,
+    path: str = "/v1/chat/completions",
+    status: int = 200,
+    headers: Sequence[tuple[str, str]] = (("content-type", "text/event-stream"),),
+    request: bytes = b'{"model":"m","stream":true}',
+    request_headers: Sequence[tuple[str, str]] = (),
+    **more: Any,
+) -> list[AnyRecord]:
+    """The records of one stream whose body came in these reads."""
+    one = stream_id(1)
+    frames = [((10 + i) * MS, data) for i, data in enumerate(body)]
+    records: list[AnyRecord] = [
+        opened(one, path=path, headers=list(request_headers), **more),
+        Request(one, 1, request, False),
+    ]
+    head = ResponseHead(status, list(headers), 5 * MS)
+    for i in range(0, max(1, len(frames)), 3):
+        records.append(Frames(one, len(records), frames[i : i + 3], head if i == 0 else None))
+    size = sum(map(len, body))
+    records.append(closed(one, len(records), end_ns=(20 + len(frames)) * MS, response_bytes=size))
+    return records
+
+
+def measured(records: list[AnyRecord], capture: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+    assembler = Assembler(capture=capture)
+    for i, record in enumerate(records):
+        assembler.feed("w0", i, [record])
+    assert not assembler.take_failures()
+    tables = measure(assembler.take_finished())
+    return {
+        name: rows.drop(TEXT, strict=False).to_dicts()
+        for name, rows in tables.items()
+        if isinstance(rows, pl.DataFrame)
+    }
+
+
+def redacted(records: list[AnyRecord]) -> list[AnyRecord]:
+    made = Redactor(BodyDecoder).redact(records)
+    assert len(made) == len(records)
+    return made
+
+
+def cut(body: bytes, rng: random.Random, longest: int) -> list[bytes]:
+    reads = []
+    while body:
+        size = rng.randint(1, longest)
+        reads.append(body[:size])
+        body = body[size:]
+    return reads
+
+
+def assert_same(records: list[AnyRecord]) -> None:
+    assert measured(redacted(records)) == measured(records)
+
+
+def whole_and_cut(body: bytes, seed: str) -> list[list[bytes]]:
+    rng = random.Random(seed)
+    return [[body], body.splitlines(keepends=True), cut(body, rng, 60), cut(body, rng, 1500)]
+
+
+RECORDINGS = recordings()
+
+
+def recorded(recording: Recording, reads: Sequence[bytes]) -> list[AnyRecord]:
+    found = recording.found
+    url = urlsplit(found["url"] or "")
+    return exchange(
+        reads,
+        path=url.path + ("?alt=sse" if "alt=sse" in url.query else ""),
+        status=found["http_status"] or 200,
+        headers=[("content-type", found["content_type"] or "")],
+        server_address=url.hostname or "",
+    )
+
+
+@pytest.mark.skipif(not RECORDINGS, reason=WHY_NOT)
+@pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+def test_a_recorded_stream_measures_the_same_redacted(recording: Recording) -> None:
+    body = recording.body.read_bytes()
+    assert_same(recorded(recording, cut(body, random.Random(str(recording)), max(60, len(body) // 200))))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not RECORDINGS, reason=WHY_NOT)
+@pytest.mark.parametrize("recording", RECORDINGS, ids=str)
+def test_a_recorded_stream_measures_the_same_redacted_however_it_is_cut(recording: Recording) -> None:
+    for reads in whole_and_cut(recording.body.read_bytes(), str(recording)):
+        assert_same(recorded(recording, reads))
+
+
+@pytest.mark.parametrize("body", sorted(CAPTURES.glob("*/*.sse")), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_written_stream_measures_the_same_redacted(body: Path) -> None:
+    for reads in whole_and_cut(body.read_bytes(), str(body.name)):
+        assert_same(exchange(reads, path=""))
+
+
+def compressors() -> dict[str, Callable[[bytes], bytes]]:
+    return {
+        "gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "br": brotli.compress,
+        "zstd": zstandard.ZstdCompressor().compress,
+        "gzip, br": lambda body: brotli.compress(gzip.compress(body)),
+    }
+
+
+CHAT = b"".join(
+    b'data: {"id":"c1","object":"chat.completion.chunk","model":"m-1",'
+    b'"choices":[{"index":0,"delta":{"content":"w%d "}}]}\n\n' % i
+    for i in range(40)
+) + b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'  # fmt: skip
+
+
+@pytest.mark.parametrize("coding", compressors())
+@pytest.mark.parametrize("damage", ["none", "cut", "garbage", "not coded"])
+def test_a_compressed_stream_measures_the_same_redacted(coding: str, damage: str) -> None:
+    packed = compressors()[coding](CHAT)
+    if damage == "cut":
+        packed = packed[: len(packed) // 2]
+    elif damage == "garbage":
+        packed = packed[:60] + b"\x00\xff\x13" * 30 + packed[90:]
+    elif damage == "not coded":
+        packed = CHAT
+    headers = [("content-type", "text/event-stream"), ("content-encoding", coding)]
+    for reads in whole_and_cut(packed, coding + damage):
+        assert_same(exchange([packed], headers=headers))
+        assert_same(exchange(reads, headers=headers))

@@ -1,0 +1,105 @@
+"""What deploy/otel ships, judged by the programs that read it: promtool and the collector itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from analytics.semconv import PROFILES
+from analytics.telemetry_catalogue import catalogue
+from analytics.telemetry_prometheus import prometheus_name
+from tests.e2e.collector import built
+from tests.e2e.prometheus import OTEL
+
+
+def promtool(*argv: str | Path, told: str | None = None) -> str:
+    """What promtool says; fails with it."""
+    done = subprocess.run(
+        [built("prometheus-for-tests") / "promtool", *argv],
+        input=told,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=OTEL,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_alert_rules_are_sound() -> None:
+    assert "SUCCESS" in promtool("check", "rules", "--lint=all", "--lint-fatal", "alerts.yaml")
+
+
+def test_each_alert_speaks_when_it_should_and_only_then() -> None:
+    promtool("test", "rules", "alerts.test.yaml")
+    tested = yaml.safe_load((OTEL / "alerts.test.yaml").read_text())["tests"]
+    cases = [case for test in tested for case in test["alert_rule_test"]]
+    alerts = {
+        rule["alert"]
+        for group in yaml.safe_load((OTEL / "alerts.yaml").read_text())["groups"]
+        for rule in group["rules"]
+    }
+    assert {case["alertname"] for case in cases if case.get("exp_alerts")} == alerts
+    assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == alerts
+
+
+def test_the_scrape_configuration_is_sound() -> None:
+    assert "SUCCESS" in promtool("check", "config", "prometheus.yaml")
+
+
+def test_the_collectors_configuration_is_sound() -> None:
+    endpoints = {f"{signal}_ENDPOINT": "http://127.0.0.1:1" for signal in ("TRACES", "LOGS", "METRICS")}
+    done = subprocess.run(
+        [built("collector-for-tests"), "validate", "--config", OTEL / "collector.yaml"],
+        env={**os.environ, **endpoints},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_metrics_as_prometheus_would_have_them(profile: str) -> None:
+    """Names that the linter of Prometheus takes, of the endpoint as it answers."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import generate_latest
+
+    from tests.analytics.test_telemetry import counted
+
+    telemetry, _ = counted(semconv=profile)
+    assert telemetry.metrics is not None
+    assert telemetry.metrics.endpoint is not None
+    registry = CollectorRegistry()
+    registry.register(telemetry.metrics.endpoint.collector)
+    text = generate_latest(registry).decode()
+    telemetry.close()
+    promtool("check", "metrics", told=text)
+    named = {prometheus_name(i.name, i.unit) for i in catalogue(PROFILES[profile])}
+    assert {m.removesuffix("_total") for m in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)} <= named
+
+
+def test_the_panels_parse_and_stand_side_by_side() -> None:
+    dashboard = json.loads((OTEL / "grafana.json").read_text())
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not cells & taken, panel["title"]
+        taken |= cells
+        for target in panel.get("targets", []):
+            expression = target["expr"].replace("$__rate_interval", "1m")
+            promtool("--experimental", "promql", "format", expression)

@@ -1,0 +1,195 @@
+"""Records of streams: what is left of them, behind holes and over restarts too."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analytics.coding import BodyDecoder
+from ingest.records import PLAIN, AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead, pack, unpack
+from ingest.redaction.records import Redactor, filled_poison
+from ingest.redaction.state import FILE, RedactionState
+from tests.analytics.tape import alive, chunk, closed, head, opened, stream_id, whole_stream
+
+A, B = stream_id(1), stream_id(2)
+CAPTURED = ("/v1/chat/*",)
+
+
+def coded_stream(stream: str, coding: str = "gzip", reads: int = 9) -> list[AnyRecord]:
+    body = gzip.compress(b"".join(chunk(f"secret{i} ") for i in range(40)))
+    size = len(body) // reads + 1
+    headers = [("content-type", "text/event-stream"), ("content-encoding", coding)]
+    records: list[AnyRecord] = [opened(stream), Request(stream, 1, b'{"model":"m","prompt":"secret"}', False)]
+    for i in range(reads):
+        frame = (10 + i, body[i * size : (i + 1) * size])
+        records.append(
+            Frames(stream, len(records), [frame], ResponseHead(200, headers, 5) if i == 0 else None)
+        )
+    return [*records, closed(stream, len(records), response_bytes=len(body))]
+
+
+def text_of(records: Sequence[AnyRecord]) -> bytes:
+    bodies = [data for r in records if isinstance(r, Frames) for _, data in r.frames]
+    return b"".join([*bodies, *(r.body for r in records if isinstance(r, Request))])
+
+
+def redactor(capture: Sequence[str] = ()) -> Redactor:
+    return Redactor(BodyDecoder, capture=capture)
+
+
+def test_records_keep_their_numbers_times_and_sizes() -> None:
+    raw = whole_stream(A)
+    made = redactor().redact([*raw, alive(1.0)])
+    assert [type(r) for r in made] == [type(r) for r in [*raw, alive(1.0)]]
+    for one, other in zip(made, raw, strict=False):
+        if isinstance(one, Frames) and isinstance(other, Frames):
+            assert [(at, len(data)) for at, data in one.frames] == [
+                (at, len(data)) for at, data in other.frames
+            ]
+            assert (one.seq, one.response, one.wire_bytes) == (other.seq, other.response, None)
+    assert b"w0 " in text_of(raw)
+    assert b"w0 " not in text_of(made)
+
+
+def test_compressed_bodies_are_decoded_and_keep_their_sizes_on_the_wire() -> None:
+    raw = coded_stream(A)
+    made = redactor().redact(raw)
+    for one, other in zip(made, raw, strict=True):
+        if isinstance(one, Frames) and isinstance(other, Frames):
+            assert one.wire_bytes == [len(data) for _, data in other.frames]
+    assert text_of(made).count(b"data: ") == 40
+    assert b"secret" not in text_of(made)
+
+
+def test_compressed_requests_are_decoded() -> None:
+    body = gzip.compress(b'{"model":"m-7","prompt":"secret"}')
+    records: list[AnyRecord] = [opened(A, headers=[("content-encoding", "gzip")]), Request(A, 1, body, False)]
+    _, request = redactor().redact(records)
+    assert isinstance(request, Request)
+    assert request.decoded
+    assert b'"model":"m-7"' in request.body
+    assert b"secret" not in request.body
+
+
+def test_chosen_routes_go_as_they_are_unless_the_client_says_no() -> None:
+    assert redactor(CAPTURED).redact(whole_stream(A)) == whole_stream(A)
+    elsewhere = [opened(A, path="/v1/embeddings"), *whole_stream(A)[1:]]
+    assert b"w0 " not in text_of(redactor(CAPTURED).redact(elsewhere))
+    forbidden = [opened(A, capture_content=False), *whole_stream(A)[1:]]
+    assert b"w0 " not in text_of(redactor(CAPTURED).redact(forbidden))
+
+
+def test_behind_a_hole_everything_is_filled() -> None:
+    raw = whole_stream(A, outputs=5)
+    raw[3] = Lost(A, 3, 3, "queue_full", 0, 10)
+    made = redactor(CAPTURED).redact(raw)
+    assert made[3] == raw[3]
+    after = text_of(made[4:])
+    assert set(after) == {ord("x")}
+    assert len(after) == len(text_of(raw[4:]))
+    unsaid = redactor().redact([*raw[:3], *raw[4:]])
+    assert [type(r) for r in unsaid[3:]] == [Frames] * 5 + [Closed]
+
+
+def test_a_stream_whose_beginning_is_not_known_is_told_as_lost() -> None:
+    raw = whole_stream(A)
+    made = redactor().redact(raw[3:])
+    assert isinstance(made[0], Lost)
+    assert (made[0].seq, made[0].last_seq, made[0].cause) == (3, 3, "redaction_state_lost")
+    assert all(set(text_of([r])) <= {ord("x")} for r in made[1:])
+    assert made[-1] == raw[-1]
+
+
+def test_streams_in_memory_are_bounded_and_leave_with_their_end() -> None:
+    bounded = Redactor(BodyDecoder, max_streams=2)
+    for number in range(5):
+        bounded.redact(whole_stream(stream_id(number))[:3])
+    assert len(bounded) == 2
+    whole = redactor()
+    whole.redact(whole_stream(A))
+    assert len(whole) == 0
+
+
+@pytest.mark.parametrize("make", [whole_stream, coded_stream])
+def test_it_goes_on_after_a_kill_where_the_state_stands(make: Any, tmp_path: Path) -> None:
+    """Batches are redacted, acknowledged, stored, released; a kill comes before or after each of the last two."""
+    rng = random.Random(7)
+    raw = [record for pair in zip(make(A), make(B), strict=True) for record in pair]
+    wanted = redactor().redact(raw)
+    for _ in range(20):
+        made: list[AnyRecord] = []
+        released = 0
+        folder = tmp_path / str(rng.random())
+        live = redactor()
+        state = RedactionState(folder, live)
+        while released < len(raw):
+            batch = raw[released : released + rng.randint(1, 5)]
+            made += live.redact(batch)
+            fate = rng.random()
+            if fate > 0.2:
+                state.save()
+            if fate > 0.4:
+                released += len(batch)
+            if fate < 0.6:
+                state.close()
+                live = redactor()
+                state = RedactionState(folder, live)
+        state.close()
+        by_seq: dict[tuple[str, int], AnyRecord] = {}
+        for record in made:
+            assert isinstance(record, Opened | Request | Frames | Closed | Lost)
+            by_seq.setdefault((record.stream, record.seq), record)  # the first one counts
+        assert list(by_seq.values()) == wanted
+
+
+def test_the_state_is_its_owners_and_ends_with_the_streams(tmp_path: Path) -> None:
+    live = redactor()
+    state = RedactionState(tmp_path, live)
+    live.redact(coded_stream(A)[:6])
+    state.save()
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
+    assert state._connection.execute("SELECT count(*) FROM coded").fetchone() == (1,)
+    live.redact(coded_stream(A)[6:])
+    state.save()
+    for table in ("streams", "coded"):
+        assert state._connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+
+def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"no database at all" * 100)
+    live = redactor()
+    state = RedactionState(tmp_path, live)
+    live.redact(whole_stream(A)[:2])
+    state.save()
+    assert len(live) == 1
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\x09secret",
+        b"\x02secret",
+        PLAIN + b"secret",
+        pack([], compress=False)[:1] + b"\x91\xa6secret",
+        b"",
+        b"\x01",
+    ],
+)
+def test_what_is_no_record_is_filled_and_refused_for_the_same_reason(payload: bytes) -> None:
+    made = filled_poison(payload)
+    assert b"secret" not in made
+    assert [bad.reason for bad in unpack(made)[1]] == [bad.reason for bad in unpack(payload)[1]]
+    assert len(made) >= len(payload)
+
+
+def test_redacting_twice_changes_nothing() -> None:
+    plain: list[AnyRecord] = [opened(A), Frames(A, 1, [(1, b"plain text")], head())]
+    for raw in (whole_stream(A), coded_stream(A), plain):
+        once = redactor().redact(raw)
+        assert redactor().redact(once) == once
