@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help setup test-setup demo test lint format types quick chaos bench browser screenshots fuzz lock clean
+.PHONY: help setup test-setup demo test lint format types quick chaos bench browser screenshots fuzz site wheel audit licences lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -53,6 +53,19 @@ fuzz: setup ## coverage-guided, five minutes; needs atheris in .venv
 
 bench: setup ## measure; writes what docs/performance.md quotes
 	$(PY) -m bench $(ARGS)
+
+site: setup ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+wheel: setup ## the wheel, the same bytes wherever it is built, and the bill of materials (CycloneDX), in dist/
+	SOURCE_DATE_EPOCH=315532800 $(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
+	.venv/bin/cyclonedx-py requirements --output-reproducible -o dist/streamgauge.cdx.json requirements.lock
+
+audit: setup ## known vulnerabilities of what is locked (asks the advisory database of the package index)
+	$(PY) -m pip_audit --disable-pip --require-hashes -r requirements.lock
+
+licences: setup ## renew docs/licences.md
+	deploy/setup/licences
 
 lock: setup ## renew the locks from pyproject.toml
 	deploy/setup/lock

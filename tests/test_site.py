@@ -1,0 +1,26 @@
+"""The documentation builds as a site: every page has its place, every link and anchor leads somewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "WARNING" not in done.stderr
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"{page.name}" in (ROOT / "mkdocs.yml").read_text(), f"{page.name} is not in the navigation"
+    assert (tmp_path / "site" / "deployment" / "index.html").exists()
+    assert "https://fonts" not in (tmp_path / "site" / "index.html").read_text()

@@ -1,0 +1,80 @@
+"""What is shipped: a wheel that anyone builds to the same bytes, dependencies whose licences allow it, locks with hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ALLOWED = re.compile(
+    r"MIT|Apache|BSD|ISC|PSF|Python Software Foundation|MPL|Mozilla|Zlib|Unlicense|CC0|0BSD|HPND|Public Domain",
+    re.I,
+)
+READ_BY_HAND = {"crc32c": "LGPL-2.1-or-later: a library that we call, unchanged and replaceable"}
+ELSEWHERE = {"colorama", "tzdata"}
+
+
+def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
+    digests = set()
+    for name in ("one", "two"):
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "wheel",
+                "--quiet",
+                "--no-deps",
+                "--no-build-isolation",
+                "-w",
+                name,
+                str(ROOT),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "SOURCE_DATE_EPOCH": "315532800"},
+            check=True,
+        )
+        (wheel,) = (tmp_path / name).glob("*.whl")
+        digests.add(hashlib.sha256(wheel.read_bytes()).hexdigest())
+    assert len(digests) == 1
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "analytics/schema.sql" in names
+    assert not [n for n in names if n.startswith(("tests/", "bench/", "deploy/"))]
+
+
+@pytest.mark.parametrize(
+    "lock", ["requirements.lock", "requirements-dev.lock", "deploy/tap.lock", "tests/e2e/litellm.lock"]
+)
+def test_every_locked_version_has_its_hashes_and_no_address(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    entries = re.split(r"\n(?=\S)", text.strip())
+    assert entries
+    for entry in entries:
+        assert "--hash=sha256:" in entry, entry.splitlines()[0]
+    assert "://" not in text
+
+
+def test_every_package_that_is_shipped_is_listed_with_a_licence_that_lets_us_ship_it() -> None:
+    rows = re.findall(
+        r"^\| (\S+) +\| (\S+) +\| (.+?) +\|$", (ROOT / "docs" / "licences.md").read_text(), re.M
+    )[1:]
+    listed = {name.lower().replace("_", "-"): (version, licence) for name, version, licence in rows}
+    pinned: dict[str, set[str]] = {}  # a package may have a version for each Python
+    for name, version in re.findall(
+        r"^([a-z0-9._-]+)==([^ ;]+)", (ROOT / "requirements.lock").read_text(), re.M
+    ):
+        pinned.setdefault(name, set()).add(version)
+    for name, (version, licence) in listed.items():
+        assert version in pinned[name], f"{name}: make licences"
+        assert name in READ_BY_HAND or ALLOWED.search(licence), (name, licence)
+    elsewhere = {
+        name for name in pinned if name not in listed
+    }  # for other systems than the one that wrote the page
+    assert elsewhere <= ELSEWHERE, f"{elsewhere}: make licences"
