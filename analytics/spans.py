@@ -28,6 +28,7 @@ from opentelemetry.trace.status import Status, StatusCode
 from analytics.decode import StreamDecoder
 from analytics.dialects.shape import OUTPUT_KINDS, Usage
 from analytics.outcome import NOT_THE_UPSTREAM
+from analytics.prompt import prompt_of
 from analytics.semconv import OWN, Names, openai_api_type
 from analytics.stream import FinishedStream
 from analytics.tally import EventColumns
@@ -215,8 +216,11 @@ class SpanBuilder:
             found[names.finish_reasons] = self._finish_reasons(decoder, row)
             found[names.cache_write_tokens] = _cache_write_tokens(decoder.usage_reports)
         self._add_request(found, stream)
-        if self._content and stream.capture_content and decoder is not None:
-            found[names.output_messages] = _messages(decoder.choices)
+        if self._content and stream.capture_content:
+            prompt = prompt_of(stream.request_body or b"")
+            found[names.input_messages] = prompt.messages
+            found[names.system_instructions] = prompt.system_instructions
+            found[names.output_messages] = _messages(decoder.choices) if decoder is not None else None
         return {key: value for key, value in found.items() if value is not None}
 
     def _finish_reasons(self, decoder: StreamDecoder, row: Row) -> list[str] | None:

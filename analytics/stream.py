@@ -64,6 +64,8 @@ class FinishedStream:
     uncaptured_bytes: int = 0
     """Body bytes that are not mirrored, by rule."""
     capture_content: bool = False
+    request_body: bytes | None = None
+    """The request as captured, where the text of this stream is kept and it was not cut."""
 
     @property
     def lost(self) -> bool:
@@ -80,6 +82,8 @@ class OpenStream:
     next_seq: int = 0
     opened: Opened | None = None
     request: RequestRead = NOTHING
+    request_body: bytes | None = None
+    """Until the response's body begins; longer only where text is kept."""
     response: ResponseHead | None = None
     decoder: StreamDecoder | None = None
     pending: list[tuple[int, bytes]] = field(default_factory=list)
@@ -126,6 +130,7 @@ class OpenStream:
                 path=opened.path,
                 headers={k: v for k, v in opened.headers if not (record.decoded and k == "content-encoding")},
             )
+            self.request_body = None if record.truncated else record.body
 
     def take_frames(self, record: Frames) -> None:
         """Frames that are to be decoded."""
@@ -154,6 +159,8 @@ class OpenStream:
     def begin_body(self, *, capture: Sequence[str]) -> StreamDecoder:
         """Make the decoder of the body, from all that is known before it."""
         opened, response = self.opened, self.response
+        if not self.captures(capture):
+            self.request_body = None
         headers = response.headers if response is not None else []
         exchange = Exchange(
             method=opened.method if opened is not None else "POST",
@@ -233,6 +240,7 @@ class OpenStream:
             lost_bytes=self._lost_bytes(closed),
             uncaptured_bytes=self.uncaptured_bytes,
             capture_content=captured,
+            request_body=self.request_body if captured else None,
         )
 
     def _transport(self, closed: Closed) -> Transport:
