@@ -1,30 +1,38 @@
-"""Events per second on one core: SSE and dialect alone, and with assembling and measuring, for each dialect.
+"""Events per second on one core, for each dialect: decoding alone, with measuring, and the whole way from log records.
 
-Streams of 400 output events; each figure is the median of 5 runs in CPU time of this one process, after a warm-up. `decode`
-is `StreamDecoder` from bytes to event columns, its text not kept; `measured` goes the way of `analyze`: records in, rows of
-all tables out (one frame of polars for 50 streams). Both with one event a read, as honest streams arrive, unless
---events-per-read says otherwise.
+Each figure is the median of 5 runs in CPU time of this one process, polars kept to one thread, after a warm-up:
+
+- `decode`: `StreamDecoder`, from the bytes of each read to event columns (content coding, SSE, dialect); text is not kept.
+- `+ measure`: and `measure`, the rows of all tables as data frames, for 50 streams at a time. The target is said of this.
+- `from records`: packed entries of the log unpacked, assembled, judged, decoded and measured: all but the store.
+
+One event a read, as honest streams arrive, unless --events-per-read says otherwise; reads come 40 to a record.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import os
 import statistics
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
 from analytics.assemble import Assembler
 from analytics.decode import StreamDecoder
 from analytics.dialects import all_dialects
 from analytics.dialects.shape import Exchange
 from analytics.measure import measure
+from analytics.partition import MAX_PENDING_FRAMES
+from analytics.stream import FinishedStream
 from bench._streams import WORKLOADS, Workload, reads_of
-from ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHead
+from ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHead, pack, unpack
 
-EVENTS_PER_STREAM = 400
 READS_PER_RECORD = 40
 STREAMS_PER_BATCH = 50
 GAP_NS = 12_000_000
@@ -33,28 +41,32 @@ RUNS = 5
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench decode", description=__doc__)
-    parser.add_argument("--events", type=int, default=60_000, help="events of a run")
+    parser.add_argument("--events", type=int, default=60_000, help="output events of a run")
+    parser.add_argument("--events-per-stream", type=int, default=400, help="output events of a stream")
     parser.add_argument("--events-per-read", type=int, default=1)
     parser.add_argument("--only", help="dialects or workloads whose name holds this")
     arguments = parser.parse_args()
     missing = {d.name for d in all_dialects()} - {w.dialect for w in WORKLOADS}
     if missing:
         print(f"no workload for {', '.join(sorted(missing))}: bench/_streams.py")
-    print(f"{'':<30} {'bytes/event':>11} {'decode ev/s':>12} {'measured ev/s':>14}")
+    print(
+        f"{'events a second':<30} {'bytes/event':>11} {'decode':>12} {'+ measure':>12} {'from records':>13}"
+    )
+    per_stream = arguments.events_per_stream
     for workload in WORKLOADS:
         if arguments.only and arguments.only not in workload.name:
             continue
-        streams = max(1, arguments.events // EVENTS_PER_STREAM)
-        bodies = [
-            reads_of(workload, EVENTS_PER_STREAM, arguments.events_per_read) for _ in range(min(streams, 20))
-        ]
-        _check(workload, bodies[0])
+        streams = max(1, arguments.events // per_stream)
+        bodies = [reads_of(workload, per_stream, arguments.events_per_read) for _ in range(min(streams, 20))]
+        _check(workload, bodies[0], per_stream)
         events = sum(_event_count(workload, body) for body in bodies) / len(bodies) * streams
         size = sum(map(len, bodies[0])) / _event_count(workload, bodies[0])
-        decoded = _median(partial(_decode, workload, bodies, streams))
-        measured = _median(partial(_measure, workload, bodies, streams))
+        rates = [
+            events / _median(partial(run, workload, bodies, streams))
+            for run in (_decode, _measure, _assemble)
+        ]
         print(
-            f"{workload.name:<30} {size:>11.0f} {events / decoded:>12,.0f} {events / measured:>14,.0f}",
+            f"{workload.name:<30} {size:>11.0f} {rates[0]:>12,.0f} {rates[1]:>12,.0f} {rates[2]:>13,.0f}",
             flush=True,
         )
     return 0 if not missing else 1
@@ -84,29 +96,59 @@ def _event_count(workload: Workload, body: list[bytes]) -> int:
     return decoder.event_count
 
 
-def _check(workload: Workload, body: list[bytes]) -> None:
+def _check(workload: Workload, body: list[bytes], expected: int) -> None:
     """What is timed must be what it says it is."""
     decoder = StreamDecoder(_exchange(workload))
     decoder.feed(_frames(body))
     decoder.finish()
     outputs = decoder.output_event_count
-    if decoder.dialect != workload.dialect or (outputs < EVENTS_PER_STREAM and workload.dialect != "unknown"):
+    if decoder.dialect != workload.dialect or (outputs < expected and workload.dialect != "unknown"):
         raise ValueError(f"{workload.name}: read as {decoder.dialect} with {outputs} output events")
 
 
-def _decode(workload: Workload, bodies: list[list[bytes]], streams: int) -> float:
-    exchange = _exchange(workload)
+def _decoded(exchange: Exchange, batches: list[list[tuple[int, bytes]]]) -> StreamDecoder:
+    decoder = StreamDecoder(exchange)
+    for batch in batches:
+        decoder.feed(batch)
+    decoder.finish()
+    return decoder
+
+
+def _batches(bodies: list[list[bytes]]) -> list[list[list[tuple[int, bytes]]]]:
+    """The reads of each body, as many at a time as `analytics.partition` lets come together."""
     frames = [_frames(body) for body in bodies]
-    batches = [[f[at : at + READS_PER_RECORD] for at in range(0, len(f), READS_PER_RECORD)] for f in frames]
+    return [[f[at : at + MAX_PENDING_FRAMES] for at in range(0, len(f), MAX_PENDING_FRAMES)] for f in frames]
+
+
+def _decode(workload: Workload, bodies: list[list[bytes]], streams: int) -> float:
+    exchange, batches = _exchange(workload), _batches(bodies)
     gc.collect()
     gc.freeze()  # what the bench itself holds is not what is timed
     start_s = time.process_time()
     for number in range(streams):
-        decoder = StreamDecoder(exchange)
-        for batch in batches[number % len(batches)]:
-            decoder.feed(batch)
-        decoder.finish()
+        _decoded(exchange, batches[number % len(batches)])
     return time.process_time() - start_s
+
+
+def _measure(workload: Workload, bodies: list[list[bytes]], streams: int) -> float:
+    exchange, batches = _exchange(workload), _batches(bodies)
+    ended = _assembled([_records(workload, body) for body in bodies])
+    gc.collect()
+    gc.freeze()
+    start_s = time.process_time()
+    for at in range(0, streams, STREAMS_PER_BATCH):
+        numbers = [number % len(bodies) for number in range(at, min(at + STREAMS_PER_BATCH, streams))]
+        rows = measure([replace(ended[n], decoder=_decoded(exchange, batches[n])) for n in numbers])
+        if len(rows["streams"]) != len(numbers):
+            raise ValueError("not every stream was measured")
+    return time.process_time() - start_s
+
+
+def _assembled(records: list[list[AnyRecord]]) -> list[FinishedStream]:
+    assembler = Assembler()
+    for offset, one in enumerate(records):
+        assembler.feed("p", offset, one)
+    return assembler.take_finished()
 
 
 def _records(workload: Workload, body: list[bytes]) -> list[AnyRecord]:
@@ -134,19 +176,23 @@ def _records(workload: Workload, body: list[bytes]) -> list[AnyRecord]:
     return records
 
 
-def _measure(workload: Workload, bodies: list[list[bytes]], streams: int) -> float:
-    records = [_records(workload, bodies[number % len(bodies)]) for number in range(streams)]
+def _assemble(workload: Workload, bodies: list[list[bytes]], streams: int) -> float:
+    entries = [
+        pack([record], compress=False)
+        for number in range(streams)
+        for record in _records(workload, bodies[number % len(bodies)])
+    ]
+    per_batch = len(entries) // streams * STREAMS_PER_BATCH
     assembler = Assembler()
+    measured = 0
     gc.collect()
-    gc.freeze()  # what the bench itself holds is not what is timed
+    gc.freeze()
     start_s = time.process_time()
-    offset = 0
-    for at in range(0, streams, STREAMS_PER_BATCH):
-        for one in records[at : at + STREAMS_PER_BATCH]:
-            for record in one:
-                assembler.feed("p", offset, [record])
-                offset += 1
-        rows = measure(assembler.take_finished())
-        if not len(rows["streams"]):
-            raise ValueError("nothing was measured")
-    return time.process_time() - start_s
+    for at in range(0, len(entries), per_batch):
+        for offset in range(at, min(at + per_batch, len(entries))):
+            assembler.feed("p", offset, unpack(entries[offset])[0])
+        measured += len(measure(assembler.take_finished())["streams"])
+    took_s = time.process_time() - start_s
+    if measured != streams:
+        raise ValueError("not every stream was measured")
+    return took_s
