@@ -239,6 +239,8 @@ class StreamDecoder(Findings):
         best, best_score = own, sureness and sureness + self._claim
         for dialect in all_dialects():
             found = dialect.recognises(event.name, event.data)
+            if found < GUESS <= self._claim and not sureness:
+                continue  # a word that many use (`error`, `ping`) does not outweigh the path
             claim = dialect.claims(self.exchange) if found else 0
             if found and found + claim > best_score:
                 best, best_score, sureness, self._claim = dialect, found + claim, found, claim

@@ -137,17 +137,18 @@ class SSEDecoder:
                     events.append(Event(name, value, at_ns, read_seq))
                     value = None
                 name = ""
-            elif line[:6] == b"data: " and value is None:
-                value = line[6:]
-            elif line[:7] == b"event: ":
-                known = self._names.get(line[7:])
-                name = known if known is not None else self._intern(line[7:])
-            elif line[0] == 58:  # ":"
+                continue
+            first = line[0]
+            if first == 100 and line[:5] == b"data:" and value is None:  # "d"
+                value = line[6:] if line[5:6] == b" " else line[5:]
+            elif first == 58:  # ":"
                 comments += 1
-            elif line[:3] == b"id:" and 0 not in line:
+            elif first == 101 and line[:6] == b"event:":  # "e"
+                said = line[7:] if line[6:7] == b" " else line[6:]
+                known = self._names.get(said)
+                name = known if known is not None else self._intern(said)
+            elif first == 105 and line[:3] == b"id:" and 0 not in line:  # "i"
                 identity = line[3:]
-            elif line[:5] == b"data:" and value is None:
-                value = line[5:]
             else:
                 return None
         self.comment_count += comments

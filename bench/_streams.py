@@ -415,6 +415,31 @@ WORKLOADS = [
         ],
     ),
     Workload(
+        "dashscope",
+        "dashscope",
+        "/api/v1/services/aigc/text-generation/generation",
+        "text/event-stream",
+        [],
+        lambda n, text: (
+            f"id:{n}\nevent:result\n:HTTP_STATUS/200\ndata:".encode()
+            + _compact(
+                {
+                    "output": {
+                        "choices": [
+                            {"message": {"content": text, "role": "assistant"}, "finish_reason": "null"}
+                        ]
+                    },
+                    "usage": {"total_tokens": 25 + n, "input_tokens": 25, "output_tokens": n},
+                    "request_id": "5c5f0a31-7de1-9d5c-8f5e-1",
+                }
+            ).encode()
+            + b"\n\n"
+        ),
+        [
+            b'event:result\ndata:{"output":{"choices":[{"message":{"content":""},"finish_reason":"stop"}]}}\n\n'
+        ],
+    ),
+    Workload(
         "replicate",
         "replicate",
         "/v1/streams/x",

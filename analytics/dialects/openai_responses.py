@@ -2,11 +2,11 @@
 
 Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, of custom tools and
 of MCP calls, generated code, shell commands, patches, audio and its transcript. What a server tool printed is not.
-The `….done` events repeat what the deltas said and are annotations, unless there was no delta: then they are where it is
-said (LM Studio's arguments), and the reading is `late`.
+The `….done` events repeat what the deltas said and are annotations, unless that part had no delta: then they are where it is
+said (LM Studio's arguments), and the reading is `late`. What no such event says either is taken from the item's end, at last
+from the response's.
 
-Calls are told apart by item id, call id, then output index, because Copilot changes ids from event to event and some proxies
-number every item 0. Only function and custom tool calls are the client's to run; all built-in tools are marked as the server's.
+Only function and custom tool calls are the client's to run; all built-in tools are marked as the server's.
 
 The finish reason is the final status. `incomplete` is a finish; `failed` and `cancelled` are errors that also end the stream.
 """
@@ -19,6 +19,7 @@ from typing import Any
 from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
 from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.responses_calls import Call, Calls
 from analytics.dialects.responses_wire import (
     Event,
     Final,
@@ -29,6 +30,7 @@ from analytics.dialects.responses_wire import (
     event_decoder,
     final_decoder,
     final_event_decoder,
+    item_event_decoder,
 )
 from analytics.dialects.shape import (
     Delta,
@@ -66,6 +68,7 @@ _CHANNELS: dict[str, str] = {
     "response.audio_transcript": "audio",
     "response.output_audio_transcript": "audio",
 }
+_FAMILY_OF_ITEM = {"message": "response.output_text", "reasoning": "response.reasoning_text"}
 _BY_WORD: tuple[tuple[str, str], ...] = (  # for families that are not yet known; else it is a part of some call
     ("output_content", ""), ("result", ""), ("image", ""), ("audio", "audio"), ("reasoning", "reasoning"),
     ("refusal", "refusal"), ("_call", "server_call"), ("text", "text"),
@@ -95,25 +98,14 @@ class OpenAIResponses:
         return ResponsesReader()
 
 
-class _Call:
-    """One tool call: the key that it has in fragments, and whether its arguments have been seen."""
-
-    __slots__ = ("argued", "key", "server", "whole")
-
-    def __init__(self, key: int, *, server: bool) -> None:
-        self.key = key
-        self.server = server
-        self.argued = False
-        self.whole = False
-
-
 class ResponsesReader:
-    """Reads one stream; keeps the open calls, and which families have had deltas."""
+    """Reads one stream; keeps the open calls, and which parts of which items have been said."""
 
     def __init__(self) -> None:
-        self._calls: dict[str | int, _Call] = {}
-        self._call_count = 0
-        self._families: set[str] = set()
+        self._calls = Calls()
+        self._deltas: dict[str, set[int | str | None]] = {}  # family → items and output indices that had some
+        self._told: set[tuple[str, str | int | None, int | None]] = set()  # parts that only a `.done` told
+        self._channels: set[str] = set()
 
     def read(self, name: str, data: bytes) -> Reading | Delta:
         event = decode_or_none(event_decoder, data)
@@ -125,12 +117,12 @@ class ResponsesReader:
         if kind == "error" or event.error:
             return Reading(kind="error", error=error_event(data))
         if kind[-5:] == ".done":
-            return self._done(kind[:-5], event)
+            return self._done(kind[:-5], event, data)
         if kind == "response.output_item.added":
             return self._item_added(event)
         if event.response is not None or kind[9:] in _FINAL:
             reading = _snapshot(kind, event.response or Snapshot())
-            if reading.terminal and not self._families and not self._call_count:
+            if reading.terminal and not self._said_something():
                 self._only_now(data, reading)
             return reading
         if kind == "keepalive":
@@ -162,7 +154,12 @@ class ResponsesReader:
             channel = next((c for word, c in _BY_WORD if word in family), "server_call")
         if not isinstance(piece, str):
             piece = _piece_of(piece, channel)
-        self._families.add(family)
+        known = self._deltas.get(family)
+        if known is None:
+            known = self._deltas[family] = set()
+            self._channels.add(channel)
+        known.add(event.item_id)
+        known.add(event.output_index)
         tokens = len(event.logprobs) if event.logprobs else None
         if channel == "text":
             return Delta("text", piece, 0, tokens)
@@ -176,7 +173,7 @@ class ResponsesReader:
             return Reading(kind="audio", fragments=[Fragment(audio_chars=len(piece))])
         if channel == "audio_data":
             return Reading(kind="audio", fragments=[Fragment(audio_data_chars=len(piece))])
-        call = self._call(event.item_id, None, event.output_index, server=channel == "server_call")
+        call = self._calls.of_delta(event.item_id, event.output_index, server=channel == "server_call")
         if call.whole:
             return Reading(kind="annotation")
         call.argued = True
@@ -184,23 +181,33 @@ class ResponsesReader:
 
     # -- what is done ------------------------------------------------------------------------------------------------
 
-    def _done(self, family: str, event: Event) -> Reading:
+    def _done(self, family: str, event: Event, data: bytes) -> Reading:
         if family == "response.output_item":
-            return self._item_done(event)
+            return self._item_done(event, data)
         if family == "response":  # what the Realtime API calls the end, and some gateways with it
             return _snapshot("response.completed", event.response or Snapshot())
         channel = _CHANNELS.get(family)
         if channel == "call":
-            call = self._call(event.item_id, None, event.output_index, server=False)
+            call = self._calls.of_delta(event.item_id, event.output_index, server=False)
             return self._late_arguments(call, event.arguments or event.input, ToolFragment(key=call.key))
-        if channel in ("text", "reasoning", "refusal") and family not in self._families:
-            self._families.add(family)
-            whole = event.refusal if channel == "refusal" else event.text
-            if isinstance(whole, str) and whole:
+        whole = event.refusal if channel == "refusal" else event.text
+        if channel in ("text", "reasoning", "refusal") and isinstance(whole, str) and whole:
+            part = event.content_index if event.summary_index is None else event.summary_index
+            place = (family, _first_known(event.item_id, event.output_index), part)
+            if place not in self._told and not self._had_deltas(family, event.item_id, event.output_index):
+                self._told.add(place)
+                self._channels.add(channel)
                 return _said_late(channel, whole)
         return Reading(kind="annotation")
 
-    def _late_arguments(self, call: _Call, arguments: Any, piece: ToolFragment) -> Reading:
+    def _had_deltas(self, family: str, item_id: str | None, index: int | None) -> bool:
+        """Of this item. Some servers change ids or number every item 0: one of the two is enough, and so is knowing neither."""
+        known = self._deltas.get(family)
+        if known is None:
+            return False
+        return item_id in known or index in known or index is None or item_id is None
+
+    def _late_arguments(self, call: Call, arguments: Any, piece: ToolFragment) -> Reading:
         """The arguments of a call that had no deltas; of any other they are a repeat."""
         if call.argued or not arguments:
             return _tool(piece) if piece.name else Reading(kind="annotation")
@@ -208,7 +215,7 @@ class ResponsesReader:
         reading.late = True
         return reading
 
-    def _whole_arguments(self, call: _Call, arguments: Any, piece: ToolFragment) -> Reading:
+    def _whole_arguments(self, call: Call, arguments: Any, piece: ToolFragment) -> Reading:
         call.argued = call.whole = True
         piece.arguments, piece.arguments_were_object = _text(arguments)
         return _tool(piece)
@@ -222,7 +229,7 @@ class ResponsesReader:
         client = item.type in CLIENT_TOOLS
         if not client and not _is_call(item):
             return Reading(kind="annotation" if item.type.endswith("_output") else "start")
-        call = self._new_call(item, event.output_index, server=not client)
+        call = self._calls.begin(item, event.output_index, server=not client)
         piece = ToolFragment(
             key=call.key, id=item.call_id or item.id or "", name=item.name or "", server=call.server
         )
@@ -231,40 +238,36 @@ class ResponsesReader:
             return self._whole_arguments(call, arguments, piece)
         return _tool(piece) if piece.name else Reading(kind="progress", fragments=[Fragment(tools=[piece])])
 
-    def _item_done(self, event: Event) -> Reading:
+    def _item_done(self, event: Event, data: bytes) -> Reading:
         item = event.item
         if item is None or item.type not in CLIENT_TOOLS:
-            return Reading(kind="annotation")
-        known = self._find(item.id, item.call_id, event.output_index)
-        call = known or self._new_call(item, event.output_index, server=False)
+            return self._item_told(item, event, data)
+        known = self._calls.find(item.id, item.call_id, event.output_index)
+        call = known or self._calls.begin(item, event.output_index, server=False)
         piece = ToolFragment(key=call.key)
         if known is None:
             piece.id, piece.name = item.call_id or item.id or "", item.name or ""
         return self._late_arguments(call, item.arguments or item.input, piece)
 
-    def _new_call(self, item: Item, index: int | None, *, server: bool) -> _Call:
-        known = self._calls.get(item.id) if item.id else None
-        if known is None:
-            known = _Call(self._call_count, server=server)
-            self._call_count += 1
-        for key in (item.id, item.call_id, index):
-            if key is not None and key != "":
-                self._calls[key] = known
-        return known
-
-    def _find(self, item_id: str | None, call_id: str | None, index: int | None) -> _Call | None:
-        calls = self._calls
-        for key in (item_id, call_id, index):
-            if key is not None and key in calls:
-                return calls[key]
-        return None
-
-    def _call(self, item_id: str | None, call_id: str | None, index: int | None, *, server: bool) -> _Call:
-        """The call that a delta belongs to; one that was never announced begins with it."""
-        call = self._find(item_id, call_id, index)
-        if call is None:
-            call = self._new_call(Item(id=item_id, call_id=call_id), index, server=server)
-        return call
+    def _item_told(self, item: Item | None, event: Event, data: bytes) -> Reading:
+        """The end of a message or a reasoning: where it is said, if nothing before it did."""
+        if item is None or item.type not in ("message", "reasoning"):
+            return Reading(kind="annotation")
+        index = event.output_index
+        before = any(
+            self._had_deltas(family, item.id, index) for family in self._deltas if _speaks(family, item.type)
+        )
+        told = any(_speaks(family, item.type) and at in (item.id, index) for family, at, _ in self._told)
+        whole = None if before or told else decode_or_none(item_event_decoder, data)
+        if whole is None or whole.item is None:
+            return Reading(kind="annotation")
+        fragment = self._whole([whole.item])
+        kind = _kind_of(fragment)
+        if kind is None:
+            return Reading(kind="annotation")
+        self._told.add((_FAMILY_OF_ITEM[item.type], _first_known(item.id, index), None))
+        self._channels.add(kind)
+        return Reading(kind=kind, fragments=[fragment], late=True)
 
     # -- whole responses ---------------------------------------------------------------------------------------------
 
@@ -274,7 +277,7 @@ class ResponsesReader:
         if final is None or final.object != "response":
             return Reading(kind="other")
         reading = _snapshot("", final)
-        if reading.terminal and not self._families and not self._call_count:
+        if reading.terminal and not self._said_something():
             self._late_output(final.output or [], reading)
         return reading
 
@@ -284,8 +287,14 @@ class ResponsesReader:
         if event is not None and event.response is not None:
             self._late_output(event.response.output or [], reading)
 
+    def _said_something(self) -> bool:
+        """More than reasoning: a response may tell its text in its last event only."""
+        return bool(self._channels - {"reasoning"}) or self._calls.count > 0
+
     def _late_output(self, items: list[WholeItem], reading: Reading) -> None:
         whole = self._whole(items)
+        if "reasoning" in self._channels:
+            whole.reasoning = ""
         kind = _kind_of(whole)
         if kind is None:
             return
@@ -304,7 +313,7 @@ class ResponsesReader:
                 whole.refusal += part.refusal or ""
             if item.type in CLIENT_TOOLS and whole.tools is not None:
                 arguments, was_object = _text(item.arguments or item.input or "")
-                call = self._new_call(item, None, server=False)
+                call = self._calls.begin(item, None, server=False)
                 tool_id, tool_name = item.call_id or item.id or "", item.name or ""
                 whole.tools.append(ToolFragment(call.key, tool_id, tool_name, arguments, was_object))
         return whole
@@ -344,6 +353,20 @@ def _snapshot(kind: str, response: Snapshot | Final) -> Reading:
         error.type = error.type or status
         reading.kind, reading.error = "error", error
     return reading
+
+
+def _speaks(family: str, item: str) -> bool:
+    """Whether this family tells what such an item says."""
+    reasoning = _CHANNELS.get(family) == "reasoning"
+    return (
+        reasoning
+        if item == "reasoning"
+        else _CHANNELS.get(family) in ("text", "refusal", "audio", "audio_data")
+    )
+
+
+def _first_known(item_id: str | None, index: int | None) -> str | int | None:
+    return item_id if item_id is not None else index
 
 
 def _parts(content: list[Part] | str | None, kind: str) -> list[Part]:

@@ -20,8 +20,9 @@ def usage_of(raw: Any) -> Usage | None:
     """The report, None when it says nothing."""
     if not isinstance(raw, dict) or not raw:
         return None
-    given = raw.get("prompt_tokens")
-    made = raw.get("completion_tokens")
+    given, made = raw.get("prompt_tokens"), raw.get("completion_tokens")
+    if len(raw) == 3 and given is None is made:
+        given, made = raw.get("input_tokens"), raw.get("output_tokens")
     if len(raw) == 3 and type(given) is type(made) is int and "total_tokens" in raw and given >= 0 <= made:
         return Usage(given, made, None, None, raw)  # the usual report of servers that give one on every chunk
     given, made = count(given), count(made)

@@ -62,6 +62,8 @@ class Event(msgspec.Struct):
     delta: str | dict[str, Any] | None = None
     output_index: int | None = None
     item_id: str | None = None
+    content_index: int | None = None
+    summary_index: int | None = None
     logprobs: list[msgspec.Raw] | None = None
     arguments: Any = None
     input: Any = None
@@ -72,6 +74,12 @@ class Event(msgspec.Struct):
     error: Any = None
 
 
+class ItemEvent(msgspec.Struct):
+    """The end of an item, with what it says, which is else skipped."""
+
+    item: WholeItem | None = None
+
+
 class FinalEvent(msgspec.Struct):
     """The last event, with the output that is else skipped."""
 
@@ -79,5 +87,6 @@ class FinalEvent(msgspec.Struct):
 
 
 event_decoder = msgspec.json.Decoder(Event)
+item_event_decoder = msgspec.json.Decoder(ItemEvent)
 final_event_decoder = msgspec.json.Decoder(FinalEvent)
 final_decoder = msgspec.json.Decoder(Final)
