@@ -14,9 +14,10 @@ from collections.abc import Sequence
 
 from analytics.coding import BodyDecoder
 from analytics.dialects import all_dialects, choose_by_event, choose_by_exchange
-from analytics.dialects.errors import read_error
+from analytics.dialects.errors import last_words, read_error
 from analytics.dialects.payload import json_or_none
 from analytics.dialects.shape import (
+    OUTPUT_KINDS,
     Dialect,
     Exchange,
     Reader,
@@ -75,6 +76,7 @@ class StreamDecoder(Findings):
         self._head: list[Event] | None = []  # the first events, until the dialect is settled
         self._head_bytes = 0
         self._borne_out = False  # some event was recognised by the dialect
+        self._last: tuple[Event, int | None] | None = None  # the last event, and its row if it has one
         self._last_read_ns = 0
         self._body_read = False
 
@@ -152,11 +154,30 @@ class StreamDecoder(Findings):
                 self._tally.error = read_error(head[0].data)
             else:
                 self._settle(head)
+        self._hear_last_words()
 
     def _read(self, events: list[Event]) -> None:
         if self._head is not None:
             self._judge(events)
         self._tally.add_events(events, self._stencil.read_many(events))
+        back = 2 if len(events) > 1 and _is_done(events[-1].data) else 1
+        if not _is_done(events[-back].data):
+            self._last = (events[-back], len(self._tally.events) - back)
+
+    def _hear_last_words(self) -> None:
+        """A stream that ends without its terminal may have said why in its last event, in no shape of its dialect."""
+        tally = self._tally
+        ended = tally.error is not None or tally.terminal_seen or tally.finish_ns is not None
+        if self._last is None or self._dialect is None or ended:
+            return
+        event, seq = self._last
+        if seq is not None and tally.events.kind[seq] in (*OUTPUT_KINDS, "ping"):
+            return
+        error = last_words(event.data)
+        if error is not None:
+            tally.error, tally.error_ns, tally.error_seq = error, event.at_ns, seq
+            if seq is not None:
+                tally.events.kind[seq] = "error"
 
     def _read_stray(self) -> None:
         """What was said between the events, or instead of them, counts for what it says, dated by its read.
@@ -167,6 +188,7 @@ class StreamDecoder(Findings):
             self._judge(self._framer.stray, rows=False)
         for event in self._framer.stray:
             self._tally.add(in_full(self._reader.read(event.name, event.data)), event.at_ns, row=False)
+            self._last = (event, None)
 
     def _read_tail(self, tail: Event) -> None:
         self.tail_event_count = 1
@@ -178,6 +200,7 @@ class StreamDecoder(Findings):
             self._judge([tail], rows=False)
         answer = _DONE if done else self._reader.read(tail.name, tail.data)
         self._tally.add(in_full(answer), self._last_read_ns, row=False)
+        self._last = (Event(tail.name, tail.data, self._last_read_ns, tail.read_seq), None)
 
     def _read_body(self, body: bytes) -> None:
         if self.exchange.status >= 400:

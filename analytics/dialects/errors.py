@@ -42,6 +42,7 @@ _MESSAGE_KEYS = (
     "Message",
     "error_message",
     "errorMessage",
+    "error_msg",
     "detail",
     "details",
     "description",
@@ -50,6 +51,13 @@ _MESSAGE_KEYS = (
     "error",
     "errors",
 )
+_FLAT_MESSAGES = ("detail", "message", "msg", "error_message", "errorMessage", "error_msg")
+_FLAT_KEYS = frozenset(
+    {
+        *_FLAT_MESSAGES, "code", "status", "status_code", "statusCode", "error_code", "errorCode", "error_type", "type",
+        "title", "request_id", "requestId", "id", "timestamp", "path", "instance", "param", "success", "object",
+    }
+)  # fmt: skip
 _WRAPPERS = ("error", "Error", "fault")
 _NO_TYPE = frozenset({"", "error", "none", "null", "object", "about:blank"})
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
@@ -72,6 +80,23 @@ def error_event(data: bytes) -> ErrorSeen:
     """The data of an event that is named `error` (or whose dialect says so), whatever it holds."""
     value = json_or_none(data)
     return error_in(value) or error_from(text_of(data, MAX_TEXT_CHARS) if value is None else value)
+
+
+def last_words(data: bytes) -> ErrorSeen | None:
+    """The error that the last event of a stream is which ends without its terminal: a flat object, though it calls itself nothing.
+
+    FastAPI's `{"detail": …}`, a message with a code: only where it holds nothing but what errors hold.
+    """
+    value = json_or_none(data)
+    if not isinstance(value, dict) or not _FLAT_KEYS.issuperset(value):
+        return None
+    says = any(isinstance(value.get(key), (str, list, dict)) and value[key] for key in _FLAT_MESSAGES)
+    went_well = value.get("success") is True or str(value.get("status")).lower() in (
+        "ok",
+        "success",
+        "completed",
+    )
+    return error_from(value) if says and not went_well else None
 
 
 def unreadable(name: str, data: bytes) -> Reading:

@@ -408,3 +408,42 @@ def test_reads_that_are_alike_are_not_taken_apart(
     assert (decoder.event_count, decoder.text_chars) == (1000, sum(len(f"w{n}") for n in range(1000)))
     assert decoder.events.read_seq == decoder.events.at_ns == list(range(1000))
     assert len(seen) < 20
+
+
+@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/messages", "/v1/responses", "/v2/chat", "/generate_stream"])
+@pytest.mark.parametrize("step", [1, 10**6])
+@pytest.mark.parametrize(
+    ("sent", "error_type"),
+    [
+        ('data: {"detail": "Not enough memory"}\n\n', None),
+        ('data: {"message": "boom", "code": "E7"}\n\ndata: [DONE]\n\n', "E7"),
+        ('data: {"detail": "cut"}', None),
+    ],
+)
+def test_a_flat_error_that_ends_a_stream_is_its_error(
+    path: str, step: int, sent: str, error_type: str | None
+) -> None:
+    found = decode(sent.encode(), step, path=path, content_type=SSE)
+    assert found.error is not None
+    assert (found.error.type, found.error.raw) == (
+        error_type,
+        json.loads(sent.partition("data: ")[2].partition("\n")[0]),
+    )
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        chat("a", "stop") + b'data: {"detail": "x"}\n\n',  # after the terminal
+        b'data: {"detail": "x"}\n\n' + chat("a"),  # not the last word
+        chat("a") + b'data: {"message": "done", "status": "success"}\n\n',
+        chat("a") + b'data: {"message": "m", "more": 1}\n\n',
+    ],
+)
+def test_what_only_resembles_a_flat_error_is_none(sent: bytes) -> None:
+    assert decode(sent, path=CHAT_PATH, content_type=SSE).error is None
+
+
+def test_an_event_name_that_many_use_does_not_outweigh_the_path() -> None:
+    found = decode(b'event: error\ndata: {"code": "E", "message": "m"}\n\n', path=CHAT_PATH, content_type=SSE)
+    assert (found.dialect, found.error and found.error.type) == ("openai_chat", "E")

@@ -479,3 +479,50 @@ def test_missing_parts_are_nothing(sent: dict[str, Any]) -> None:
 )
 def test_claims_by_path(path: str, score: int) -> None:
     assert DIALECT.claims(Exchange(path=path)) == score
+
+
+def test_texts_that_only_done_events_tell_are_all_read() -> None:
+    sent = [
+        {
+            "type": "response.output_text.done",
+            "output_index": n,
+            "item_id": f"m{n}",
+            "content_index": c,
+            "text": f"{n}{c}",
+        }
+        for n, c in [(0, 0), (0, 1), (1, 0), (1, 0)]
+    ]
+    assert [f.text for r in readings(DIALECT, events(*sent)) for f in r.fragments or ()] == ["00", "01", "10"]
+
+
+def test_a_done_text_is_a_repeat_where_its_item_had_deltas() -> None:
+    sent = [
+        {"type": "response.output_text.delta", "output_index": 0, "item_id": "m0", "delta": "a"},
+        {"type": "response.output_text.done", "output_index": 0, "item_id": "other", "text": "a"},
+        {"type": "response.output_text.done", "output_index": 1, "item_id": "m1", "text": "b"},
+        {"type": "response.output_text.done", "text": "a"},
+    ]
+    read = readings(DIALECT, events(*sent))
+    assert [[f.text for f in r.fragments or ()] for r in read] == [["a"], [], ["b"], []]
+    assert [r.late for r in read] == [False, False, True, False]
+
+
+def test_a_reasoning_that_only_the_end_of_its_item_tells_is_read_once() -> None:
+    item = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": item}
+    text = {"type": "response.output_text.delta", "output_index": 1, "item_id": "m", "delta": "Two"}
+    last = {"type": "response.completed", "response": {"id": "r", "status": "completed", "output": [item]}}
+    found = read(DIALECT, events(done, done, text, last))
+    assert (str(found.first_choice.reasoning), str(found.first_choice.text)) == ("Hm.", "Two")
+    assert found.content_event_count == 1
+
+
+def test_text_that_only_the_last_event_tells_is_read_after_reasoning_was_streamed() -> None:
+    thought = {"type": "response.reasoning_text.delta", "output_index": 0, "item_id": "rs", "delta": "Hm."}
+    output = [
+        {"type": "reasoning", "id": "rs", "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "message", "id": "m", "content": [{"type": "output_text", "text": "Two"}]},
+    ]
+    last = {"type": "response.completed", "response": {"id": "r", "status": "completed", "output": output}}
+    found = read(DIALECT, events(thought, last))
+    assert (str(found.first_choice.reasoning), str(found.first_choice.text)) == ("Hm.", "Two")
