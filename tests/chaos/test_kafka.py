@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import random
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from kafka import KafkaProducer
 
+from analytics.ask import Asker, AskError
 from ingest.records import pack
+from streamgauge.simulator.audit import audit
+from streamgauge.simulator.measured import streams_since
 from tests.analytics.traffic import stream
 from tests.chaos.proxy import Proxy, proxy
-from tests.chaos.rig import run, topic_read, wipe
+from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run, topic_read, wipe
 from tests.e2e.running import until
 from tests.kafka import Broker
 
@@ -93,6 +100,80 @@ def test_the_broker_comes_back_with_a_new_log_dir(tmp_path: Path, own_broker: Ca
         chaos.send(20)
         said = chaos.audit()
         assert said["stored"] == len(chaos.ledger.rows())
+
+
+@pytest.mark.slow
+def test_the_broker_loses_its_disk_while_streams_are_open(
+    tmp_path: Path, own_broker: Callable[..., Broker]
+) -> None:
+    """What it alone had is gone: of the streams that were open then, and of no other. Each has its row and says so."""
+    broker = own_broker()
+    with run(tmp_path, kafka=broker.address, rate_per_s=0.001) as chaos:
+        chaos.send(30)
+        force = json.dumps({"ttft_ms": 50, "gap_ms": 50, "tokens": 300, "fault": "none"})
+        with long_streams(chaos.running.tap, 6, force):
+            until(lambda: _open(chaos) == 6 or None, "the long streams to be open")
+            broker.stop()
+            chaos.send(20)
+            wipe(broker.data)
+            broker.start()
+            chaos.send(20)
+        chaos.stop_traffic()
+        said = chaos.settle(150)
+        rows = chaos.ledger.rows()
+        streams = streams_since(Asker(chaos.data), LONG_AGO)
+        assert not audit(rows, streams, bounds=BOUNDS, tap_may_lose=True)
+        assert len(streams) == len({s["stream_id"] for s in streams}) == len(rows) == 76
+        lost = {s["stream_id"] for s in streams if s["outcome"] == "tap_lost"}
+        assert len(lost) <= 6
+        told = Asker(chaos.data).query("SELECT DISTINCT stream_id::VARCHAR AS id FROM losses")["id"]
+        assert set(map(str, lost)) <= set(told)
+        assert said["reconciles"], json.dumps(said, indent=1)
+
+
+@pytest.mark.slow
+def test_sigterm_of_every_part_and_of_the_broker_under_load(
+    tmp_path: Path, own_broker: Callable[..., Broker]
+) -> None:
+    broker = own_broker()
+    with run(tmp_path, "--drain-timeout", "60", kafka=broker.address, faults=0.0) as chaos:
+        for part in ("ship", "analyze", "tap", "ship"):
+            chaos.more(15)
+            chaos.kill(part, number=signal.SIGTERM)
+        broker.stop()
+        chaos.more(15)
+        chaos.kill("ship", number=signal.SIGTERM)
+        broker.start()
+        chaos.more(15)
+        chaos.audit()
+
+
+@contextmanager
+def long_streams(url: str, count: int, force: str) -> Iterator[None]:
+    """Streams that go on beside the others until they end by themselves."""
+
+    def one(number: int) -> None:
+        body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+        headers = {"x-request-id": f"long-{number}", "x-simulate": force}
+        httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=120)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join(120)
+
+
+def _open(chaos: Run) -> int:
+    try:
+        return int(
+            Asker(chaos.data).query("SELECT count(*) FROM open_streams WHERE output_event_count > 3").item()
+        )
+    except AskError:
+        return -1
 
 
 def proxied(proxy_: Proxy, own_broker: Callable[..., Broker]) -> str:

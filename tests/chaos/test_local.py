@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +16,12 @@ import pytest
 
 from analytics.ask import Asker
 from tests.chaos.rig import Run, run
-from tests.e2e.running import until
+from tests.e2e.running import until, up
+
+pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.slow  # in the quick set: test_rounds
 def test_kill_9_of_analytics_under_load(tmp_path: Path) -> None:
     with run(tmp_path) as chaos:
         for _ in range(2):
@@ -68,6 +72,53 @@ def test_sigterm_of_every_part_under_load(tmp_path: Path) -> None:
             chaos.kill(part, number=signal.SIGTERM)
         chaos.more(20)
         chaos.audit()
+
+
+@pytest.mark.slow
+def test_kill_9_of_one_worker_of_two_marks_its_streams_alone(tmp_path: Path) -> None:
+    with run(tmp_path, "--workers", "2", faults=0.0) as chaos:
+        chaos.more(25)
+        victim = until(partial(_child, chaos.running.part("tap")["pid"], "tap-worker-1", 0), "worker 1")
+        chaos.kills_ns.append(time.monotonic_ns())
+        os.kill(victim, signal.SIGKILL)
+        chaos.more(25)
+        said = chaos.audit(may_lose=True)
+        assert said["unknown"] == []
+        lost = Asker(chaos.data).query(
+            "SELECT DISTINCT partition FROM losses JOIN streams USING (stream_id) WHERE outcome = 'tap_lost'"
+        )
+        assert set(lost["partition"]) <= {"w1"}
+
+
+@pytest.mark.slow
+def test_kill_9_of_all_parts_at_once(tmp_path: Path) -> None:
+    with run(tmp_path, faults=0.0) as chaos:
+        for _ in range(2):
+            chaos.more(25)
+            pids = {part: chaos.pid(part) for part in ("analyze", "tap")}
+            chaos.kills_ns.append(time.monotonic_ns())
+            for pid in pids.values():
+                assert pid is not None
+                os.kill(pid, signal.SIGKILL)
+            for part, pid in pids.items():
+                chaos.back(part, pid)
+        chaos.more(25)
+        chaos.audit(may_lose=True)
+
+
+@pytest.mark.slow
+def test_kill_9_of_up_ends_its_parts_cleanly_and_the_next_up_goes_on(tmp_path: Path) -> None:
+    with run(tmp_path, "--drain-timeout", "60", faults=0.0) as chaos:
+        chaos.more(25)
+        pids = [pid for part in ("tap", "analyze") if (pid := chaos.pid(part)) is not None]
+        port = chaos.running.tap.rpartition(":")[2]
+        os.kill(chaos.running.process.pid, signal.SIGKILL)
+        chaos.running.process.wait()
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids) or None, "the parts to end", 90)
+        with up(f"sim={chaos.upstream}", chaos.data, "--listen", f"127.0.0.1:{port}") as again:
+            chaos.running = again
+            chaos.more(25)
+            chaos.audit()
 
 
 @pytest.mark.slow
@@ -151,7 +202,6 @@ def test_a_step_of_the_clock_changes_no_measured_time(tmp_path: Path, step_s: in
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_long_stream_beside_short_ones_does_not_hold_the_log_back(tmp_path: Path) -> None:
     """75 s, over the 60 s after which its records are kept apart and the log may trim; analytics is killed after that."""
     with run(tmp_path, rate_per_s=4) as chaos:
