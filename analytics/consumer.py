@@ -428,6 +428,7 @@ class Consumer:
             "pipeline.lag": float(sum(max(0, self._reader.end(p) - high) for p, high in self._high.items())),
             "pipeline.since_commit": max(0.0, time.monotonic() - self._committed_s) if self.commits else 0.0,
             "pipeline.loop_lag": max((a.counters.get("loop_lag_max_ns", 0) for a in taps), default=0) / 1e9,
+            "pipeline.log_size": float(max((a.counters.get("log_size_bytes_now", 0) for a in taps), default=0)),
             "pipeline.captured": told("streams_opened"),
             "pipeline.lost_records": told("lost_records"),
         }

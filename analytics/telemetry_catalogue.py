@@ -50,6 +50,7 @@ STALLED = Instrument(OWN + "stream.stalled", "counter", "s", "Time spent in stal
 OWN_OBSERVED = (
     Instrument(OWN + "streams.active", "gauge", "{stream}", "Streams in flight"),
     Instrument(OWN + "pipeline.lag", "gauge", "{entry}", "Entries of the log that are not consumed yet"),
+    Instrument(OWN + "pipeline.log_size", "gauge", "By", "Size of the taps' local log, as far as they told"),
     Instrument(
         OWN + "pipeline.freshness", "gauge", "s", "Age of the newest stored stream's end when it was stored"
     ),

@@ -303,7 +303,7 @@ def test_what_is_emitted_is_what_the_catalogue_says(profile: str) -> None:
     telemetry.tell_health(
         {"streams.active": 1, "pipeline.lag": 0, "pipeline.since_commit": 0, "store.size": 1}
     )
-    telemetry.tell_health({f"pipeline.{n}": 0 for n in ("loop_lag", "captured", "lost_records")})
+    telemetry.tell_health({f"pipeline.{n}": 0 for n in ("loop_lag", "log_size", "captured", "lost_records")})
     emitted = {m.name: (m.unit, m.description) for m in metrics_of(telemetry)}
     telemetry.close()
     known = {i.name: (i.unit, i.description) for i in catalogue(PROFILES[profile])}
