@@ -15,6 +15,8 @@ from dashboard.queries import overview, streams
 from dashboard.queries.selection import Selection
 from dashboard.time_charts import time_lines
 
+COURSES = ("requests", "error_rate", "ttft_p95_ns", "itl_p95_ns")
+"""Cards with their course as a small line: each is a chart of its own to the browser, so that not all have one."""
 SIGNS: dict[health.State, tuple[str, str]] = {
     "met": ("green", ":material/check_circle:"),
     "broken": ("red", ":material/error:"),
@@ -61,7 +63,7 @@ def numbers(now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection
             a, b = (None if v is None else v / seconds for v in (a, b))
         card(
             label, form(a), now=a, before=b, said_before=form(b), worse=worse, help_text=help_text, points=points,
-            course=rates[key].to_list() if key in rates.columns else (),
+            course=rates[key].to_list() if key in COURSES else (),
         )  # fmt: skip
 
     requests, good = now.get("requests") or 0, now.get("good")
@@ -77,7 +79,7 @@ def numbers(now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection
     st.caption(
         f"Changes are against {ago}." if before.get("requests") else f"No streams in {ago} to compare with."
     )
-    with st.grid(6, min_column_width=140, key="cards"):
+    with st.grid(4, min_column_width=150, key="courses"):
         one("Requests", "requests", units.count, described("requests"), worse="none")
         one(
             "Error rate",
@@ -86,22 +88,17 @@ def numbers(now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection
             described("error_rate", more=f"Now: {apart}."),
             points=True,
         )
-        for name in ("p50", "p95", "p99"):
-            one(f"TTFT {name}", f"ttft_{name}_ns", units.duration, described("ttft"))
+        one("TTFT p95", "ttft_p95_ns", units.duration, described("ttft"))
+        one("ITL p95", "itl_p95_ns", units.duration, described("itl"))
+    with st.grid(8, min_column_width=105, key="cards"):
+        card("Active", units.count(active), help_text=described("active"))
         one("Goodput", "good", lambda v: units.rate(v, "/s"), described("goodput", more=objectives),
             worse="down", per_s=True)  # fmt: skip
-        card("Active streams", units.count(active), help_text=described("active"))
+        one("TTFT p50", "ttft_p50_ns", units.duration, described("ttft"))
+        one("TTFT p99", "ttft_p99_ns", units.duration, described("ttft"))
         one("ITL p50", "itl_p50_ns", units.duration, described("itl"))
-        one("ITL p95", "itl_p95_ns", units.duration, described("itl"))
-        one("Speed per stream, p50", "tps_user_p50", units.rate, described("tps_user"), worse="down")
-        one(
-            "Output, all streams",
-            "output_tokens",
-            units.rate,
-            described("tps_total"),
-            worse="none",
-            per_s=True,
-        )
+        one("Speed p50", "tps_user_p50", units.rate, described("tps_user"), worse="down")
+        one("Output", "output_tokens", units.rate, described("tps_total"), worse="none", per_s=True)
         one("Stalls", "stalls", units.count, described("stall"))
 
 
@@ -128,16 +125,26 @@ def blame(chosen: Selection, slos: health.Slos) -> None:
 
 
 def lines(chosen: Selection) -> None:
-    """The courses by model, gateway or client."""
-    by = st.segmented_control(
-        "Lines by",
-        ["model", "gateway", "client"],
-        default="model",
-        required=True,
-        key="by",
-        bind="query-params",
-        label_visibility="collapsed",
-    )
+    """The courses by model, gateway or client, at one percentile."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        by = st.segmented_control(
+            "Lines by",
+            ["model", "gateway", "client"],
+            default="model",
+            required=True,
+            key="by",
+            bind="query-params",
+            label_visibility="collapsed",
+        )
+        named = st.segmented_control(
+            "Percentile",
+            ["p50", "p95", "p99"],
+            default="p95",
+            required=True,
+            key="at",
+            bind="query-params",
+            label_visibility="collapsed",
+        )
     data = overview.timeline_by(source.ask, chosen, by).with_columns(
         (pl.col("output_tokens") / chosen.covered_s()).alias("output_per_s")
     )
@@ -148,10 +155,9 @@ def lines(chosen: Selection) -> None:
         "series": "name", "colors": colors,
     }  # fmt: skip
     charts.legend(colors)
-    with st.grid(3, min_column_width=310, key="lines"):
+    with st.grid(2, min_column_width=310, key="lines"):
         for title, value, measure, limit, more in (
-            ("TTFT p50", "ttft_p50_ns", "ttft", slos.ttft_s * 1e9, {}),
-            ("TTFT p95", "ttft_p95_ns", "ttft", slos.ttft_s * 1e9, {}),
+            (f"TTFT {named}", f"ttft_{named}_ns", "ttft", slos.ttft_s * 1e9, {}),
             (
                 "Error rate",
                 "error_rate",
@@ -159,8 +165,7 @@ def lines(chosen: Selection) -> None:
                 slos.error_rate,
                 {"form": units.share, "percent": True},
             ),
-            ("ITL p50", "itl_p50_ns", "itl", slos.itl_s * 1e9, {}),
-            ("ITL p95", "itl_p95_ns", "itl", slos.itl_s * 1e9, {}),
+            (f"ITL {named}", f"itl_{named}_ns", "itl", slos.itl_s * 1e9, {}),
             ("Output, all streams", "output_per_s", "tps_total", None, {"unit": "tok/s", "form": units.rate}),
         ):
             # An objective far above the lines would flatten them.

@@ -31,7 +31,7 @@ def test_numbers_equal_those_of_sql(river: Path, monkeypatch: pytest.MonkeyPatch
     assert metric(app, "ITL p50") == units.duration(row["itl"])
     assert metric(app, "Error rate") == units.share(row["errors"])
     assert metric(app, "Goodput") == units.rate(row["goodput"], "/s")
-    assert metric(app, "Active streams") == "4"
+    assert metric(app, "Active") == "4"
 
 
 def test_filters_of_the_url_are_applied(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,47 @@ def test_what_changed_needs_streams_on_both_sides(store: duckdb.DuckDBPyConnecti
     assert found["ttft_change"][0] == pytest.approx(2.0)
 
 
+def test_it_hurts_where_more_is_bad_than_the_traffic_explains(store: duckdb.DuckDBPyConnection) -> None:
+    put(
+        store,
+        *({"request_model": "fine", "gateway": "g", "client_id": "c", "ttft_ns": MS} for _ in range(90)),
+        *(
+            {"request_model": "slow", "gateway": "g", "client_id": "c", "ttft_ns": 2000 * MS}
+            for _ in range(10)
+        ),
+        *(
+            {"request_model": "fine", "gateway": "g", "client_id": "c", "outcome": "http_error"}
+            for _ in range(2)
+        ),
+        *(
+            {"request_model": "rare", "gateway": "g", "client_id": "c", "outcome": "truncated"}
+            for _ in range(4)
+        ),
+    )
+    found = overview.where_it_hurts(ask_of(store), HOUR, **SLO).to_dicts()
+    assert [(r["dimension"], r["name"], r["requests"], r["bad"]) for r in found] == [
+        ("model", "slow", 10, 10)
+    ]
+    assert found[0]["of_all_bad"] == pytest.approx(10 / 16)
+    assert found[0]["of_all"] == pytest.approx(10 / 106)
+
+
+def test_nobody_is_to_blame_when_nothing_is_bad(store: duckdb.DuckDBPyConnection) -> None:
+    put(store, *({"ttft_ns": MS} for _ in range(20)))
+    assert overview.where_it_hurts(ask_of(store), HOUR, **SLO).is_empty()
+    assert overview.where_it_hurts(ask_of(store), HOUR.before(), **SLO).is_empty()
+
+
+def test_a_rate_at_the_ends_of_a_range_is_over_what_lies_in_it() -> None:
+    selection = Selection(since=NOON + timedelta(seconds=45), until=NOON + timedelta(minutes=60, seconds=30))
+    assert selection.bucket_s == 60
+    line = selection.every_point(pl.DataFrame({"at": [NOON], "n": [30]}), "n")
+    assert line.height == 61
+    assert line["n"].to_list() == [30] + [0] * 60
+    covered = line.select(selection.covered_s().alias("s"))["s"].to_list()
+    assert (covered[0], covered[1], covered[-1]) == (15.0, 60.0, 30.0)
+
+
 def test_concurrency_is_the_peak_of_each_point_of_time(store: duckdb.DuckDBPyConnection) -> None:
     minute = timedelta(minutes=1)
     put(
@@ -192,6 +233,10 @@ def test_waste_is_what_came_and_was_not_delivered(store: duckdb.DuckDBPyConnecti
         {"response_bytes": 900, "delivered_bytes": 100},
     )
     left = errors.left_behind(ask_of(store), HOUR)
+    assert (left["told"], left["wasted_tokens"]) == (1, pytest.approx(7 * 400 / 900))
+    assert errors.aborts(ask_of(store), HOUR, "model")["wasted_tokens"].to_list() == [
+        pytest.approx(7 * 400 / 900)
+    ]
     assert (left["aborts"], left["undelivered_bytes"], left["output_tokens"], left["before_output"]) == (
         2,
         400,
