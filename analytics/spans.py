@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -25,77 +23,29 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
-from analytics.decode import StreamDecoder
-from analytics.dialects.shape import OUTPUT_KINDS, Usage
-from analytics.outcome import NOT_THE_UPSTREAM
-from analytics.prompt import prompt_of
-from analytics.semconv import OWN, Names, openai_api_type
+from analytics import span_attributes
+from analytics.dialects.shape import OUTPUT_KINDS
+from analytics.semconv import OWN, Names
+from analytics.span_attributes import MAX_WORD_CHARS, Attributes, Row, SpanAttributes, failed
 from analytics.stream import FinishedStream
 from analytics.tally import EventColumns
 
 MAX_STALLS = 32
 MAX_TOOL_CALLS = 32
-MAX_CHOICES = 32
-MAX_WORD_CHARS = 200
 MIN_LINGER_NS = 1_000_000
 """Below this a connection that stays open after the terminal is just how it is closed."""
 SCOPE = "streamgauge"
 
-Row = Mapping[str, Any]
-Attributes = dict[str, Any]
-
 _UNSET = Status(StatusCode.UNSET)
-_OWN_MEASURES = tuple(
-    (name, OWN + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
-    for name in (
-        "outcome", "error_phase", "gateway", "dialect", "worker", "client_id", "request_id", "token_source",
-        "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
-        "tps_user", "tps_e2e", "burstiness", "event_count", "output_event_count", "tool_call_count", "response_bytes",
-        "lost_bytes",
-    )
-)  # fmt: skip
 COLUMNS = tuple(
     dict.fromkeys(
         (
-            *(name for name, _, _ in _OWN_MEASURES),
-            *(
-                "stream_id",
-                "trace_id",
-                "span_id",
-                "parent_span_id",
-                "trace_flags",
-                "operation",
-                "provider",
-                "request_model",
-                "response_model",
-                "response_id",
-                "finish_reason",
-                "http_status",
-                "server_address",
-                "server_port",
-                "path",
-                "error_type",
-                "error_message",
-                "aborted_after_terminal",
-                "malformed_events",
-                "input_tokens",
-                "output_tokens",
-                "reasoning_tokens",
-                "cached_input_tokens",
-                "connected_ns",
-                "request_sent_ns",
-                "headers_ns",
-                "ttfb_ns",
-                "ttfc_ns",
-                "last_output_ns",
-                "terminator_ns",
-                "end_ns",
-                "method",
-                "streamed",
-            ),
+            *span_attributes.COLUMNS, "trace_id", "span_id", "parent_span_id", "trace_flags", "operation", "request_model",
+            "outcome", "error_type", "error_message", "stall_count", "icl_p50_ns", "connected_ns", "headers_ns", "end_ns",
+            "streamed",
         )
     )
-)
+)  # fmt: skip
 """Columns of `streams` that spans are made of."""
 
 
@@ -114,10 +64,10 @@ class SpanBuilder:
         phases: bool = True,
     ) -> None:
         self._names = names
+        self._attributes = SpanAttributes(names, content=content).of
         self._resource = resource
         self._scope = InstrumentationScope(SCOPE, version or None, names.schema_url)
         self._stall = (stall_floor_ns, stall_factor)
-        self._content = content
         self._phases = phases
 
     def build(self, stream: FinishedStream, row: Row) -> list[ReadableSpan]:
@@ -176,78 +126,6 @@ class SpanBuilder:
             *times,
             self._scope,
         )
-
-    # -- attributes --------------------------------------------------------------------------------------------------
-
-    def _attributes(self, stream: FinishedStream, row: Row) -> Attributes:
-        names, get = self._names, row.get
-        ttfc_ns = get("ttfc_ns")
-        found: Attributes = {
-            names.operation: get("operation") or "request",
-            names.provider: get("provider") or "unknown",
-            names.request_model: get("request_model"),
-            names.response_model: get("response_model"),
-            names.response_id: get("response_id"),
-            names.time_to_first_chunk: ttfc_ns / 1e9
-            if ttfc_ns is not None and get("streamed") is not False
-            else None,
-            names.input_tokens: get("input_tokens"),
-            names.output_tokens: get("output_tokens"),
-            names.cache_read_tokens: get("cached_input_tokens"),
-            names.reasoning_tokens: get("reasoning_tokens"),
-            "server.address": get("server_address"),
-            "server.port": get("server_port"),
-            "http.response.status_code": get("http_status"),
-            names.openai_api_type: openai_api_type(get("dialect"), get("path")),
-            OWN + "stream_id": stream.stream_id,
-        }
-        if _failed(row):
-            found["error.type"] = get("error_type") or get("outcome")
-        if get("aborted_after_terminal"):
-            found[OWN + "aborted_after_terminal"] = True
-        if get("malformed_events"):
-            found[OWN + "malformed_events"] = get("malformed_events")
-        for name, attribute, is_time in _OWN_MEASURES:
-            value = get(name)
-            if value is not None:
-                found[attribute] = value / 1e9 if is_time else value
-        decoder = stream.decoder
-        if decoder is not None and not stream.lost:
-            found[names.finish_reasons] = self._finish_reasons(decoder, row)
-            found[names.cache_write_tokens] = _cache_write_tokens(decoder.usage_reports)
-        self._add_request(found, stream)
-        if self._content and stream.capture_content:
-            prompt = prompt_of(stream.request_body or b"")
-            found[names.input_messages] = prompt.messages
-            found[names.system_instructions] = prompt.system_instructions
-            found[names.output_messages] = _messages(decoder.choices) if decoder is not None else None
-        return {key: value for key, value in found.items() if value is not None}
-
-    def _finish_reasons(self, decoder: StreamDecoder, row: Row) -> list[str] | None:
-        """By choice; one that ended without is left out or has the profile's word for it."""
-        missing = self._names.missing_finish_reason
-        if missing is None or row.get("outcome") == "ok":
-            found = decoder.finish_reasons
-        else:
-            found = [c["finish_reason"] or missing for c in decoder.choices] or [missing]
-        return [reason[:MAX_WORD_CHARS] for reason in found[:MAX_CHOICES]] or None
-
-    def _add_request(self, found: Attributes, stream: FinishedStream) -> None:
-        request, names = stream.request, self._names
-        for name, attribute in names.request_parameters.items():
-            value = getattr(request, name)
-            if value is not None:
-                found[attribute] = value
-        if request.n is not None and request.n != 1:
-            found[names.choice_count] = request.n
-        if names.whole_top_k and request.top_k is not None:
-            whole = request.top_k == int(request.top_k)
-            found[names.request_parameters["top_k"]] = int(request.top_k) if whole else None
-        found[names.output_type] = request.output_type
-        if names.reasoning_level is not None:
-            found[names.reasoning_level] = request.reasoning_effort
-        if request.service_tier not in (None, "auto") and found.get(names.openai_api_type):
-            found[names.openai_service_tier] = request.service_tier
 
     # -- events of the operation's span ------------------------------------------------------------------------------
 
@@ -362,13 +240,8 @@ def _end_ns(stream: FinishedStream, row: Row) -> int:
     return max(0, last or 0, row.get("headers_ns") or 0)
 
 
-def _failed(row: Row) -> bool:
-    outcome = row.get("outcome")
-    return outcome != "ok" and outcome not in NOT_THE_UPSTREAM
-
-
 def _status(row: Row) -> Status:
-    if not _failed(row):
+    if not failed(row):
         return _UNSET
     return Status(StatusCode.ERROR, row.get("error_message") or row.get("error_type") or row.get("outcome"))
 
@@ -409,29 +282,3 @@ def output_times(columns: EventColumns) -> list[list[int]]:
         for one in times.values():
             one.sort()
     return list(times.values())
-
-
-def _cache_write_tokens(reports: Sequence[tuple[int, int | None, Usage]]) -> int | None:
-    """What the provider wrote to its cache, where it says so (Anthropic's usage): in the last report, else in the first."""
-    for _, _, usage in (reports[-1], reports[0]) if reports else ():
-        written = usage.raw.get("cache_creation_input_tokens") if isinstance(usage.raw, dict) else None
-        if isinstance(written, int) and not isinstance(written, bool) and written >= 0:
-            return written
-    return None
-
-
-def _messages(choices: Sequence[Mapping[str, Any]]) -> str:
-    """Captured output in the shape that the conventions give to `gen_ai.output.messages`."""
-    messages = []
-    for choice in choices:
-        parts: list[dict[str, Any]] = []
-        if choice["reasoning"]:
-            parts.append({"type": "reasoning", "content": choice["reasoning"]})
-        if choice["text"] or choice["refusal"]:
-            parts.append({"type": "text", "content": choice["text"] or choice["refusal"]})
-        parts += [
-            {"type": "tool_call", "id": t["id"], "name": t["name"], "arguments": t["arguments"]}
-            for t in choice["tool_calls"]
-        ]
-        messages.append({"role": "assistant", "parts": parts, "finish_reason": choice["finish_reason"] or ""})
-    return json.dumps(messages, ensure_ascii=False)
