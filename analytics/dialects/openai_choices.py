@@ -125,7 +125,9 @@ class ChoicesReader:
         if choice.error is not None or choice.usage is not None or choice.message is not None:
             return None
         if said is None:
-            piece = choice.text or ""
+            if choice.text is None:
+                return None
+            piece = choice.text
         elif (
             said.refusal
             or said.audio is not None
@@ -255,6 +257,8 @@ class ChoicesReader:
             fragment.text = choice["text"]
         elif isinstance(choice.get("message"), dict) and index not in self._begun:
             read_said(choice["message"], fragment, self._calls)
+        elif isinstance(choice.get("messages"), list):
+            _read_messages(choice["messages"], fragment, self._calls)
         reason = choice.get("finish_reason")
         if isinstance(reason, (str, int)) and reason not in ("", "null", False):
             fragment.finish_reason = str(reason)
@@ -307,6 +311,14 @@ class ChoicesReader:
         if not reading.fragments and ("choices" in value or "prompt_filter_results" in value):
             return "annotation"
         return "other"
+
+
+def _read_messages(messages: list[Any], fragment: Fragment, calls: Calls) -> None:
+    """`messages` in place of `delta`: Azure's first way of answering on one's own data. Those of its tool are not generated."""
+    for message in messages:
+        said = message.get("delta") if isinstance(message, dict) else None
+        if isinstance(said, dict) and said.get("role") != "tool":
+            read_said(said, fragment, calls)
 
 
 def _minimax_error(told: Any) -> ErrorSeen | None:
