@@ -19,6 +19,7 @@ from analytics import endpoint as endpoints
 from analytics.endpoint import Endpoint
 from analytics.extensions import load
 from analytics.guard import Guard, NotAdmitted, one_line
+from analytics.lake import SCHEME, Lake, attach, data_path_of, new_database, parse
 from analytics.serve import directive, end_at, lock_down
 
 
@@ -42,10 +43,13 @@ class Asker:
     """Asks one analytics. Safe to share between threads."""
 
     def __init__(self, target: Endpoint | Path | str) -> None:
-        """`target`: an endpoint, or the data folder of a Streamgauge (read again when analytics is restarted)."""
+        """`target`: an endpoint, the data folder of a Streamgauge (read again when analytics is restarted), or a lake."""
+        if isinstance(target, str) and target.startswith(SCHEME):
+            target = Endpoint("", "", lake=target)
         self._data = None if isinstance(target, Endpoint) else Path(target)
         self._endpoint = target if isinstance(target, Endpoint) else None
         self._lock = threading.Lock()
+        self._lake: tuple[str, LakeAsker] | None = None
         self._connection = duckdb.connect()
         load(self._connection, "httpfs", "quack")
         self._connection.execute("SET http_retries = 0")
@@ -68,6 +72,8 @@ class Asker:
 
     def close(self) -> None:
         """Let go of the connection."""
+        if self._lake is not None:
+            self._lake[1].close()
         self._connection.close()
 
     def _current(self) -> Endpoint:
@@ -79,7 +85,17 @@ class Asker:
             raise NotRunning(f"analytics does not run on {self._data} (start it with: streamgauge up)")
         return found
 
+    def _lake_of(self, to: Endpoint) -> LakeAsker:
+        with self._lock:
+            if self._lake is None or self._lake[0] != to.lake:
+                lake = parse(to.lake or "")
+                assert lake is not None
+                self._lake = (lake.store, LakeAsker(lake))
+            return self._lake[1]
+
     def _ask(self, to: Endpoint, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
+        if to.lake is not None:
+            return self._lake_of(to).query(sql, max_rows=max_rows, timeout_s=timeout_s)
         statement = directive(max_rows, timeout_s) + sql
         call = f"FROM quack_query({_quoted(to.quack)}, {_quoted(statement)}, token = {_quoted(to.token)})"
         with self._lock:
@@ -96,29 +112,27 @@ class Asker:
             cursor.close()
 
 
-class FileAsker:
-    """Asks the file of a data folder that no process owns, by the same rules as the running analytics."""
+class LocalAsker:
+    """Asks a database of this process, by the same rules as the running analytics. Safe to share between threads."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the file for reading. Raises NotRunning when it is not there or another process has it."""
-        if not path.is_file():
-            raise NotRunning(f"there are no tables at {path} yet")
-        try:
-            self._connection = duckdb.connect(str(path), read_only=True)
-        except duckdb.Error as e:
-            raise NotRunning(f"cannot read {path}: {one_line(e)}") from None
-        self._connection.execute("SET TimeZone = 'UTC'")
-        lock_down(self._connection)
-        row = self._connection.execute("SELECT current_database()").fetchone()
-        self._guard = Guard(self._connection, catalog=row[0] if row else "")
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """`connection` is to the database that is asked, and is locked down and owned from now on."""
+        self._connection = connection
+        lock_down(connection)
+        row = connection.execute("SELECT current_database()").fetchone()
+        self._catalog = row[0] if row else ""
+        self._guard = Guard(connection, catalog=self._catalog)
+        self._lock = threading.Lock()
 
     def query(self, sql: str, *, max_rows: int = 100_000, timeout_s: float = 20.0) -> pl.DataFrame:
         """As `Asker.query`."""
         try:
-            admitted = self._guard.admit(sql)
+            with self._lock:
+                admitted = self._guard.admit(sql)
+                cursor = self._connection.cursor()
         except NotAdmitted as e:
             raise Refused(str(e)) from None
-        cursor = self._connection.cursor()
+        cursor.execute(f'USE "{self._catalog}"')
         done = threading.Event()
         threading.Thread(
             target=end_at, args=(time.monotonic() + timeout_s, done, cursor), daemon=True
@@ -127,6 +141,8 @@ class FileAsker:
             found = frame(cursor.execute(f"FROM (\n{admitted.sql}\n) LIMIT {max_rows + 1}"))
         except duckdb.InterruptException:
             raise TooSlow(f"too slow: interrupted after {timeout_s:g} s") from None
+        except duckdb.IOException as e:
+            raise NotRunning(f"the tables cannot be read: {one_line(e)}") from None
         except duckdb.Error as e:
             raise Refused(one_line(e)) from None
         finally:
@@ -137,8 +153,42 @@ class FileAsker:
         return found
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the database."""
         self._connection.close()
+
+
+class FileAsker(LocalAsker):
+    """Asks the file of a data folder that no process owns."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the file for reading. Raises NotRunning when it is not there or another process has it."""
+        if not path.is_file():
+            raise NotRunning(f"there are no tables at {path} yet")
+        try:
+            connection = duckdb.connect(str(path), read_only=True)
+        except duckdb.Error as e:
+            raise NotRunning(f"cannot read {path}: {one_line(e)}") from None
+        connection.execute("SET TimeZone = 'UTC'")
+        super().__init__(connection)
+
+
+class LakeAsker(LocalAsker):
+    """Asks a lake, attached for reading; each question sees the newest commits."""
+
+    def __init__(self, lake: Lake) -> None:
+        """Raises NotRunning when the lake cannot be reached, or was not made yet."""
+        connection = new_database()
+        try:
+            attach(connection, lake, read_only=True)
+        except OSError as e:
+            connection.close()
+            raise NotRunning(str(e)) from None
+        if not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'streams'").fetchall():
+            connection.close()
+            raise NotRunning("the lake has no tables yet: analytics makes them when it is started")
+        files = data_path_of(connection)
+        connection.execute(f"SET allowed_directories = [{_quoted(files)}]")
+        super().__init__(connection)
 
 
 def frame(result: duckdb.DuckDBPyConnection) -> pl.DataFrame:

@@ -13,64 +13,31 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import polars as pl
 
 from analytics import endpoint as endpoints
+from analytics.analyze_options import AnalyzeOptions
 from analytics.assemble import Assembler
-from analytics.consumer import Consumer, Pace
+from analytics.consumer import Consumer
 from analytics.endpoint import Endpoint
 from analytics.folder import own
+from analytics.home import FileHome, LakeHome, home_of
 from analytics.measure import measure
-from analytics.retention import Retention
-from analytics.serve import Bounds, Server
-from analytics.store import FILE, Fenced, Store, StoreFailed
+from analytics.store import Fenced, StoreFailed
 from analytics.stream import FinishedStream
-from analytics.telemetry import Telemetry, TelemetryOptions
+from analytics.telemetry import Telemetry
 from ingest.log import LogBroken, LogChanged, LogReader
 from ingest.log.embedded import EmbeddedReader
+
+__all__ = ["AnalyzeOptions", "run", "serve_until"]
 
 log = logging.getLogger(__name__)
 
 SWEEP_S = 5.0
 IDLE_WAIT_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class AnalyzeOptions:
-    """What analytics is told. Times in seconds."""
-
-    data: Path
-    kafka: str | None = None
-    """Brokers (`host:port,host:port`); None = the embedded log in the data folder."""
-    kafka_topic: str = "streamgauge"
-    kafka_options: Mapping[str, Any] = field(default_factory=dict)
-    quack_host: str = "localhost"
-    quack_port: int = 9494
-    """0: the system chooses."""
-    quack_token: str | None = field(default=None, repr=False)
-    """None: a random one."""
-    store: str = "duckdb"
-    retain_events_s: float | None = 7 * 86400.0
-    """None: for ever."""
-    retain_streams_s: float | None = 90 * 86400.0
-    capture: Sequence[str] = ()
-    """Globs of the paths whose generated text is stored."""
-    stall_floor_s: float = 0.5
-    stall_factor: float = 5.0
-    lost_after_s: float = 60.0
-    checkpoint_after_s: float = 60.0
-    memory_limit_bytes: int | None = None
-    """Of DuckDB; None: 40 % of the machine, at most 8 GiB."""
-    telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
-    version: str = ""
-    """Of Streamgauge, told with the telemetry."""
-    pace: Pace = field(default_factory=Pace)
-    bounds: Bounds = field(default_factory=Bounds)
 
 
 def run(options: AnalyzeOptions) -> int:
@@ -86,8 +53,6 @@ def serve_until(
     options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Endpoint], None] | None = None
 ) -> int:
     """As `run`, until `stop` is set; `ready` is called with the endpoint once SQL is answered."""
-    if options.store != "duckdb":
-        raise ValueError(f"--store {options.store!r} is not known here: duckdb")
     with own(options.data), contextlib.ExitStack() as closing:
         stall_floor_ns = int(options.stall_floor_s * 1e9)
         telemetry = Telemetry(
@@ -97,73 +62,50 @@ def serve_until(
             stall_factor=options.stall_factor,
         )
         closing.callback(telemetry.close)
-        store = Store(
-            options.data / FILE,
-            memory_limit_bytes=options.memory_limit_bytes,
-            stall=(stall_floor_ns, options.stall_factor),
+        home = home_of(options)
+        closing.callback(home.store.close)
+        reader = _reader(options, home)
+        closing.callback(reader.close)
+        consumer = Consumer(
+            reader,
+            home.store,
+            Assembler(
+                capture=options.capture,
+                lost_after_ns=int(options.lost_after_s * 1e9),
+                checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
+            ),
+            _measure_with(stall_floor_ns, options.stall_factor),
+            replace(home.pace, lost_after_s=options.lost_after_s, writers_are_local=options.kafka is None),
+            is_gone=_gone(options),
+            begins_at=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
+            witness=telemetry,
         )
-        try:
-            reader = _reader(options)
-            try:
-                consumer = Consumer(
-                    reader,
-                    store,
-                    Assembler(
-                        capture=options.capture,
-                        lost_after_ns=int(options.lost_after_s * 1e9),
-                        checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
-                    ),
-                    _measure_with(stall_floor_ns, options.stall_factor),
-                    replace(
-                        options.pace,
-                        lost_after_s=options.lost_after_s,
-                        writers_are_local=options.kafka is None,
-                    ),
-                    is_gone=_gone(options),
-                    begins_at=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
-                    witness=telemetry,
-                )
-                return _consume(options, store, consumer, telemetry, stop, ready)
-            finally:
-                reader.close()
-        finally:
-            store.close()
+        _tell_of_leaving(reader, consumer)
+        return _consume(options, home, consumer, telemetry, stop, ready)
 
 
 def _consume(
     options: AnalyzeOptions,
-    store: Store,
+    home: FileHome | LakeHome,
     consumer: Consumer,
     telemetry: Telemetry,
     stop: threading.Event,
     ready: Callable[[Endpoint], None] | None,
 ) -> int:
-    pid = os.getpid()
-    server = Server(
-        store.cursor(),
-        host=options.quack_host,
-        port=options.quack_port,
-        token=options.quack_token,
-        bounds=options.bounds,
-    )
-    store.on_memory = server.interrupt_queries
-    retention = Retention(store, events_s=options.retain_events_s, streams_s=options.retain_streams_s)
     try:
+        endpoint = home.open(telemetry.metrics_url)
         consumer.start()
-        retention.start()
-        endpoint = Endpoint(server.quack, server.token, pid, telemetry.metrics_url)
         endpoints.write(options.data, endpoint)
-        log.info("analytics is ready: SQL at %s", server.quack)
+        log.info(
+            "analytics is ready: %s", f"SQL at {endpoint.quack}" if endpoint.quack else "it writes a lake"
+        )
         if ready is not None:
             ready(endpoint)
         swept_s = float("-inf")
         while not stop.is_set():
             consumer.step(IDLE_WAIT_S)
             if time.monotonic() - swept_s > SWEEP_S:
-                server.sweep()
-                telemetry.tell_health(
-                    {**consumer.health(), "store.size": (options.data / FILE).stat().st_size}
-                )
+                telemetry.tell_health({**consumer.health(), **home.sweep()})
                 swept_s = time.monotonic()
         consumer.finish()
     except (StoreFailed, Fenced) as e:
@@ -178,32 +120,41 @@ def _consume(
                 consumer.finish()
         return 1
     finally:
-        endpoints.remove(options.data, pid)
-        retention.close()
-        server.close()
+        endpoints.remove(options.data, os.getpid())
+        home.close()
     log.info("analytics has stopped")
     return 0
 
 
-def _reader(options: AnalyzeOptions) -> LogReader:
+def _reader(options: AnalyzeOptions, home: FileHome | LakeHome) -> LogReader:
     if options.kafka is not None:
-        from ingest.log.kafka import KafkaReader
+        from ingest.log.kafka import KafkaGroupReader, KafkaReader
 
-        kafka: LogReader = KafkaReader(options.kafka, options.kafka_topic, dict(options.kafka_options))
-        return kafka
+        kafka = options.kafka, options.kafka_topic, dict(options.kafka_options)
+        if isinstance(home, LakeHome):
+            return KafkaGroupReader(*kafka, group=f"streamgauge-{home.store.lake_id}")
+        return KafkaReader(*kafka)
     return EmbeddedReader(options.data / "log", "analyze", sole=True)
+
+
+def _tell_of_leaving(reader: LogReader, consumer: Consumer) -> None:
+    """A reader that shares its partitions says which go, while they can still be committed."""
+    if hasattr(reader, "leaving"):
+        reader.leaving = consumer.hand_over
 
 
 def _gone(options: AnalyzeOptions) -> Callable[[str], bool]:
     """Whether a log that is not the one we read cannot be read by anybody any more.
 
     A Kafka log's id has a slash in it: another one while we read Kafka was deleted and made anew. An embedded log is gone
-    when the folder holds another; while it is there, `ship` may yet bring its streams.
+    when the folder holds another; while it is there, `ship` may yet bring its streams. In a lake it may be another host's.
     """
 
     def gone(log_id: str) -> bool:
         if "/" in log_id:
             return options.kafka is not None
+        if options.store != "duckdb":
+            return False
         try:
             return (options.data / "log" / "id").read_text().strip() != log_id
         except OSError:

@@ -1,6 +1,7 @@
 """Where the running analytics answers SQL: DATA/run/analyze.json, written when it is ready, removed on a clean stop.
 
-The file holds the token, so it is 0600 and written as a whole: a reader never sees half of it.
+With a lake nobody serves: the file names the lake, and whoever asks attaches it. It holds the token or the lake's DSN, so it
+is 0600 and written as a whole: a reader never sees half of it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,21 @@ class Endpoint:
     pid: int = 0
     metrics: str | None = None
     """URL of its Prometheus endpoint, where there is one."""
+    lake: str | None = field(default=None, repr=False)
+    """The lake that it writes (`ducklake:postgres:…`): then it answers no SQL itself, and `quack` is empty."""
 
 
 def read(data: Path) -> Endpoint | None:
     """The endpoint that the data folder names; None when there is none (yet). Says nothing of whether it lives."""
     try:
         found = json.loads((data / FILE).read_text())
-        return Endpoint(str(found["quack"]), str(found["token"]), int(found["pid"]), found.get("metrics"))
+        return Endpoint(
+            str(found["quack"]),
+            str(found["token"]),
+            int(found["pid"]),
+            found.get("metrics"),
+            found.get("lake"),
+        )
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, KeyError, TypeError):
@@ -46,6 +55,7 @@ def write(data: Path, endpoint: Endpoint) -> None:
             "quack": endpoint.quack,
             "token": endpoint.token,
             "metrics": endpoint.metrics,
+            "lake": endpoint.lake,
         }
         json.dump(said, file)
     part.replace(path)

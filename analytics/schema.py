@@ -85,7 +85,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
     if version == 1:
         connection.execute("DROP VIEW IF EXISTS stalls")
     connection.execute(schema)
-    added = _add_missing_columns(connection, schema)
+    added = add_missing_columns(connection, schema)
     notes = [f"columns added: {', '.join(added)}"] if added else []
     connection.execute("BEGIN TRANSACTION")
     if version is None:
@@ -130,7 +130,7 @@ def _backfill(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float]) -
         done, after = done + streams.height, last
 
 
-def _add_missing_columns(connection: duckdb.DuckDBPyConnection, schema: str) -> list[str]:
+def add_missing_columns(connection: duckdb.DuckDBPyConnection, schema: str) -> list[str]:
     """Columns that the schema has by now and an older file has not; they are NULL in its rows."""
     columns = (
         "SELECT table_name, column_name, data_type FROM duckdb_columns() "

@@ -27,7 +27,7 @@ TAP = (
 )  # fmt: skip
 SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "capture_content", "capture_routes", "log_format")
 ANALYZE = (
-    "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store",
+    "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store", "data_path",
     "retain_events", "retain_streams", "capture_content", "capture_routes", "stall_floor", "stall_factor", "metrics",
     "semconv", "no_spans", "no_otlp", "export_unsampled", "log_format",
 )  # fmt: skip

@@ -97,7 +97,7 @@ def flags(settings: Settings, names: Iterable[str]) -> list[str]:
     argv: list[str] = []
     for name in names:
         value = getattr(settings, name)
-        if value is None or isinstance(value, SecretStr | dict):
+        if value is None or isinstance(value, SecretStr | dict) or name == "store":
             continue
         if isinstance(value, bool):
             argv += [flag(name)] if value else []

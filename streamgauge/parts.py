@@ -83,6 +83,7 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         quack_port=settings.quack_port,
         quack_token=settings.quack_token.get_secret_value() if settings.quack_token else None,
         store=settings.store,
+        data_path=settings.data_path,
         retain_events_s=parse_age(settings.retain_events),
         retain_streams_s=parse_age(settings.retain_streams),
         capture=settings.capture,

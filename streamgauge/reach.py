@@ -1,4 +1,4 @@
-"""Reach the tables of a data folder: through the analytics that runs there, or, when nobody owns them, in the file.
+"""Reach the tables of a data folder: through the analytics that runs there, or, when nobody owns them, in the file. Or a lake.
 
 Never the file while analytics is only restarting: then the answer is worth a short wait. `up.lock` says that a supervisor
 will start it again, `analyze.lock` that it is there but not ready.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from analytics import endpoint as endpoints
-from analytics.ask import Asker, FileAsker, NotRunning
+from analytics.ask import Asker, FileAsker, LocalAsker, NotRunning
 from analytics.folder import LOCK, is_owned, share
 from analytics.store import FILE
 
@@ -22,8 +22,18 @@ UP_LOCK = "up.lock"
 
 
 @contextmanager
-def reach(data: Path, *, wait_s: float = WAIT_S) -> Iterator[Asker | FileAsker]:
-    """Something to ask. Raises NotRunning with one line when there is nothing, or not within `wait_s`."""
+def reach(data: Path, store: str = "duckdb", *, wait_s: float = WAIT_S) -> Iterator[Asker | LocalAsker]:
+    """Something to ask. Raises NotRunning with one line when there is nothing, or not within `wait_s`.
+
+    `store`: a lake (`ducklake:postgres:…`) is asked itself, wherever analytics runs.
+    """
+    if store != "duckdb":
+        asker = Asker(store)
+        try:
+            yield asker
+        finally:
+            asker.close()
+        return
     if not data.is_dir():
         raise NotRunning(
             f"there is no data folder {data}: name it with --data, or start with `streamgauge up`"

@@ -92,7 +92,17 @@ class Settings(BaseSettings):
     )
     workers: int = Field(default=1, ge=1, le=256, description="Processes of the tap.")
     tap_name: str = Field(default_factory=socket.gethostname, description="Name of this tap, in every row.")
-    store: str = Field(default="duckdb", pattern="^duckdb$", description="Where the tables live: duckdb.")
+    store: str = Field(
+        default="duckdb",
+        pattern=r"^(duckdb|ducklake:postgres:.*\S.*)$",
+        repr=False,
+        description="Where the tables live: duckdb (a file in the data folder), or ducklake:postgres:DSN, a lake that several "
+        "analytics share (its catalog in that PostgreSQL; may hold a password).",
+    )
+    data_path: str | None = Field(
+        default=None,
+        description="Where a lake keeps its Parquet files: a folder that all hosts reach, or s3://BUCKET/PREFIX.",
+    )
     retain_events: str | None = Field(
         default="7d", description="Age at which rows of events go (7d, 36h, 90m; 'forever' keeps them)."
     )
@@ -191,7 +201,10 @@ class Settings(BaseSettings):
     slo_ttft: float = Field(default=2.0, gt=0, description="SLO for goodput: time to first token, seconds.")
     slo_itl: float = Field(default=0.1, gt=0, description="SLO for goodput: inter-token latency, seconds.")
     slo_error_rate: float = Field(
-        default=0.05, ge=0, le=1, description="Objective of the dashboard's verdict: the share of streams that may fail."
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Objective of the dashboard's verdict: the share of streams that may fail.",
     )
     log_format: str = Field(
         default="text", pattern="^(text|json)$", description="Log lines on stderr: text or json."

@@ -24,7 +24,7 @@ MAX_CELL_CHARS = 60
 
 @click.command("sql")
 @click.argument("query")
-@settings_options("data")
+@settings_options("data", "store")
 @click.option(
     "--format",
     "form",
@@ -44,18 +44,25 @@ MAX_CELL_CHARS = 60
 )
 @click.option("--timeout", type=click.FloatRange(0.1, 300), default=25.0, show_default=True, help="Seconds.")
 def sql_command(
-    query: str, data: Path | None, form: str, output: Path | None, max_rows: int, timeout: float
+    query: str,
+    data: Path | None,
+    store: str | None,
+    form: str,
+    output: Path | None,
+    max_rows: int,
+    timeout: float,
 ) -> int:
     """Ask the tables: one SELECT (WITH, FROM …, DESCRIBE and SUMMARIZE are fine too), or - to read it from stdin.
 
-    The running analytics answers; when none runs on the data folder, the file is read.
+    The running analytics answers; when none runs on the data folder, the file is read. A lake is read itself.
     """
     if query == "-":
         query = sys.stdin.read()
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("parquet is binary: name a file with --output, or redirect")
     try:
-        with reach(load({"data": data}).data) as tables:
+        settings = load({"data": data, "store": store})
+        with reach(settings.data, settings.store) as tables:
             rows = tables.query(query, max_rows=max_rows, timeout_s=timeout)
     except AskError as e:
         raise click.ClickException(str(e)) from None

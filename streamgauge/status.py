@@ -38,26 +38,26 @@ PARTS = ("tap", "ship", "analyze", "dashboard")
 
 
 @click.command("status")
-@settings_options("data", "kafka", "kafka_topic", "kafka_options")
+@settings_options("data", "store", "kafka", "kafka_topic", "kafka_options")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status_command(form: str, **given: Any) -> int:
     """Show every counter, and whether captured = stored + in flight + lost. Exit code 0 if it does, 1 if not."""
     settings = load(given)
     kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     try:
-        said = gather(settings.data, kafka)
+        said = gather(settings.data, kafka, settings.store)
     except AskError as e:
         raise click.ClickException(str(e)) from None
     click.echo(json.dumps(said, indent=1) if form == "json" else render(said))
     return 0 if said["reconciles"] else 1
 
 
-def gather(data: Path, kafka: Kafka | None = None) -> dict[str, Any]:
+def gather(data: Path, kafka: Kafka | None = None, store: str = "duckdb") -> dict[str, Any]:
     """Everything that can be known of the pipeline of a data folder. Raises AskError when its tables cannot be reached."""
     unknown: list[str] = []
     log_dir = data / "log"
     noted = read_runs(log_dir)
-    with reach(data) as tables:
+    with reach(data, store) as tables:
         counts = count_tables(tables)
         open_ids = {i for p in counts.positions for i in p.open_ids}
         if len({p.log_id for p in counts.positions}) > 1:

@@ -250,6 +250,7 @@ def _parts(settings: Settings) -> list[Part]:
     environment = dict(os.environ, STREAMGAUGE_PARENT=str(os.getpid()))
     if settings.kafka_options:
         environment["STREAMGAUGE_KAFKA_OPTIONS"] = json.dumps(settings.kafka_options)
+    environment["STREAMGAUGE_STORE"] = settings.store
     for secret in ("quack_token", "client_key", "dashboard_token"):
         if (value := getattr(settings, secret)) is not None:
             environment[f"STREAMGAUGE_{secret.upper()}"] = value.get_secret_value()

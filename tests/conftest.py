@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka import Broker, skip_without_java
+from tests.postgres import Postgres
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +39,14 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
     finally:
         for broker in made:
             broker.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A real PostgreSQL, one for each pytest process. Use databases of your own; never stop it."""
+    cluster = Postgres()
+    cluster.start()
+    try:
+        yield cluster
+    finally:
+        cluster.stop()

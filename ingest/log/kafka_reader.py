@@ -1,7 +1,8 @@
 """Read the topic as a log: all partitions, assigned by hand, from positions that the caller keeps (in DuckDB).
 
 Rules
- 1. No consumer group: the offsets that count are committed with the rows. `release` has nothing to do.
+ 1. No consumer group: the offsets that count are committed with the rows. `release` has nothing to do. (Several readers of one
+    topic share its partitions by `ingest.log.kafka_group`.)
  2. While Kafka cannot be reached, `poll` returns nothing and it is said once; positions are kept, reading goes on by itself.
  3. The log's identity is cluster id and topic id. A topic made anew raises `LogChanged`: its offsets are another log's.
  4. Messages that retention took before they were read are reported by `take_damage`.
@@ -86,7 +87,7 @@ class KafkaReader:
             return
         self._positions[number] = offset
         if self._consumer is not None:
-            self._consumer.seek(TopicPartition(self._topic, number), offset)
+            self._go_to(TopicPartition(self._topic, number), offset)
 
     def poll(self, timeout_s: float, max_bytes: int = 8 * 2**20) -> list[Entry]:
         """Raises LogChanged."""
@@ -172,20 +173,23 @@ class KafkaReader:
         return True
 
     def _connect(self) -> None:
-        consumer = self._new_consumer()
+        consumer = self._new_member()
         self._consumer = consumer
         if not consumer.partitions_for_topic(self._topic):
             raise _NotThere(f"the topic {self._topic!r} is not there yet: `streamgauge ship` makes it")
         self._heard_s = time.monotonic()
         self._look(now=True)
 
-    def _new_consumer(self) -> Any:
+    def _new_member(self) -> Any:
+        return self._new_consumer(group_id=None)
+
+    def _new_consumer(self, **membership: Any) -> Any:
         return connect(
             KafkaConsumer,
             self._brokers,
             self._options,
             client_id="streamgauge-analyze",
-            group_id=None,
+            **membership,
             enable_auto_commit=False,
             auto_offset_reset="none",
             # In pure Python the check runs at 4 MB/s; the brokers make it too, and entries are checked as records.
@@ -231,10 +235,14 @@ class KafkaReader:
         for at in wanted - known:
             position = self._positions.get(at.partition, self._wanted.pop(at.partition, None))
             self._positions[at.partition] = position
-            if position is None:
-                self._consumer.seek_to_beginning(at)
-            else:
-                self._consumer.seek(at, position)
+            self._go_to(at, position)
+
+    def _go_to(self, at: TopicPartition, position: int | None) -> None:
+        """None and 0: the oldest message, for what retention took before anybody read was never missed."""
+        if position:
+            self._consumer.seek(at, position)
+        else:
+            self._consumer.seek_to_beginning(at)
 
     def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -305,7 +313,7 @@ class KafkaReader:
 
     def _range(self, at: TopicPartition, start: int, end: int, deadline_s: float) -> list[Entry]:
         if self._replayer is None:
-            self._replayer = self._new_consumer()
+            self._replayer = self._new_consumer(group_id=None)
         consumer = self._replayer
         oldest = consumer.beginning_offsets([at], timeout_ms=_ASK_MS)[at]
         newest = consumer.end_offsets([at], timeout_ms=_ASK_MS)[at]

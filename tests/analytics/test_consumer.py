@@ -224,6 +224,7 @@ def test_partitions_that_come_later_are_read_and_those_that_go_are_left(store: S
     drain(run)
     before = len(outcomes(store))
     assert before == 4
+    run.hand_over(["1"])
     rest = log.partitions_.pop("1")
     drain(run)
     # back again: it goes on from its stored position

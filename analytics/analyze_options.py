@@ -1,0 +1,49 @@
+"""What `streamgauge analyze` is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analytics.consumer import Pace
+from analytics.serve import Bounds
+from analytics.telemetry import TelemetryOptions
+
+
+@dataclass(frozen=True, slots=True)
+class AnalyzeOptions:
+    """Times in seconds."""
+
+    data: Path
+    kafka: str | None = None
+    """Brokers (`host:port,host:port`); None = the embedded log in the data folder."""
+    kafka_topic: str = "streamgauge"
+    kafka_options: Mapping[str, Any] = field(default_factory=dict)
+    quack_host: str = "localhost"
+    quack_port: int = 9494
+    """0: the system chooses."""
+    quack_token: str | None = field(default=None, repr=False)
+    """None: a random one."""
+    store: str = field(default="duckdb", repr=False)
+    """`duckdb`: a file in the data folder; `ducklake:postgres:DSN`: a lake, which other consumers may share."""
+    data_path: str | None = None
+    """Where a lake keeps its Parquet files: a folder or s3://…; None: where it kept them so far."""
+    retain_events_s: float | None = 7 * 86400.0
+    """None: for ever."""
+    retain_streams_s: float | None = 90 * 86400.0
+    capture: Sequence[str] = ()
+    """Globs of the paths whose generated text is stored."""
+    stall_floor_s: float = 0.5
+    stall_factor: float = 5.0
+    lost_after_s: float = 60.0
+    checkpoint_after_s: float = 60.0
+    memory_limit_bytes: int | None = None
+    """Of DuckDB; None: 40 % of the machine, at most 8 GiB (a lake's: 2 GiB)."""
+    telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
+    version: str = ""
+    """Of Streamgauge, told with the telemetry."""
+    pace: Pace | None = None
+    """None: what fits the store."""
+    bounds: Bounds = field(default_factory=Bounds)

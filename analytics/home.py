@@ -1,0 +1,127 @@
+"""Where the tables live, with everything around them: who serves them, and who keeps them in order.
+
+`FileHome`: one DuckDB file, which this process alone can open; so it answers SQL over Quack, and lets old rows go itself.
+`LakeHome`: a lake that many consumers share and everybody can read; nobody serves it, and one of the consumers keeps it in
+order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from analytics.analyze_options import AnalyzeOptions
+from analytics.consumer import Pace
+from analytics.endpoint import Endpoint
+from analytics.holdings import Tables
+from analytics.lake import Lake, parse
+from analytics.lake_store import LakeStore
+from analytics.lake_upkeep import Upkeep
+from analytics.retention import Retention
+from analytics.serve import Server
+from analytics.store import FILE, Store
+
+LAKE_PACE = Pace(commit_interval_s=1.0)
+"""A commit to a lake costs some 50 ms and writes files: once a second is fresh enough for what many processes write."""
+
+
+class Home(Protocol):
+    """The tables of one analytics process."""
+
+    @property
+    def store(self) -> Tables: ...
+    @property
+    def pace(self) -> Pace: ...
+
+    def open(self, metrics: str | None) -> Endpoint:
+        """Begin to serve and to keep in order; where readers find the tables. Raises OSError or ValueError."""
+
+    def sweep(self) -> dict[str, float]:
+        """Housekeeping, every few seconds; returns gauges of the store."""
+
+    def close(self) -> None:
+        """End what `open` began; the store stays open."""
+
+
+def home_of(options: AnalyzeOptions) -> FileHome | LakeHome:
+    """The home that the options name. Raises OSError or ValueError with one line."""
+    lake = parse(options.store, options.data_path)
+    return FileHome(options) if lake is None else LakeHome(options, lake)
+
+
+class FileHome:
+    """The file in the data folder."""
+
+    def __init__(self, options: AnalyzeOptions) -> None:
+        self._options = options
+        self._path = options.data / FILE
+        self._closing: list[Callable[[], None]] = []
+        self._server: Server | None = None
+        self.pace = options.pace or Pace()
+        self.store = Store(
+            self._path,
+            memory_limit_bytes=options.memory_limit_bytes,
+            stall=(int(options.stall_floor_s * 1e9), options.stall_factor),
+        )
+
+    def open(self, metrics: str | None) -> Endpoint:
+        """As `Home.open`."""
+        options = self._options
+        self._server = server = Server(
+            self.store.cursor(),
+            host=options.quack_host,
+            port=options.quack_port,
+            token=options.quack_token,
+            bounds=options.bounds,
+        )
+        self.store.on_memory = server.interrupt_queries
+        retention = Retention(
+            self.store, events_s=options.retain_events_s, streams_s=options.retain_streams_s
+        )
+        self._closing = [retention.close, server.close]
+        retention.start()
+        return Endpoint(server.quack, server.token, os.getpid(), metrics)
+
+    def sweep(self) -> dict[str, float]:
+        """As `Home.sweep`."""
+        if self._server is not None:
+            self._server.sweep()
+        return {"store.size": float(self._path.stat().st_size)}
+
+    def close(self) -> None:
+        """As `Home.close`."""
+        for close in self._closing:
+            close()
+        self._closing = []
+
+
+class LakeHome:
+    """A lake."""
+
+    def __init__(self, options: AnalyzeOptions, lake: Lake) -> None:
+        self._options = options
+        self._upkeep: Upkeep | None = None
+        self.pace = options.pace or LAKE_PACE
+        self.store = LakeStore(
+            lake,
+            memory_limit_bytes=options.memory_limit_bytes,
+            stall=(int(options.stall_floor_s * 1e9), options.stall_factor),
+        )
+
+    def open(self, metrics: str | None) -> Endpoint:
+        """As `Home.open`."""
+        self._upkeep = Upkeep(
+            self.store, events_s=self._options.retain_events_s, streams_s=self._options.retain_streams_s
+        )
+        self._upkeep.start()
+        return Endpoint("", "", os.getpid(), metrics, self.store.lake.store)
+
+    def sweep(self) -> dict[str, float]:
+        """As `Home.sweep`."""
+        return {"store.conflicts": float(self.store.conflicts)}
+
+    def close(self) -> None:
+        """As `Home.close`."""
+        if self._upkeep is not None:
+            self._upkeep.close()

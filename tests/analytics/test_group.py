@@ -1,0 +1,205 @@
+"""Several analytics processes share a topic and a lake: real Kafka, real PostgreSQL, processes that are killed.
+
+What they store together must be what one process stores in one file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analytics.ask import LakeAsker, NotRunning
+from analytics.assemble import Assembler
+from analytics.consumer import Consumer
+from analytics.lake import Lake
+from analytics.measure import measure
+from analytics.store import Store
+from ingest.log.kafka import KafkaReader, KafkaWriter, ensure_topic
+from ingest.records import AnyRecord, pack
+from tests.analytics.tape import interleave
+from tests.analytics.traffic import stream
+from tests.postgres import Postgres
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PARTITIONS = 4
+GROUP_OPTIONS = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500, "retry_backoff_ms": 50}
+"""The shortest session that a broker takes by default."""
+TABLES = {
+    "streams": "stream_id",
+    "events": "stream_id, seq",
+    "usage_reports": "stream_id, seq",
+    "server_stats": "stream_id, seq, name",
+    "losses": "stream_id, first_seq",
+}
+DEADLINE_S = 150.0
+
+
+@dataclass
+class Scene:
+    """A topic, a lake, and the processes that read the one into the other."""
+
+    broker: str
+    topic: str
+    dsn: str
+    folder: Path
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    asker: LakeAsker | None = None
+
+    def produce(self, records: Sequence[AnyRecord]) -> None:
+        writer = KafkaWriter(self.broker, self.topic, {})
+        for start in range(0, len(records), 200):
+            writer.append([pack(list(records[start : start + 200]), compress=True)])
+        writer.close()
+
+    def analyze(self) -> subprocess.Popen[bytes]:
+        number = len(self.processes)
+        environment = {
+            **os.environ,
+            "STREAMGAUGE_STORE": f"ducklake:postgres:{self.dsn}",
+            "STREAMGAUGE_DATA_PATH": str(self.folder / "files"),
+            "STREAMGAUGE_KAFKA_OPTIONS": json.dumps(GROUP_OPTIONS),
+            "STREAMGAUGE_METRICS": "",
+        }
+        command = ["analyze", "--data", self.folder / f"data{number}", "--kafka", self.broker]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "streamgauge", *map(str, command), "--kafka-topic", self.topic],
+            env=environment,
+            stderr=(self.folder / f"log{number}").open("wb"),
+        )
+        self.processes.append(process)
+        return process
+
+    def ask(self, sql: str) -> pl.DataFrame:
+        if self.asker is None:
+            self.asker = LakeAsker(Lake(self.dsn))
+        return self.asker.query(sql, max_rows=1_000_000)
+
+    def until(self, question: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                if question():
+                    return
+            except NotRunning:
+                pass  # the first process makes the lake
+            assert time.monotonic() < deadline_s, f"{what}\n{self.said()}"
+            time.sleep(0.1)
+
+    def owners(self) -> dict[str, int]:
+        """How many partitions each process has, by its owner id."""
+        found = self.ask("SELECT owner, count(*) AS n FROM log_positions GROUP BY owner")
+        return dict(found.iter_rows())
+
+    def stored(self) -> int:
+        return int(self.ask("SELECT count(*) AS n FROM streams")["n"][0])
+
+    def said(self) -> str:
+        return "\n".join((self.folder / f"log{n}").read_text() for n in range(len(self.processes)))
+
+
+@pytest.fixture
+def scene(kafka_broker: str, postgres: Postgres, tmp_path: Path) -> Iterator[Scene]:
+    topic = f"group-{uuid.uuid4()}"
+    ensure_topic(kafka_broker, topic, {}, partitions=PARTITIONS)
+    found = Scene(kafka_broker, topic, postgres.new_database(), tmp_path)
+    try:
+        yield found
+    finally:
+        for process in found.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        if found.asker is not None:
+            found.asker.close()
+
+
+@contextmanager
+def one_file(scene: Scene) -> Iterator[Store]:
+    """The same topic, read by one process into one file."""
+    store = Store(scene.folder / "single.duckdb", stall=(500_000_000, 5.0))
+    reader = KafkaReader(scene.broker, scene.topic, {})
+    consumer = Consumer(
+        reader,
+        store,
+        Assembler(),
+        lambda finished: measure(finished, stall_floor_ns=500_000_000, stall_factor=5.0),
+    )
+    try:
+        while not reader.partitions():
+            time.sleep(0.05)
+        consumer.start()
+        while any(consumer._holdings.high.get(p, 0) < reader.end(p) for p in reader.partitions()):
+            consumer.step(0.2)
+        consumer.finish()
+        yield store
+    finally:
+        reader.close()
+        store.close()
+
+
+def assert_same(scene: Scene) -> None:
+    """Row by row and column by column, in every table."""
+    with one_file(scene) as store:
+        for table, order in TABLES.items():
+            sql = f"SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM {table} ORDER BY {order}"
+            alone = store.cursor().execute(sql).pl()
+            together = scene.ask(sql)
+            assert together.height == alone.height, table
+            differing = [name for name in alone.columns if alone[name].to_list() != together[name].to_list()]
+            assert differing == [], table
+
+
+def halves(count: int, first: int = 0) -> tuple[list[AnyRecord], list[AnyRecord]]:
+    """Streams in flight together, cut in the middle of all of them."""
+    rng = random.Random(count)
+    whole = [stream(first + n, chunks=20, per_record=2) for n in range(count)]
+    early = [records[: len(records) // 2] for records in whole]
+    late = [records[len(records) // 2 :] for records in whole]
+    return interleave(rng, early), interleave(rng, late)
+
+
+def test_partitions_move_in_mid_stream_and_every_stream_is_stored_once(scene: Scene) -> None:
+    early, late = halves(60)
+    scene.produce(early)
+    first = scene.analyze()
+    scene.until(lambda: sum(scene.owners().values()) == PARTITIONS, "the first takes all partitions")
+    second = scene.analyze()
+    scene.until(lambda: sorted(scene.owners().values()) == [2, 2], "the second takes its half")
+    scene.produce(late)
+    scene.until(lambda: scene.stored() == 60, "all streams are stored")
+    for process in (first, second):
+        process.terminate()
+        assert process.wait(30) == 0, scene.said()
+    assert_same(scene)
+    totals = dict(scene.ask("SELECT name, value FROM counters").iter_rows())
+    assert (totals["streams_opened"], totals["streams_finished"]) == (60, 60)
+
+
+def test_one_is_killed_and_the_other_takes_over(scene: Scene) -> None:
+    early, late = halves(60)
+    processes = [scene.analyze(), scene.analyze()]
+    scene.until(lambda: sorted(scene.owners().values()) == [2, 2], "they share the partitions")
+    scene.produce(early)
+    scene.until(
+        lambda: scene.ask("SELECT sum(len(open_stream_ids))::BIGINT AS n FROM log_positions")["n"][0] == 60,
+        "all streams are in flight",
+    )
+    processes[0].kill()
+    scene.produce(late)
+    scene.until(lambda: scene.stored() == 60, "the one that is left stores all streams")
+    processes[1].terminate()
+    assert processes[1].wait(30) == 0, scene.said()
+    assert_same(scene)
