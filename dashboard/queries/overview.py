@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import polars as pl
 
 from dashboard.queries import Ask
@@ -68,6 +70,19 @@ def summary_now_and_before(
 def active_streams(ask: Ask, selection: Selection) -> int:
     """Streams in flight now that match the filters; the time range does not matter."""
     frame = ask(f"SELECT count(*) AS n FROM open_streams WHERE {selection.filters()}")
+    return int(frame["n"][0])
+
+
+LONGEST_S = 3600
+"""Streams that began earlier than this are not looked for when those open at a moment of the past are counted."""
+
+
+def active_then(ask: Ask, selection: Selection, at: datetime) -> int:
+    """Streams that were in flight at a moment of the past, of those that have ended since."""
+    frame = ask(f"""
+        SELECT count(*) AS n FROM streams
+        WHERE started_at > {instant(at)} - INTERVAL '{LONGEST_S} seconds' AND started_at <= {instant(at)}
+            AND started_at + to_microseconds(end_ns // 1000) > {instant(at)} AND {selection.filters()}""")
     return int(frame["n"][0])
 
 

@@ -42,6 +42,12 @@ def freshness(ask: Ask) -> dict[str, object]:
     return found
 
 
+def last_heard(ask: Ask) -> object:
+    """The newest sign of life that analytics has read of any tap which has not stopped: a tap gives one every few seconds, so
+    what is older is lag. None without a running tap."""
+    return ask("SELECT max(last_alive_at) AS heard FROM taps WHERE NOT stopped")["heard"][0]
+
+
 def ledger(ask: Ask) -> pl.DataFrame:
     """Columns `tap, finished, tap_lost, in_flight, malformed_events, lost_bytes`, one row per tap."""
     return ask("""

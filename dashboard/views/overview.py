@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
@@ -39,7 +40,9 @@ def banner(now: Summary, slos: health.Slos) -> None:
         st.markdown(badges, width="content")
 
 
-def numbers(now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection, active: int) -> None:
+def numbers(
+    now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection, active: int, active_before: int
+) -> None:
     """The numbers, each with its change against the period before and its course as a small line."""
     slos = source.slos()
     seconds = chosen.length.total_seconds()
@@ -91,7 +94,8 @@ def numbers(now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection
         one("TTFT p95", "ttft_p95_ns", units.duration, described("ttft"))
         one("ITL p95", "itl_p95_ns", units.duration, described("itl"))
     with st.grid(8, min_column_width=105, key="cards"):
-        card("Active", units.count(active), help_text=described("active"))
+        card("Active", units.count(active), now=active, before=active_before, said_before=units.count(active_before),
+             worse="none", help_text=described("active"))  # fmt: skip
         one("Goodput", "good", lambda v: units.rate(v, "/s"), described("goodput", more=objectives),
             worse="down", per_s=True)  # fmt: skip
         one("TTFT p50", "ttft_p50_ns", units.duration, described("ttft"))
@@ -185,9 +189,10 @@ def body(chosen: Selection) -> None:
     limits = {"slo_ttft_s": slos.ttft_s, "slo_itl_s": slos.itl_s}
     both = overview.summary_now_and_before(source.ask, chosen, **limits)
     active = overview.active_streams(source.ask, chosen)
+    active_before = overview.active_then(source.ask, chosen, datetime.now(UTC) - chosen.length)
     line = overview.timeline(source.ask, chosen, **limits)
     banner(both["now"], slos)
-    numbers(both["now"], both["before"], line, chosen, active)
+    numbers(both["now"], both["before"], line, chosen, active, active_before)
     if not both["now"].get("requests"):
         frame.nothing_chosen()
         return

@@ -21,31 +21,25 @@ def body(_: Selection) -> None:
     ledger = pipeline.ledger(source.ask)
     causes = pipeline.losses_by_cause(source.ask)
     finished, lost = (int(ledger[c].sum()) for c in ("finished", "tap_lost"))
-    with st.grid(5, min_column_width=150):
-        st.metric(
-            "Finished streams", units.count(finished), border=True, help="Rows of `streams`, all of them."
-        )
-        st.metric(
-            "In flight", units.count(float(str(fresh["open"]))), border=True, help="Rows of `open_streams`."
-        )
-        st.metric(
-            "Lost by the tap",
-            units.count(lost),
-            border=True,
-            help="Finished streams with the outcome `tap_lost`.",
-        )
-        st.metric(
-            "Newest end",
-            ago(fresh["newest_end_at"]),
-            border=True,
-            help="When the newest finished stream ended.",
-        )
-        st.metric(
-            "Last commit",
-            ago(fresh["committed_at"]),
-            border=True,
-            help="When analytics last committed a position of the log.",
-        )
+    with st.grid(6, min_column_width=140):
+        for label, value, about in (
+            ("Finished streams", units.count(finished), "Rows of `streams`, all of them."),
+            ("In flight", units.count(float(str(fresh["open"]))), "Rows of `open_streams`."),
+            ("Lost by the tap", units.count(lost), "Finished streams with the outcome `tap_lost`."),
+            ("Newest end", ago(fresh["newest_end_at"]), "When the newest finished stream ended."),
+            (
+                "Last commit",
+                ago(fresh["committed_at"]),
+                "When analytics last committed a position of the log.",
+            ),
+            (
+                "Heard of a tap",
+                ago(pipeline.last_heard(source.ask)),
+                "The newest sign of life of a running tap that analytics has read. A tap gives one every few seconds: what is "
+                "much older is lag between tap and tables.",
+            ),
+        ):
+            st.metric(label, value, border=True, help=about, height="stretch")
     if causes.is_empty() and not lost:
         st.success(
             "No loss was told by any tap, and no stream is marked lost.", icon=":material/check_circle:"

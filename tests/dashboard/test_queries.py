@@ -153,6 +153,20 @@ def test_a_rate_at_the_ends_of_a_range_is_over_what_lies_in_it() -> None:
     assert (covered[0], covered[1], covered[-1]) == (15.0, 60.0, 30.0)
 
 
+def test_who_was_in_flight_at_a_moment_began_before_it_and_ended_after(
+    store: duckdb.DuckDBPyConnection,
+) -> None:
+    put(
+        store,
+        {"started_at": NOON - timedelta(seconds=10), "end_ns": 11_000 * MS},
+        {"started_at": NOON - timedelta(seconds=10), "end_ns": 10_000 * MS},
+        {"started_at": NOON, "end_ns": 1 * MS},
+        {"started_at": NOON + timedelta(microseconds=1), "end_ns": 1 * MS},
+        {"started_at": NOON - timedelta(seconds=10), "end_ns": None},
+    )
+    assert overview.active_then(ask_of(store), HOUR, NOON) == 2
+
+
 def test_concurrency_is_the_peak_of_each_point_of_time(store: duckdb.DuckDBPyConnection) -> None:
     minute = timedelta(minutes=1)
     put(
@@ -256,7 +270,12 @@ def test_spans_of_a_trace_are_found_in_any_case(store: duckdb.DuckDBPyConnection
     found = traces.spans(ask_of(store), trace.upper())
     assert found["offset_ns"].to_list() == [0, MS, 2 * MS]
     listed = traces.latest(ask_of(store), HOUR, text="S1").to_dicts()[0]
-    assert (listed["spans"], listed["errors"], listed["duration_ns"]) == (1, 1, 5 * MS)
+    assert (listed["spans"], listed["errors"], listed["duration_ns"]) == (
+        3,
+        2,
+        7 * MS,
+    )  # the whole trace, not what was found
+    assert traces.latest(ask_of(store), HOUR, text="nothing").is_empty()
 
 
 @pytest.mark.parametrize(("length", "bucket_s"), [(60, 1), (3600, 60), (86_400, 1800), (30 * 86_400, 43_200)])

@@ -38,7 +38,7 @@ def test_one_tooltip_reads_all_series_under_names_of_its_own() -> None:
         data, "y", zone=ZoneInfo("UTC"), span=(NOON, NOON + timedelta(hours=1)), bucket_s=60, series="name"
     ).to_dict()  # validated against Vega-Lite's schema
     tips = chart["layer"][-1]["encoding"]["tooltip"]
-    assert [t.get("title") for t in tips] == ["time", ODD, "a"]
+    assert [t.get("title") for t in tips] == ["time", "a", ODD]
     assert [t["field"] for t in tips[1:]] == ["s0", "s1"]
     assert chart["params"][0]["name"] == "near"
 
