@@ -30,7 +30,7 @@ def with_observed(spans: Sequence[Span], streams: Sequence[Mapping[str, Any]]) -
         t0 = tap["offset_ns"]
         end = stream["end_ns"]
         begin = stream["client_start_ns"] or 0
-        if stream["parent_span_id"] not in known and end is not None:
+        if tap["parent_span_id"] not in known and end is not None:
             drained = max(stream["client_drain_ns"] or 0, end)
             client = _observed(
                 f"client:{tap['span_id']}", "client", None, t0 + begin, drained - begin, "waits and reads"

@@ -101,9 +101,14 @@ def numbers(
         one("TTFT p50", "ttft_p50_ns", units.duration, described("ttft"))
         one("TTFT p99", "ttft_p99_ns", units.duration, described("ttft"))
         one("ITL p50", "itl_p50_ns", units.duration, described("itl"))
-        one("Speed p50", "tps_user_p50", units.rate, described("tps_user"), worse="down")
-        one("Output", "output_tokens", units.rate, described("tps_total"), worse="none", per_s=True)
+        one("Speed p50, tok/s", "tps_user_p50", plain_rate, described("tps_user"), worse="down")
+        one("Output, tok/s", "output_tokens", plain_rate, described("tps_total"), worse="none", per_s=True)
         one("Stalls", "stalls", units.count, described("stall"))
+
+
+def plain_rate(value: float | None) -> str:
+    """A rate whose unit the label says: there is no room for both."""
+    return units.rate(value, "").strip()
 
 
 def blame(chosen: Selection, slos: health.Slos) -> None:
