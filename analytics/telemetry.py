@@ -56,7 +56,9 @@ class Telemetry:
         stall_floor_ns: int = 500_000_000,
         stall_factor: float = 5.0,
     ) -> None:
-        """Raises ValueError or OSError (one line) for a profile or protocol that is none, or an address in use."""
+        """Raises ValueError (one line) for a profile or protocol that is none. A metrics address in use is only a warning:
+        streams must be measured all the same (`up` refuses it before it starts anything).
+        """
         names = names_of(options.semconv)
         resource = resource_of(version)
         self._respect_sampling = options.respect_sampling
