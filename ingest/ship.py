@@ -28,6 +28,7 @@ from ingest.log import LogBroken
 from ingest.log.embedded import EmbeddedReader, log_bytes
 from ingest.log.kafka import KafkaWriter
 from ingest.log.messages import Regrouped, regroup
+from ingest.records import pack_damage
 from ingest.redaction.records import Redactor, filled_poison
 from ingest.redaction.state import RedactionState
 
@@ -103,7 +104,9 @@ class _Ship:
         self._status_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._reader = EmbeddedReader(self._log_dir, "ship", sole=True)
         self._redactor = options.redactor
-        self._redaction = RedactionState(self._log_dir, options.redactor) if options.redactor else None
+        self._redaction = (
+            RedactionState(self._log_dir, options.redactor) if options.redactor is not None else None
+        )
 
     def work(self) -> None:
         reader = self._reader
@@ -117,7 +120,7 @@ class _Ship:
             while not self._give_up():
                 stopping = self._stop.at_s is not None
                 entries = reader.poll(0.0 if stopping else _POLL_S, BATCH_BYTES)
-                self._damaged += sum(damage.end - damage.first for damage in reader.take_damage())
+                self._tell_damage()
                 if entries:
                     self._writer.deliver(self._without_text(regroup(entry.payload for entry in entries)))
                     self._keep_redaction()
@@ -131,6 +134,14 @@ class _Ship:
                 raise OSError(str(error)) from error
             log.warning("%s", error)
         log.info("stopped shipping: %d records went to Kafka", self._writer.stats()["records"])
+
+    def _tell_damage(self) -> None:
+        """What cannot be read is told in the topic, where analytics counts all that it cannot use."""
+        damage = self._reader.take_damage()
+        if damage:
+            self._damaged += sum(one.end - one.first for one in damage)
+            told = [pack_damage(one.partition, one.first, one.end, one.reason) for one in damage]
+            self._writer.deliver(Regrouped(poison=told))
 
     def _without_text(self, found: Regrouped) -> Regrouped:
         if self._redactor is not None:

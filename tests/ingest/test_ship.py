@@ -19,9 +19,9 @@ import pytest
 
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, LogInUse
 from ingest.log.kafka import KafkaReader
-from ingest.records import Alive, unpack
+from ingest.records import Alive, Poison, unpack
 from ingest.ship import ShipOptions, run
-from tests.ingest.log.entries import entry_of, frames, writer_of
+from tests.ingest.log.entries import entry_of, frames, roll, segments_of, writer_of
 from tests.kafka import Broker
 
 SHIP = textwrap.dedent(
@@ -86,7 +86,7 @@ def arrived(brokers: str, topic: str, enough: Callable[[dict[str, list[int]]], b
         for _ in range(90):
             for entry in reader.poll(1.0):
                 records, poison = unpack(entry.payload)
-                assert not poison
+                assert {one.reason for one in poison} <= {"damaged_segment"}
                 for record in records:
                     if not isinstance(record, Alive):
                         found.setdefault(record.stream, []).append(record.seq)
@@ -126,6 +126,29 @@ def test_everything_arrives_once_and_the_log_is_trimmed(
     assert len(list((shipping.data / "log" / "w0").glob("*.sqlite"))) == 1
     with EmbeddedReader(shipping.data / "log", "ship") as reader:
         assert reader.released("w0") == writer.next_offset
+
+
+@pytest.mark.kafka
+def test_damage_of_the_log_is_told_in_the_topic(
+    kafka_broker: str, shipping: Shipping, writer: EmbeddedWriter
+) -> None:
+    (stream,) = new_streams(1)
+    write(writer, [stream], 0, 10)
+    roll(writer)
+    write(writer, [stream], 10, 10)
+    segment = shipping.data / "log" / "w0" / segments_of(shipping.data / "log")[0]
+    segment.write_bytes(b"this is no database, and long enough to be sure of it" * 100)
+    shipping.start(kafka_broker)
+    told: list[Poison] = []
+    reader = KafkaReader(kafka_broker, shipping.topic, {})
+    for _ in range(60):
+        told += [one for entry in reader.poll(1.0) for one in unpack(entry.payload)[1]]
+        if told:
+            break
+    reader.close()
+    assert [(one.reason, one.size) for one in told] == [("damaged_segment", 10)]
+    assert arrived(kafka_broker, shipping.topic, some_above(18)) == {stream: list(range(10, 20))}
+    assert shipping.end() == 0
 
 
 @pytest.mark.kafka
