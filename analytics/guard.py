@@ -6,8 +6,11 @@ Rules, all of them on the parsed tree (DuckDB's own parser, `json_serialize_sql`
    So neither files (`FROM 'x.csv'`) nor internal tables nor other databases.
 3. A function is on a list. For table functions the list is written out here; for scalar functions and aggregates
    it is what DuckDB itself defines, without those that have effects, read the environment or settings, or sleep.
-4. A function whose result is as long as an argument says takes only a small constant there: strings and lists
-   live outside the memory limit.
+   A CTE bears no name that stands for something else where the CTE is not in scope: an internal view, a file.
+4. What it becomes when its names are put in is bounded: planning cannot be interrupted (`analytics.plan_size`).
+5. A function whose result is as long as an argument says takes only a small constant there, and all such constants of a
+   statement multiplied are bounded too: strings and lists live outside the memory limit, and while one function makes
+   them no limit of time ends it.
 
 The other half of the lock is DuckDB's: no external access, configuration locked (`analytics.serve`).
 """
@@ -15,15 +18,21 @@ The other half of the lock is DuckDB's: no external access, configuration locked
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import duckdb
 
+from analytics.plan_size import too_large
+
 MAX_SQL_CHARS = 256 * 1024
 MAX_GENERATED = 100_000
 """Largest constant that `repeat`, `lpad`, `range` as a value … take."""
+MAX_GROWTH = 10_000_000
+"""What the sizes of a statement may amount to when multiplied: those constants, replacements, long literals."""
+_LONG_LITERAL_CHARS = 256
 
 TABLE_FUNCTIONS = frozenset(
     {
@@ -56,6 +65,11 @@ WINDOW_FUNCTIONS = frozenset(
 GENERATORS = frozenset(
     {"repeat", "lpad", "rpad", "range", "generate_series", "array_resize", "list_resize", "bar"}
 )
+
+REPLACERS = frozenset({"replace", "regexp_replace"})
+FORMATTERS = frozenset({"format", "printf"})
+_WIDTH = re.compile(r"\d{4,}|\*|:\{")
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
 PUBLIC_SCHEMAS = frozenset({"", "main", "information_schema"})
 
@@ -93,6 +107,10 @@ class Guard:
         """The scalar functions, aggregates and window functions that are admitted."""
         self._tables = self._names("duckdb_tables()", "table_name")
         self._views = self._names("duckdb_views()", "view_name")
+        everything = connection.execute(
+            "SELECT table_name FROM duckdb_tables() UNION SELECT view_name FROM duckdb_views()"
+        ).fetchall()
+        self._hidden = frozenset(name.lower() for (name,) in everything) - self._tables - self._views
 
     def _names(self, source: str, column: str) -> frozenset[str]:
         return frozenset(
@@ -115,8 +133,18 @@ class Guard:
             )
         node = statements[0]["node"]
         ctes = {key.lower() for key in _cte_names(node)}
+        for name in ctes:
+            if name in self._hidden or not _IDENTIFIER.fullmatch(name):
+                raise NotAdmitted(f"a WITH query may not be called {name!r}")
+        reason = _too_large(node)
+        if reason is not None:
+            raise NotAdmitted(reason)
+        growth = 1
         for item in _dicts(node):
             self._check(item, ctes)
+            growth *= _growth_of(item)
+            if growth > MAX_GROWTH:
+                raise NotAdmitted("the statement could make values that are too long")
         return Admitted(sql, self._is_plain_scan(node))
 
     def _parse(self, sql: str) -> dict[str, Any]:
@@ -176,6 +204,13 @@ class Guard:
                 if not _is_small(argument):
                     raise NotAdmitted(f"{name} takes only constants up to {MAX_GENERATED} here")
 
+        if name in REPLACERS and not isinstance(_constant(_argument(item, 2)), str):
+            raise NotAdmitted(f"{name} takes only a constant as its replacement")
+        if name in FORMATTERS:
+            form = _constant(_argument(item, 0))
+            if not isinstance(form, str) or _WIDTH.search(form):
+                raise NotAdmitted(f"{name} takes only a constant form, without wide fields")
+
     def _is_plain_scan(self, node: dict[str, Any]) -> bool:
         source = node.get("from_table") or {}
         return (
@@ -192,6 +227,13 @@ class Guard:
             and node.get("aggregate_handling") == "STANDARD_HANDLING"
             and all(_is_column_or_constant(e) for e in node["select_list"])
         )
+
+
+def _too_large(node: Any) -> str | None:
+    try:
+        return too_large(node)
+    except RecursionError:
+        return "the statement is nested too deeply"
 
 
 def one_line(error: BaseException) -> str:
@@ -216,6 +258,38 @@ def _is_small(argument: dict[str, Any]) -> bool:
         return False
     value = argument.get("value", {}).get("value")
     return not isinstance(value, int | float) or abs(value) <= MAX_GENERATED
+
+
+def _argument(item: dict[str, Any], place: int) -> dict[str, Any]:
+    children = item.get("children") or []
+    return children[place] if place < len(children) else {}
+
+
+def _constant(argument: dict[str, Any]) -> Any:
+    """The value of a constant, None for anything else."""
+    while argument.get("class") == "CAST":
+        argument = argument.get("child") or {}
+    return (argument.get("value") or {}).get("value") if argument.get("class") == "CONSTANT" else None
+
+
+def _growth_of(item: dict[str, Any]) -> int:
+    """By how much this node may make longer what is put into it."""
+    if item.get("class") == "CONSTANT":
+        value = _constant(item)
+        return len(value) if isinstance(value, str) and len(value) > _LONG_LITERAL_CHARS else 1
+    if "function_name" not in item or item.get("class") == "TABLE_FUNCTION":
+        return 1
+    name = str(item["function_name"]).lower()
+    if name in REPLACERS:
+        return max(1, len(str(_constant(_argument(item, 2)))))
+    if name in GENERATORS:
+        sizes = [_constant(one) for one in item.get("children") or ()]
+        return int(
+            max(
+                [1.0, *(abs(n) for n in sizes if isinstance(n, int | float) and abs(n) > _LONG_LITERAL_CHARS)]
+            )
+        )
+    return 1
 
 
 def _dicts(node: Any) -> Iterator[dict[str, Any]]:
