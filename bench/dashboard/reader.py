@@ -35,7 +35,7 @@ def _when(page: Page, there: str, argument: str) -> Took:
         f"""title => {{
             if (!({there})) return false;
             if ({_ENDED}) window.answered ??= performance.now() - window.began;
-            return {_DONE} && [window.answered, performance.now() - window.began];
+            return ({_DONE}) && [window.answered, performance.now() - window.began];
         }}""",
         arg=argument,
         timeout=PATIENCE_MS,
