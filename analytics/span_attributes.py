@@ -98,7 +98,7 @@ class SpanAttributes:
         if decoder is not None and not stream.lost:
             if reasons := self._finish_reasons(decoder, row):
                 found[names.finish_reasons] = reasons
-            written = _cache_write_tokens(decoder.usage_reports)
+            written = _cache_write_tokens(decoder.usage)
             if written is not None:
                 found[names.cache_write_tokens] = written
         self._add_request(found, stream)
@@ -146,13 +146,11 @@ class SpanAttributes:
             found[names.output_messages] = _messages(stream.decoder.choices)
 
 
-def _cache_write_tokens(reports: Sequence[tuple[int, int | None, Usage]]) -> int | None:
-    """What the provider wrote to its cache, where it says so (Anthropic's usage): in the last report, else in the first."""
-    for _, _, usage in (reports[-1], reports[0]) if reports else ():
-        written = usage.raw.get("cache_creation_input_tokens") if isinstance(usage.raw, dict) else None
-        if isinstance(written, int) and not isinstance(written, bool) and written >= 0:
-            return written
-    return None
+def _cache_write_tokens(usage: Usage | None) -> int | None:
+    """What the provider wrote to its cache, where it says so (Anthropic's usage)."""
+    raw = usage.raw if usage is not None else None
+    written = raw.get("cache_creation_input_tokens") if isinstance(raw, dict) else None
+    return written if isinstance(written, int) and not isinstance(written, bool) and written >= 0 else None
 
 
 def _messages(choices: Sequence[Mapping[str, Any]]) -> str:

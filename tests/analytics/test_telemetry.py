@@ -129,7 +129,7 @@ def test_counters_agree_exactly() -> None:
 
 
 def test_prometheus_is_answered_with_exemplars_that_are_traces() -> None:
-    telemetry, _ = counted()
+    telemetry, tables = counted()
     assert telemetry.metrics_url is not None
     asked = urllib.request.Request(
         telemetry.metrics_url, headers={"Accept": "application/openmetrics-text; version=1.0.0"}
@@ -140,10 +140,11 @@ def test_prometheus_is_answered_with_exemplars_that_are_traces() -> None:
     samples = families["gen_ai_client_operation_duration_seconds"].samples
     (count,) = [s.value for s in samples if s.name.endswith("_count")]
     assert count == 60
-    traces = {f"{n:032x}" for n in range(1, 61)}
-    exemplars = [s.exemplar.labels["trace_id"] for s in samples if s.exemplar]
-    assert exemplars
-    assert set(exemplars) <= traces
+    rows = tables["streams"].select("trace_id", "span_id", "end_ns").rows()
+    exemplars = [s.exemplar for s in samples if s.exemplar]
+    assert len(exemplars) > 3
+    for one in exemplars:
+        assert (one.labels["trace_id"], one.labels["span_id"], round(one.value * 1e9)) in rows
 
 
 def test_models_beyond_the_cap_are_other() -> None:
@@ -190,7 +191,7 @@ def test_text_leaves_only_when_it_is_kept_and_asked_for(
     read = str(metrics_of(telemetry))
     telemetry.close()
     assert "planted" not in read
-    for text in ("planted-prompt", "planted-answer"):
+    for text in ("planted-prompt", "planted-answer", "gen_ai.input.messages", "gen_ai.output.messages"):
         for told in (rows, exported):
             assert (text in told) is (kept and asked in ("true", "SPAN_ONLY", "span_and_event"))
 
@@ -283,6 +284,24 @@ def test_genai_main_counts_tokens_and_leaves_failures_out_of_their_histograms() 
     (cached,) = named[f"{base}usage.cache_read.input_tokens"].data.data_points
     assert cached.value == 0
     assert sum(p.count for p in named[f"{base}duration"].data.data_points) == 3
+
+
+@pytest.mark.parametrize(("profile", "expected"), [("1.41", 2), ("genai-main", 1)])
+def test_tokens_of_a_failure_are_in_a_histogram_where_the_profile_says_so(
+    profile: str, expected: int
+) -> None:
+    metrics = Metrics(PROFILES[profile], resource_of(""))
+    (one,) = finished(stream(1))
+    row = {"operation": "chat", "input_tokens": 9, "output_tokens": 4}
+    metrics.count([one, one], [{**row, "outcome": outcome} for outcome in ("ok", "upstream_reset")])
+    data = metrics.read()
+    metrics.close()
+    assert data is not None
+    named = {m.name: m for s in data.resource_metrics[0].scope_metrics for m in s.metrics}
+    points = [p for name in set(PROFILES[profile].token_metrics) for p in named[name].data.data_points]
+    assert [p.count for p in points if p.count] == [expected] * 2
+    for name in PROFILES[profile].token_counters.values():
+        assert name in named
 
 
 def test_an_operation_that_does_not_generate_keeps_the_general_duration_in_genai_main() -> None:

@@ -58,7 +58,10 @@ def test_a_distribution_is_what_the_sdks_histogram_makes_of_the_same_values(valu
     assert point.sum == pytest.approx(ours.sum)  # type: ignore[union-attr]
 
 
-@given(st.lists(st.integers(0, 3 * 10**9), min_size=2, max_size=40))
+AT_A_BOUND = [int(bound * 1e9) + more for bound in BOUNDS for more in (-1, 0, 1)]
+
+
+@given(st.lists(st.integers(0, 3 * 10**9) | st.sampled_from(AT_A_BOUND), min_size=2, max_size=40))
 def test_chunks_are_counted_as_if_each_gap_were_added(gaps_ns: list[int]) -> None:
     events, singly, at_once, at_ns = EventColumns(), Distribution(BOUNDS), Distribution(BOUNDS), 0
     for gap_ns in [0, *gaps_ns]:
