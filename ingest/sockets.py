@@ -27,7 +27,7 @@ def unsent_bytes(sock: socket.socket) -> int:
     """Bytes that the peer's kernel has not acknowledged."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
-    except OSError:
+    except (OSError, ValueError):  # ValueError: closed meanwhile
         return 0
 
 

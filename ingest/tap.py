@@ -41,6 +41,10 @@ def run(options: TapOptions) -> int:
         raise ValueError(
             "no upstream: say what stands behind the tap, such as --upstream http://localhost:4000"
         )
+    client_context(
+        options
+    )  # what is wrong with these is told here, not by each worker, and even if no upstream is https
+    upstream_context(options)
     _make_folders(options.data)
     key = options.client_key if options.client_key is not None else _kept_key(options.data / "client.key")
     _raise_file_limit()
@@ -70,8 +74,6 @@ async def _run_alone(options: TapOptions, key: bytes) -> None:
 
 
 async def _run_several(options: TapOptions, key: bytes) -> None:
-    client_context(options)  # what is wrong with these is told here, not by each child
-    upstream_context(options)
     bind(options.listen, shared=False).close()  # SO_REUSEPORT would join another tap's address in silence
     admin_sock = bind(options.admin, shared=False)
     held = bind(

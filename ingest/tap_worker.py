@@ -30,6 +30,7 @@ from ingest.identity import seed_again
 from ingest.log import LogWriter
 from ingest.log.embedded import EmbeddedWriter
 from ingest.log.runs import NotingWriter, RunFile, RunTotals
+from ingest.log.segments import LogInUse
 from ingest.log_thread import LogThread
 from ingest.mirror import Mirror
 from ingest.records import Alive
@@ -96,9 +97,14 @@ class TapWorker:
     def _open_embedded(self) -> LogWriter:
         options = self.options
         partition = f"w{options.worker}"
-        writer = EmbeddedWriter(
-            options.data / "log", partition, cap_bytes=options.log_cap_bytes, max_age_s=options.log_age_s
-        )
+        try:
+            writer = EmbeddedWriter(
+                options.data / "log", partition, cap_bytes=options.log_cap_bytes, max_age_s=options.log_age_s
+            )
+        except LogInUse as e:
+            raise OSError(
+                f"{e}: a tap runs on this data folder; stop it, or choose another with --data"
+            ) from None
         self._writer_stats = writer.stats
         try:
             runs = RunFile(options.data / "log" / partition, self.incarnation)
@@ -321,10 +327,24 @@ async def _child(options: TapOptions, client_key: bytes, control: socket.socket)
     writer.close()
 
 
+def _log_as(formatter: logging.Formatter | None, level: int, worker: int) -> None:
+    """Log in the parent's form, under a name of our own."""
+
+    def name_worker(record: logging.LogRecord) -> bool:
+        record.name = f"{record.name}.w{worker}"
+        return True
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    handler.addFilter(name_worker)
+    logging.basicConfig(level=level, handlers=[handler])
+    logging.getLogger("streamgauge").setLevel(min(level, logging.INFO))
+
+
 def main() -> int:
     """A child of a tap with several workers: argv[2] is the control socket's descriptor, stdin holds the options."""
-    options, client_key, level, log_format = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
-    logging.basicConfig(level=level, format=log_format, stream=sys.stderr)
+    options, client_key, level, formatter = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
+    _log_as(formatter, level, options.worker)
     seed_again()
     quieten_gc()
     control = socket.socket(fileno=int(sys.argv[2]))

@@ -130,8 +130,8 @@ class Workers:
             )  # fmt: skip
         assert process.stdin is not None
         root = logging.getLogger()
-        form = f"%(asctime)s %(levelname)s tap worker {number}: %(message)s"
-        process.stdin.write(pickle.dumps((options, self._key, root.level, form)))
+        formatter = root.handlers[0].formatter if root.handlers else None
+        process.stdin.write(pickle.dumps((options, self._key, root.level, formatter)))
         process.stdin.close()
         reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
         try:

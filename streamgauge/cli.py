@@ -17,7 +17,7 @@ import click
 from streamgauge import __version__
 from streamgauge.logs import configure_logging
 from streamgauge.options import load, settings_options
-from streamgauge.settings import Settings
+from streamgauge.settings import Settings, misspelt_environment
 
 TAP = (
     "upstream", "listen", "admin", "data", "workers", "tap_name", "log_cap", "log_age", "tap_queue",
@@ -195,6 +195,8 @@ def _begin(given: dict[str, Any]) -> Settings:
     """What every running part does first. All that it writes is for its owner only."""
     settings = load(given)
     configure_logging(settings.log_format)
+    for name, meant in misspelt_environment().items():
+        logging.getLogger("streamgauge").warning("%s is no setting: did you mean %s?", name, meant)
     os.umask(0o077)
     return settings
 

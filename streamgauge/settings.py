@@ -6,6 +6,7 @@ docs/configuration.md.
 
 from __future__ import annotations
 
+import difflib
 import os
 import socket
 from pathlib import Path
@@ -45,6 +46,17 @@ def secrets_dir() -> Path | None:
     if named and not Path(named).is_dir():
         raise ValueError(f"STREAMGAUGE_SECRETS_DIR names {named}, which is not a folder")
     return Path(named) if named else None
+
+
+def misspelt_environment() -> dict[str, str]:
+    """Variables that look like a setting but are none, and the setting that each may mean.
+
+    Only what is close to a setting: other programs' variables may begin like ours (Kubernetes makes some of a Service's name).
+    """
+    known = {f"STREAMGAUGE_{name.upper()}" for name in Settings.model_fields}
+    named = [name for name in os.environ if name.startswith("STREAMGAUGE_") and name not in known]
+    near = {name: difflib.get_close_matches(name, known, 1, 0.9) for name in named}
+    return {name: found[0] for name, found in near.items() if found}
 
 
 class Settings(BaseSettings):

@@ -13,7 +13,6 @@ import json
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,7 +22,7 @@ from typing import IO, Any
 
 import click
 
-from ingest.tap_options import split_address
+from ingest.tap_options import join_address, split_address
 from streamgauge.options import flag, flags
 from streamgauge.settings import Settings
 
@@ -208,16 +207,13 @@ def _check(settings: Settings) -> None:
         places.append(("--metrics", *split_address(settings.metrics)))
     if not settings.no_dashboard:
         places.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
+    from ingest.tap_worker import bind  # late: it brings all of the tap, which only this needs
+
     for name, host, port in places:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((host, port))
-            except OSError as e:
-                raise OSError(
-                    f"cannot listen on {host}:{port} ({e.strerror}): choose another with {name}"
-                ) from None
+        try:
+            bind(join_address(host, port), shared=False).close()
+        except OSError as e:
+            raise OSError(f"{e} with {name}") from None
 
 
 def _own(data: Path) -> IO[str]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import random
 
 import pytest
 
@@ -386,79 +384,6 @@ def test_a_slow_client_holds_the_upstream_back_within_bounds():
             closed = records[-1]
             assert (closed.cause, closed.response_bytes, closed.delivered_bytes) == ("complete", total, total)
             assert sum(r.uncaptured_bytes for r in records if isinstance(r, Frames)) == total
-
-    run(scenario())
-
-
-def test_random_answers_arrive_as_they_would_directly():
-    """Sizes, framings, cuts and faults at random: what the client gets through the tap is what the upstream sent."""
-    dice = random.Random(20_260)
-    plans: dict[bytes, tuple[bytes, list[bytes], bool]] = {}
-
-    def plan(number: int) -> bytes:
-        body = dice.randbytes(dice.choice([0, 1, 10, 1000, 70_000, 300_000]))
-        framing = dice.choice(["length", "chunked", "close"])
-        fault = dice.random() < 0.25 and len(body) > 1
-        kind = dice.choice([b"text/event-stream", b"application/json", b"image/png"])
-        if framing == "length":
-            head = b"Content-Length: %d\r\n" % len(body)
-            raw = body
-        elif framing == "chunked":
-            head = b"Transfer-Encoding: chunked\r\n"
-            pieces, rest = [], body
-            while rest:
-                n = dice.randint(1, max(1, min(len(rest), dice.choice([3, 500, 90_000]))))
-                pieces.append(chunk(rest[:n]))
-                rest = rest[n:]
-                if len(pieces) > 200:
-                    pieces.append(chunk(rest)) if rest else None
-                    rest = b""
-            raw = b"".join(pieces) + END
-        else:
-            head, raw = b"Connection: close\r\n", body
-        if fault and framing != "close":
-            raw = raw[: dice.randint(0, len(raw) - 1)]
-        full = b"HTTP/1.1 200 OK\r\nContent-Type: " + kind + b"\r\n" + head + b"\r\n" + raw
-        cuts = sorted(dice.randint(0, len(full)) for _ in range(dice.randint(0, 6)))
-        edges = [0, *cuts, len(full)]
-        path = b"/%d" % number
-        ends = framing == "close" or (fault and framing != "close")
-        plans[path] = (full, [full[a:b] for a, b in itertools.pairwise(edges)], ends)
-        return path
-
-    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            head, _ = await read_request(reader)
-            _, pieces, ends = plans[head.split(b" ")[1]]
-            for piece in pieces:
-                writer.write(piece)
-                await writer.drain()
-                await asyncio.sleep(0)
-            if ends:
-                return
-
-    async def one(it, path: bytes) -> None:
-        client = await it.client(limit=2**20)
-        await client.send(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-        got = await client.rest()
-        head, _, body = got.partition(b"\r\n\r\n")
-        want_head, _, want_body = plans[path][0].partition(b"\r\n\r\n")
-        assert body == want_body
-        assert head.replace(b"\r\nConnection: close", b"") == want_head.replace(b"\r\nConnection: close", b"")
-        client.close()
-
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            count = 300
-            paths = [plan(i) for i in range(count)]
-            for start in range(0, count, 20):
-                await asyncio.gather(*(one(it, path) for path in paths[start : start + 20]))
-            for records in await it.records(count):
-                complete(records)
-                seen = sum(len(d) for r in records if isinstance(r, Frames) for _, d in r.frames)
-                seen += sum(r.uncaptured_bytes for r in records if isinstance(r, Frames))
-                assert seen == records[-1].response_bytes
-            assert it.worker.counters.lost_bytes == 0
 
     run(scenario())
 

@@ -200,7 +200,7 @@ def test_a_data_folder_that_cannot_be_written_is_said_in_one_line(tmp_path: Path
 
 
 def test_a_second_tap_on_the_same_log_is_refused(upstream: str, tmp_path: Path):
-    with tap(upstream, tmp_path), pytest.raises(OSError, match="another process"):
+    with tap(upstream, tmp_path), pytest.raises(OSError, match=r"another process .*--data"):
         run(options(tmp_path))
 
 
@@ -214,6 +214,20 @@ def test_a_ca_file_that_is_none_is_refused(tmp_path: Path):
     ca.write_text("nothing")
     with pytest.raises(ValueError, match=r"ca\.pem is not a PEM file"):
         run(options(tmp_path / "d", upstream_ca=ca, upstreams=parse_upstreams(["https://localhost:1"])))
+
+
+def test_a_ca_file_that_is_not_there_is_refused_whatever_the_upstream(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"ca\.pem is not a PEM file"):
+        run(options(tmp_path, upstream_ca=tmp_path / "ca.pem"))
+
+
+def test_workers_log_in_the_form_of_their_parent(tmp_path: Path):
+    program = (
+        "import logging; from ingest.tap_worker import _log_as; _log_as(logging.Formatter('<%(name)s|%(message)s>'), 20, 3); "
+        "logging.getLogger('streamgauge.tap').info('said')"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stderr == "<streamgauge.tap.w3|said>\n"
 
 
 def test_the_key_of_client_ids_stays(tmp_path: Path):

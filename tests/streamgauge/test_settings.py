@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.settings import Settings
+from streamgauge.settings import Settings, misspelt_environment
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +44,18 @@ def test_the_environment_goes_before_the_secrets_folder_and_that_before_the_file
     assert settings.quack_token.get_secret_value() == "from-a-file"
 
 
-def test_a_secrets_folder_that_is_not_there_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secrets_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMGAUGE_SECRETS_DIR", str(tmp_path / "gone"))
     with pytest.raises(ValueError, match="gone, which is not a folder"):
         Settings()
+
+
+def test_a_misspelt_variable_is_told_with_what_it_may_mean(monkeypatch: pytest.MonkeyPatch):
+    for name in (
+        "STREAMGAUGE_LISTN",
+        "STREAMGAUGE_LISTEN",
+        "STREAMGAUGE_SERVICE_HOST",
+        "STREAMGAUGE_PORT_4100_TCP",
+    ):
+        monkeypatch.setenv(name, "x")
+    assert misspelt_environment() == {"STREAMGAUGE_LISTN": "STREAMGAUGE_LISTEN"}
