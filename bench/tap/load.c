@@ -3,6 +3,7 @@
  *   load paced PORT CONNECTIONS SECONDS INTERVAL_US   per-chunk latency of streams with one chunk each INTERVAL_US
  *   load flood PORT CONNECTIONS SECONDS 0             chunks per second of streams as fast as they come
  *   load short PORT CONNECTIONS SECONDS THINK_US      requests per second and their latency; THINK_US between two
+ *   load … REQUEST_FILE                               sends what is in this file instead of its own request
  *
  * Prints one JSON object; times in ns. The latency of a chunk is the monotonic clock at its arrival less the one in it
  * (both processes are on one machine). The first fifth of the time is not counted.
@@ -30,8 +31,8 @@ struct connection { uint64_t asked_ns, wake_ns; int waiting; };
 static struct connection connections[MAX_FDS];
 static uint32_t *samples;
 static size_t sample_count;
-static uint64_t bytes, requests, errors;
-static char request[256];
+static uint64_t bytes, requests, errors, all_bytes, all_requests, all_samples;
+static char request[4096];
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -68,7 +69,7 @@ static void latencies(const char *data, size_t size, uint64_t at_ns) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) return 2;
+    if (argc != 6 && argc != 7) return 2;
     const char *mode = argv[1];
     int port = atoi(argv[2]), count = atoi(argv[3]), paced = !strcmp(mode, "paced"), short_ = !strcmp(mode, "short");
     double seconds = atof(argv[4]);
@@ -82,6 +83,12 @@ int main(int argc, char **argv) {
     if (!samples) return 1;
     if (paced) snprintf(request, sizeof request, "GET /paced/%s HTTP/1.1\r\nHost: bench\r\n\r\n", argv[5]);
     else snprintf(request, sizeof request, "GET /%s HTTP/1.1\r\nHost: bench\r\nAccept: */*\r\n\r\n", mode);
+    if (argc == 7) {
+        FILE *file = fopen(argv[6], "r");
+        if (!file) return 1;
+        request[fread(request, 1, sizeof request - 1, file)] = 0;
+        fclose(file);
+    }
 
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -112,6 +119,7 @@ int main(int argc, char **argv) {
         }
         if (counted_from && now >= counted_from) {
             counted_from = 0;
+            all_samples = sample_count;
             bytes = requests = sample_count = 0;
             start = now;
         }
@@ -128,9 +136,11 @@ int main(int argc, char **argv) {
             }
             uint64_t at = now_ns();
             bytes += (uint64_t)got;
+            all_bytes += (uint64_t)got;
             if (paced) latencies(data, (size_t)got, at);
             if (short_ && memmem(data, (size_t)got, "@E\"}", 4)) {
                 requests++;
+                all_requests++;
                 sample(at - connections[fd].asked_ns);
                 if (!interval_ns) {
                     if (ask(fd)) errors++;
@@ -148,8 +158,9 @@ int main(int argc, char **argv) {
     qsort(samples, sample_count, sizeof *samples, ascending);
     uint64_t chunks = paced ? sample_count : bytes / CHUNK_WIRE_BYTES;
     printf("{\"seconds\": %.3f, \"chunks\": %lu, \"requests\": %lu, \"errors\": %lu, \"samples\": %zu, \"p50_ns\": %u, "
-           "\"p90_ns\": %u, \"p99_ns\": %u, \"p999_ns\": %u, \"max_ns\": %u}\n",
+           "\"p90_ns\": %u, \"p99_ns\": %u, \"p999_ns\": %u, \"max_ns\": %u, \"all_requests\": %lu, \"all_chunks\": %lu}\n",
            took, (unsigned long)chunks, (unsigned long)requests, (unsigned long)errors, sample_count, quantile(0.5),
-           quantile(0.9), quantile(0.99), quantile(0.999), quantile(1.0));
+           quantile(0.9), quantile(0.99), quantile(0.999), quantile(1.0), (unsigned long)all_requests,
+           (unsigned long)(paced ? all_samples + sample_count : all_bytes / CHUNK_WIRE_BYTES));
     return 0;
 }

@@ -6,7 +6,7 @@
  *   /short        a JSON body of about 200 bytes
  *   /paced/US     an endless event stream, one chunk each US microseconds
  *   /flood        an endless event stream, as fast as it is taken, 256 chunks to a write
- * A chunk carries a 220-byte event with the monotonic clock at its sending: data: {"t":"@T<16 hex digits>", ...}
+ * A chunk carries a 220-byte event, whose content begins with the monotonic clock at its sending: @T<16 hex digits>
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -26,6 +26,9 @@
 #include <unistd.h>
 
 #define EVENT_BYTES 220
+/* A chunk as OpenAI sends it, so that an observer has something to read. */
+#define EVENT_START "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\""
+#define EVENT_END "\"}}]}"
 #define MAX_FDS 65536
 #define FLOOD_CHUNKS 256
 
@@ -61,12 +64,12 @@ static size_t chunk(char *out, uint64_t at_ns) {
     static const char hex[] = "0123456789abcdef";
     static char event[EVENT_BYTES + 6];
     if (!event[0]) {
-        size_t n = (size_t)sprintf(event, "%x\r\ndata: {\"t\":\"@T0000000000000000\",\"text\":\"", EVENT_BYTES);
+        size_t n = (size_t)sprintf(event, "%x\r\n" EVENT_START "@T0000000000000000", EVENT_BYTES);
         memset(event + n, 'x', sizeof event - n);
-        memcpy(event + sizeof event - 6, "\"}\n\n\r\n", 6);
+        memcpy(event + sizeof event - 4 - (sizeof EVENT_END - 1), EVENT_END "\n\n\r\n", sizeof EVENT_END - 1 + 4);
     }
     memcpy(out, event, sizeof event);
-    char *digits = out + 4 + 14;
+    char *digits = out + 4 + (sizeof EVENT_START - 1) + 2;
     for (int i = 15; i >= 0; i--, at_ns >>= 4) digits[i] = hex[at_ns & 15];
     return sizeof event;
 }

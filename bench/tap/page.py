@@ -1,0 +1,99 @@
+"""The figures of the tap's bench: kept in results.json, shown as tables, written into docs/performance.md."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results.json"
+PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+BEGIN, END = "<!-- bench tap: begin -->", "<!-- bench tap: end -->"
+
+SHOW: dict[str, tuple[str, Callable[[float], str]]] = {
+    "p50_ns": ("p50 µs", lambda v: f"{v / 1e3:,.0f}"),
+    "p99_ns": ("p99 µs", lambda v: f"{v / 1e3:,.0f}"),
+    "per_s": ("per s", lambda v: f"{v:,.0f}"),
+    "cpu_s_per_million": ("CPU s per million", lambda v: f"{v:.2f}"),
+    "bytes_per_stream": ("KiB per stream", lambda v: f"{v / 1024:.1f}"),
+    "shed_bytes": ("bytes shed", lambda v: f"{v:,.0f}"),
+    "shed_share": ("shed", lambda v: f"{v:.0%}"),
+    "errors": ("errors", lambda v: f"{v:.0f}"),
+}
+_RATIO = frozenset({"p50_ns", "p99_ns", "per_s", "cpu_s_per_million"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Medians of one part, by target."""
+
+    what: str
+    shown: tuple[str, ...]
+    rounds: int
+    by_target: dict[str, dict[str, float]]
+
+
+def machine() -> str:
+    """What it was measured on."""
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores of {cpu}, {gib:.0f} GiB, Linux {platform.release()}, Python {platform.python_version()}"
+
+
+def keep(name: str, result: Result) -> None:
+    """Keep the figures of a part, with when and where."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    at = datetime.now(UTC).strftime("%Y-%m-%d")
+    known[name] = {**dataclasses.asdict(result), "machine": machine(), "at": at}
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def table(result: Result) -> str:
+    """A Markdown table, with ratios to nginx."""
+    base = result.by_target.get("nginx", {})
+    head = [result.what]
+    for key in result.shown:
+        head += [SHOW[key][0], "× nginx"] if key in _RATIO else [SHOW[key][0]]
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|--:" * (len(head) - 1) + "|"]
+    for target, values in result.by_target.items():
+        row = [target]
+        for key in result.shown:
+            value = (
+                values["shed_bytes"] / max(1.0, values["forwarded_bytes"])
+                if key == "shed_share"
+                else values[key]
+            )
+            row.append(SHOW[key][1](value))
+            if key in _RATIO:
+                row.append(f"{value / base[key]:.2f}" if base.get(key) and value else "–")
+        lines.append("| " + " | ".join(row) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write(order: list[str]) -> None:
+    """Write the section between the marks."""
+    known = json.loads(RESULTS.read_text())
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    parts = []
+    for name in order:
+        if name in known:
+            kept = known[name]
+            result = Result(kept["what"], tuple(kept["shown"]), kept["rounds"], kept["by_target"])
+            note = (
+                f"`python -m bench tap {name}`, medians of {result.rounds}, {kept['at']}, {kept['machine']}."
+            )
+            parts.append(f"{table(result)}\n{note}\n")
+    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(parts) + f"\n{END}{after}")

@@ -1,0 +1,229 @@
+"""What the tap is compared with: direct, nginx, the tap with its log, the tap without, the LiteLLM proxy; each started here.
+
+The proxy under test runs on the first core, upstream and load client (C, compiled here) on the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import pickle
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ingest.tap_options import TapOptions
+from ingest.upstreams import parse_upstreams
+
+HERE = Path(__file__).parent
+START_TIMEOUT_S = 20.0
+CORES = sorted(os.sched_getaffinity(0))
+PROXY_CORE, OTHER_CORES = {CORES[0]}, set(CORES[1:]) or {CORES[0]}
+TAP_PROGRAM = (
+    "import pickle, sys; from ingest.tap import run; sys.exit(run(pickle.loads(bytes.fromhex(sys.argv[1]))))"
+)
+NGINX_CONF = """
+daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log; worker_processes 1; worker_rlimit_nofile 65536;
+events {{ worker_connections 32768; }}
+http {{
+  access_log off; tcp_nodelay on; keepalive_requests 1000000000;
+  client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c; uwsgi_temp_path {folder}/d;
+  scgi_temp_path {folder}/e;
+  upstream mock {{ server 127.0.0.1:{upstream}; keepalive 1024; keepalive_requests 1000000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=16384;
+    location / {{
+      proxy_pass http://mock; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
+      proxy_read_timeout 300s;
+    }}
+  }}
+}}
+"""
+
+
+LITELLM = HERE.parents[1] / ".venv-litellm" / "bin" / "litellm"
+LITELLM_CONF = """
+model_list:
+  - model_name: bench
+    litellm_params: {{model: openai/bench, api_base: "http://127.0.0.1:{upstream}/paced/50000", api_key: sk-none}}
+general_settings: {{master_key: sk-bench}}
+litellm_settings: {{telemetry: false}}
+"""
+LITELLM_BODY = b'{"model": "bench", "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
+
+
+@dataclasses.dataclass
+class Target:
+    """Something to send load at. `pids` are the processes whose CPU and memory count."""
+
+    name: str
+    port: int
+    pids: list[int]
+    admin: str | None = None
+    """The tap's admin URL."""
+    request: bytes | None = None
+    """Sent instead of the load client's own."""
+
+    def counters(self) -> dict[str, int]:
+        """The tap's counters, {} of anything else."""
+        if self.admin is None:
+            return {}
+        with urllib.request.urlopen(f"{self.admin}/ledger", timeout=10) as answer:
+            found: dict[str, int] = json.load(answer)
+            return found
+
+
+def compile_c(folder: Path) -> None:
+    """Build the mock upstream and the load client."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise SystemExit("bench tap: a C compiler is needed (Debian: apt-get install gcc libc6-dev)")
+    for name in ("upstream", "load"):
+        subprocess.run([compiler, "-O2", "-o", str(folder / name), str(HERE / f"{name}.c")], check=True)
+
+
+def nginx_program() -> str | None:
+    """nginx, installed when this is Debian and we may."""
+    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        command = ["apt-get", "install", "-y", "--no-install-recommends", "nginx-light"]
+        # The package starts a server of its own unless told that it may not.
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+        subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env=environment)
+        found = shutil.which("nginx", path="/usr/sbin")
+    return found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def wait_for(met: Callable[[], Any], timeout_s: float = START_TIMEOUT_S) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, ValueError):
+            if value := met():
+                return value
+        time.sleep(0.05)
+    raise SystemExit("bench tap: a server did not start")
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_bytes())
+
+
+def listening(port: int) -> bool:
+    with socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+
+
+def pinned(cores: set[int]) -> Callable[[], None]:
+    """For a child before it runs: keep it on these cores."""
+
+    def pin() -> None:
+        os.sched_setaffinity(0, cores)
+
+    return pin
+
+
+@contextlib.contextmanager
+def started(
+    argv: list[str], cores: set[int], stdout: int | None = None, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        argv,
+        preexec_fn=pinned(cores),
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def children(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(p) for p in text.split()]
+
+
+@contextlib.contextmanager
+def mock_upstream(folder: Path) -> Iterator[int]:
+    """The mock upstream; its port."""
+    with started([str(folder / "upstream"), str(folder / "port")], OTHER_CORES) as upstream:
+        port = wait_for(lambda: int((folder / "port").read_text()))
+        assert upstream.poll() is None
+        yield port
+
+
+@contextlib.contextmanager
+def nginx(folder: Path, upstream: int) -> Iterator[Target | None]:
+    """nginx with one worker; None where there is none."""
+    program = nginx_program()
+    if program is None:
+        yield None
+        return
+    port = free_port()
+    conf = folder / "nginx.conf"
+    conf.write_text(NGINX_CONF.format(folder=folder, upstream=upstream, port=port))
+    with started([program, "-c", str(conf), "-p", str(folder)], PROXY_CORE) as process:
+        wait_for(lambda: listening(port))
+        yield Target("nginx", port, wait_for(lambda: children(process.pid)))
+
+
+@contextlib.contextmanager
+def tap(name: str, data: Path, upstream: int, **given: Any) -> Iterator[Target]:
+    """A tap, as `streamgauge tap` runs it; its log in `data` unless `given` says otherwise."""
+    options = TapOptions(
+        upstreams=parse_upstreams([f"bench=http://127.0.0.1:{upstream}"]),
+        data=data,
+        listen="127.0.0.1:0",
+        admin="127.0.0.1:0",
+        drain_timeout_s=0.1,
+        **given,
+    )
+    argv = [sys.executable, "-c", TAP_PROGRAM, pickle.dumps(options).hex()]
+    with started(argv, PROXY_CORE) as process:
+        said = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
+        yield Target(name, int(said["listen"].rpartition(":")[2]), [process.pid], admin=said["admin"])
+
+
+@contextlib.contextmanager
+def litellm(folder: Path, upstream: int) -> Iterator[Target | None]:
+    """The LiteLLM proxy; None where it is not installed (`make test-setup`)."""
+    if not LITELLM.exists():
+        yield None
+        return
+    (folder / "litellm.yaml").write_text(LITELLM_CONF.format(upstream=upstream))
+    port = free_port()
+    argv = [
+        str(LITELLM),
+        "--config",
+        str(folder / "litellm.yaml"),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    with started(argv, PROXY_CORE, stdout=subprocess.DEVNULL, LITELLM_LOCAL_MODEL_COST_MAP="True") as process:
+        wait_for(lambda: listening(port), 120)
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer sk-bench\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(LITELLM_BODY)}\r\n\r\n"
+        yield Target("LiteLLM proxy", port, [process.pid], request=head.encode() + LITELLM_BODY)
