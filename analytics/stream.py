@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from analytics.coding import BodyDecoder
 from analytics.decode import StreamDecoder
 from analytics.dialects.shape import Exchange
@@ -54,6 +56,7 @@ class FinishedStream:
     opened: Opened | None
     """None when it was lost."""
     request: RequestRead
+    """What was asked for; stop sequences, which are written by users, only where content is captured."""
     response: ResponseHead | None
     closed: Closed | None
     decoder: StreamDecoder | None
@@ -232,7 +235,7 @@ class OpenStream:
             started_wall_ns=self.started_wall_ns,
             verdict=verdict,
             opened=self.opened,
-            request=self.request,
+            request=self.request if captured else msgspec.structs.replace(self.request, stop_sequences=None),
             response=self.response,
             closed=closed,
             decoder=decoder,

@@ -1,0 +1,389 @@
+"""Secrets are planted wherever a request and a response can hold one; then everything that is left behind is searched.
+
+What is searched: every table of the DuckDB file, its internal ones too (kept records unpacked), and the file's bytes; the files
+of the data folder; spans, metrics and their OTLP bytes; the logs, as text and as JSON, also those of a killed analytics and of
+one that meets poison; command lines; /metrics; `status`; every page of the dashboard; with Kafka the bytes of the topic, packed
+and unpacked. The local log alone is raw: it is its owner's (0600), and goes once it is consumed.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import httpx
+import pytest
+
+from ingest.log.kafka import KafkaReader
+from ingest.records import Alive, pack, unpack
+from tests.dashboard.pages import VIEWS
+from tests.dashboard.pages import opened as page
+from tests.e2e.running import Up, until, up
+
+MARK = "plantedzwiebel"
+"""Every secret has it, in one of these forms."""
+TOKEN_ID = 918273645
+FORMS = [
+    MARK.encode(),
+    MARK[::-1].encode(),
+    base64.b64encode(MARK.encode())[:16],
+    MARK.encode("utf-16-le"),
+    str(TOKEN_ID).encode(),
+]
+
+
+def secret(place: str) -> str:
+    return f"{place} {MARK} 'quoted' {MARK}-é"
+
+
+def event(**value: Any) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def chat(finish: str | None = None, **delta: Any) -> bytes:
+    token = {"token": MARK, "logprob": -0.1, "bytes": list(MARK.encode()), "top_logprobs": [{"token": MARK}]}
+    choice = {
+        "index": 0, "delta": delta, "finish_reason": finish, "token_ids": [TOKEN_ID],
+        "logprobs": {"content": [token] if delta else []},
+    }  # fmt: skip
+    return event(
+        id="c-1", object="chat.completion.chunk", model="m-1", choices=[choice], note=secret("unknown key")
+    )
+
+
+def call(arguments: str) -> dict[str, Any]:
+    return {"tool_calls": [{"index": 0, "id": "call_1", "function": {"name": "f", "arguments": arguments}}]}
+
+
+CHAT = [
+    f": {secret('comment')}\nid: {MARK}\nretry: 10\n\n".encode(),
+    chat(role="assistant"),
+    chat(reasoning_content=secret("reasoning")),
+    chat(content=secret("text")[:9]),
+    chat(content=secret("text")[9:]),
+    chat(**call('{"secret": "' + MARK)),
+    chat(**call(MARK + '"}')),
+    chat(refusal=secret("refusal")),
+    chat("stop"),
+    event(id="c-1", choices=[], usage={"prompt_tokens": 3, "completion_tokens": 9, "note": secret("usage")}),
+    f"{secret('stray line')}\n".encode(),
+    b"data: [DONE]\n\n",
+]
+ANTHROPIC_EVENTS: list[dict[str, Any]] = [
+    {"type": "message_start", "message": {"id": "m", "model": "m-2", "usage": {"input_tokens": 4}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": "", "signature": MARK}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": secret("thinking")}},
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "name": "f", "input": {MARK: MARK}}},
+    {"type": "content_block_delta", "index": 2, "delta": {"type": "text_delta", "text": secret("text")}},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 8}},
+    {"type": "message_stop"},
+]  # fmt: skip
+ANTHROPIC = b"".join(
+    f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in ANTHROPIC_EVENTS
+)
+OLLAMA = b"".join(
+    json.dumps(one).encode() + b"\n"
+    for one in [
+        {"model": "o", "created_at": "2026", "message": {"role": "assistant", "content": secret("text")}, "done": False},
+        {"model": "o", "created_at": "2026", "message": {"tool_calls": [{"function": {"arguments": {MARK: [MARK]}}}]}},
+        {"model": "o", "created_at": "2026", "done": True, "done_reason": "stop", "eval_count": 3, "context": [TOKEN_ID]},
+    ]
+)  # fmt: skip
+ERROR = {
+    "error": {
+        "message": secret("message"),
+        "type": "bad_request",
+        "param": MARK,
+        "code": 7,
+        "metadata": {MARK: MARK},
+    }
+}
+CHAT_PATH = "/v1/chat/completions"
+SSE = "text/event-stream"
+WHOLE = {"choices": [{"message": {"content": MARK}}]}
+CASES: dict[str, tuple[str, int, str, list[bytes]]] = {
+    # name → path, status, content type, reads
+    "chat": (CHAT_PATH, 200, SSE, CHAT),
+    "gzip": (CHAT_PATH, 200, SSE, [gzip.compress(b"".join(CHAT))]),
+    "messages": ("/v1/messages", 200, SSE, [ANTHROPIC[i : i + 37] for i in range(0, len(ANTHROPIC), 37)]),
+    "ollama": ("/api/chat", 200, "application/x-ndjson", [OLLAMA]),
+    "body": (CHAT_PATH, 200, "application/json", [json.dumps(WHOLE).encode()]),
+    "inband": (CHAT_PATH, 200, SSE, [chat(content=MARK), event(**ERROR)]),
+    "cut": (CHAT_PATH, 200, SSE, [chat(content=MARK), b'data: {"choices":[{"delta":{"content":"' + MARK.encode()]),
+    "error": (CHAT_PATH, 400, "application/json", [json.dumps(ERROR).encode()]),
+    "page": (CHAT_PATH, 502, "text/html", [f"<html><title>{MARK}</title>{secret('page')}</html>".encode()]),
+    "text": ("/v1/streams/x", 200, "text/plain", [secret("plain text").encode()]),
+    "malformed": (CHAT_PATH, 200, SSE, [b'data: {"content": ' + MARK.encode() + b"}\n\n", b"data: " + MARK.encode() + b"\n\n"]),
+}  # fmt: skip
+REQUEST = {
+    "model": "m-1",
+    "stream": True,
+    "messages": [{"role": "user", "content": secret("prompt"), "name": MARK}],
+    "prompt": secret("prompt"),
+    "system": secret("system"),
+    "input": [secret("input")],
+    "metadata": {"user_id": MARK, MARK: MARK},
+    "user": MARK,
+    "stop": [MARK],
+    "tools": [{"type": "function", "function": {"name": MARK, "description": secret("tool")}}],
+    "temperature": 0.5,
+}
+HEADERS = {
+    "authorization": f"Bearer sk-{MARK}",
+    "x-api-key": f"sk-{MARK}",
+    "api-key": MARK,
+    "x-goog-api-key": MARK,
+    "cookie": f"session={MARK}",
+    "proxy-authorization": MARK,
+    "x-custom-secret": MARK,
+    "openai-organization": MARK,
+}
+
+
+@dataclass
+class Upstream:
+    """Answers with planted secrets, and takes OTLP."""
+
+    url: str = ""
+    otlp: list[bytes] = field(default_factory=list)
+    keys_seen: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def upstream() -> Iterator[Upstream]:
+    found = Upstream()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            case = self.headers.get("x-case")
+            if case is None:
+                found.otlp.append(gzip.decompress(body) if self.headers.get("content-encoding") else body)
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+                return
+            found.keys_seen.add(str(self.headers.get("authorization")))
+            _, status, kind, reads = CASES[case]
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            if case == "gzip":
+                self.send_header("content-encoding", "gzip")
+            for name in ("set-cookie", "x-secret", "www-authenticate"):
+                self.send_header(name, MARK)
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            for read in reads:
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(read), read))
+                self.wfile.flush()
+            self.wfile.write(b"0\r\n\r\n")
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    found.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def plant(tap: str) -> None:
+    for case, (path, *_) in CASES.items():
+        answer = httpx.post(f"{tap}{path}?key={MARK}", json=REQUEST, headers={**HEADERS, "x-case": case})
+        assert MARK in answer.text or case == "cut"
+
+
+class Searched:
+    """What was searched, by name; what was found."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        self.found: list[str] = []
+
+    def look(self, place: str, content: bytes | str) -> None:
+        data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+        self.places[place] = self.places.get(place, 0) + len(data)
+        lower = data.lower()
+        for form in FORMS:
+            at = max(data.find(form), lower.find(form))
+            if at >= 0:
+                self.found.append(f"{place}: {data[max(0, at - 80) : at + 40]!r}")
+
+
+def search_tables(searched: Searched, file: Path) -> None:
+    with duckdb.connect(str(file), read_only=True) as connection:
+        tables = connection.execute(
+            "SELECT schema_name, table_name FROM duckdb_tables() UNION ALL "
+            "SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal"
+        ).fetchall()
+        for schema, table in tables:
+            for row in connection.execute(f'FROM "{schema}"."{table}"').to_arrow_table().to_pylist():
+                for cell in row.values():
+                    searched.look(f"table {schema}.{table}", repr(cell))
+                    if isinstance(cell, bytes):
+                        searched.look(f"unpacked {schema}.{table}", repr(unpack(cell)))
+    searched.look("bytes of the DuckDB file", file.read_bytes())
+
+
+def search_running(searched: Searched, running: Up, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in (running.admin, str(running.part("analyze")["metrics"]).removesuffix("/metrics")):
+        with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
+            searched.look("/metrics", answer.read())
+    for form in ("table", "json"):
+        status = subprocess.run(
+            [sys.executable, "-m", "streamgauge", "status", "--data", running.data, "--format", form],
+            capture_output=True,
+        )
+        searched.look("status", status.stdout + status.stderr)
+    pids = [running.process.pid, *(running.part(name)["pid"] for name in ("tap", "analyze"))]
+    for pid in pids:
+        searched.look("command lines", Path(f"/proc/{pid}/cmdline").read_bytes())
+    for file in (running.data / "run").glob("*.json"):
+        searched.look("run/*.json", file.read_bytes())
+    stream = running.sql("SELECT stream_id FROM streams WHERE outcome = 'inband_error'")[0]["stream_id"]
+    for name in VIEWS:
+        query = {"stream": stream} if name in ("stream", "traces") else {}
+        app = page(running.data, monkeypatch, name, **query)
+        assert not app.exception, name
+        searched.look("dashboard pages", repr(app.main) + repr(app.sidebar))
+
+
+def search_folder(searched: Searched, data: Path) -> None:
+    for file in sorted(data.rglob("*")):
+        if file.is_file():
+            assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0 or file.suffix == ".lock", file
+            if file.relative_to(data).parts[0] != "log":
+                searched.look(f"file {file.relative_to(data)}", file.read_bytes())
+
+
+@pytest.fixture
+def searched() -> Searched:
+    return Searched()
+
+
+def otlp_environment(to: Upstream) -> dict[str, str]:
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": to.url,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+        "OTEL_METRIC_EXPORT_INTERVAL": "500",
+    }
+
+
+def test_nothing_of_what_was_planted_is_found(
+    tmp_path: Path, searched: Searched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    with upstream() as server:
+        with up(
+            f"gw={server.url}", data, "--log-format", "json", dashboard=False, **otlp_environment(server)
+        ) as running:
+            plant(running.tap)
+            rows = running.rows(len(CASES))
+            assert {row["text_chars"] for row in rows} >= {len(secret("text"))}
+            assert {row["outcome"] for row in rows} >= {
+                "ok",
+                "http_error",
+                "inband_error",
+                "truncated",
+                "malformed",
+            }
+            os.kill(running.part("analyze")["pid"], signal.SIGKILL)
+            running.rows(len(CASES))
+            search_running(searched, running, monkeypatch)
+            until(lambda: any(b"gen_ai" in one for one in server.otlp), "spans over OTLP")
+            assert running.stop() == 0
+        assert server.keys_seen == {HEADERS["authorization"]}  # it did go upstream
+        for body in server.otlp:
+            searched.look("OTLP", body)
+    searched.look("log as JSON lines", (tmp_path / "data.log").read_bytes())
+    search_tables(searched, data / "streamgauge.duckdb")
+    search_folder(searched, data)
+    assert searched.found == []
+    assert {
+        "OTLP",
+        "dashboard pages",
+        "table main.spans",
+        "table main.events",
+        "/metrics",
+        "status",
+    } <= searched.places.keys()
+    assert all(searched.places.values())
+
+
+@pytest.mark.kafka
+def test_nothing_of_what_was_planted_leaves_by_kafka(
+    tmp_path: Path, searched: Searched, kafka_broker: str
+) -> None:
+    data, topic = tmp_path / "data", f"planted-{tmp_path.name}"
+    with (
+        upstream() as server,
+        up(f"gw={server.url}", data, "--kafka", kafka_broker, "--kafka-topic", topic) as running,
+    ):
+        plant(running.tap)
+        rows = running.rows(len(CASES))
+        assert {row["text_chars"] for row in rows} >= {len(secret("text"))}
+        poison(kafka_broker, topic)
+        until(lambda: running.sql("SELECT count(*) AS n FROM dead_letters HAVING n >= 3"), "dead letters")
+        searched.look("run/ship.json", json.dumps(running.part("ship")))
+        assert running.stop() == 0
+    reader = KafkaReader(kafka_broker, topic, {})
+    streams: set[str] = set()
+    try:
+        while len(streams) < len(CASES):
+            for entry in reader.poll(5.0):
+                records, bad = unpack(entry.payload)
+                if not bad:  # ours
+                    searched.look("topic, as it is", entry.payload)
+                    searched.look("topic, unpacked", repr(records))
+                    streams |= {record.stream for record in records if not isinstance(record, Alive)}
+    finally:
+        reader.close()
+    searched.look("log as text", (tmp_path / "data.log").read_bytes())
+    search_tables(searched, data / "streamgauge.duckdb")
+    search_folder(searched, data)
+    assert searched.found == []
+    assert {
+        "topic, as it is",
+        "topic, unpacked",
+        "log as text",
+        "table main.dead_letters",
+    } <= searched.places.keys()
+
+
+def poison(broker: str, topic: str) -> None:
+    """What is no record, each in another way, with secrets."""
+    from kafka import KafkaProducer
+
+    producer = KafkaProducer(bootstrap_servers=broker)
+    for value in (
+        MARK.encode(),
+        b"\x01" + MARK.encode(),
+        pack([], compress=False)[:1] + b"\x91\xae" + MARK.encode(),
+    ):
+        producer.send(topic, value)
+    producer.flush()
+    producer.close()
