@@ -131,19 +131,19 @@ class Redactor:
         if stream is None:
             stream = self._unknown(record.stream)
         state = stream.state
-        if record.seq < state.next_seq:
+        last_seq = record.last_seq if isinstance(record, Lost) else record.seq
+        if last_seq < state.next_seq:  # of a hole the first part may have left before it was dropped
             self.counters["already_shipped_records"] += 1
             return None
         if record.seq > state.next_seq and not state.unknown:
             self._lose_sight(stream)
-        state.next_seq = record.seq + 1
+        state.next_seq = last_seq + 1
         self._changed.add(record.stream)
-        if isinstance(record, Closed):
+        if isinstance(record, Closed) or (isinstance(record, Lost) and record.last):
             del self._streams[record.stream]
             self._changed.discard(record.stream)
             self._ended.add(record.stream)
         elif isinstance(record, Lost):
-            state.next_seq = record.last_seq + 1
             self._lose_sight(stream)
         elif isinstance(record, Request):
             return record if state.captured else self._request(record, state)

@@ -97,6 +97,18 @@ def test_behind_a_hole_everything_is_filled() -> None:
     assert [type(r) for r in unsaid[3:]] == [Frames] * 5 + [Closed]
 
 
+def test_a_told_hole_goes_on_though_its_first_part_has_left_and_its_end_ends_the_stream() -> None:
+    raw = whole_stream(A, outputs=5)
+    one = redactor()
+    one.redact(raw[:5])
+    hole = Lost(A, 3, len(raw) - 1, "log_full", 0, 10, last=True)
+    assert one.redact([hole]) == [hole]
+    assert len(one) == 0
+    two = redactor()
+    two.redact(raw[:5])
+    assert two.redact([Lost(A, 3, 4, "log_full", 0, 10), *raw[3:5]]) == []
+
+
 def test_a_stream_whose_beginning_is_not_known_is_told_as_lost() -> None:
     raw = whole_stream(A)
     made = redactor().redact(raw[3:])
