@@ -23,7 +23,7 @@ TAP = (
     "upstream", "listen", "admin", "data", "workers", "tap_name", "log_cap", "log_age", "tap_queue",
     "connect_timeout", "headers_timeout", "idle_timeout", "idle_output_timeout", "max_request_bytes",
     "drain_timeout", "upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key", "no_x_forwarded",
-    "via", "preserve_host", "client_key", "log_format",
+    "forwarded", "via", "preserve_host", "client_key", "log_format",
 )  # fmt: skip
 SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "capture_content", "capture_routes", "log_format")
 ANALYZE = (

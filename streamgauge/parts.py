@@ -39,7 +39,10 @@ def tap_options(settings: Settings) -> TapOptions:
         max_request_bytes=settings.max_request_bytes,
         drain_timeout_s=settings.drain_timeout,
         forwarding=Forwarding(
-            x_forwarded=not settings.no_x_forwarded, via=settings.via, preserve_host=settings.preserve_host
+            x_forwarded=not settings.no_x_forwarded,
+            forwarded=settings.forwarded,
+            via=settings.via,
+            preserve_host=settings.preserve_host,
         ),
         upstream_ca=settings.upstream_ca,
         upstream_cert=settings.upstream_cert,

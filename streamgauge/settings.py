@@ -202,6 +202,10 @@ class Settings(BaseSettings):
     tls_key: Path | None = Field(default=None, description="PEM file of that certificate's key.")
     no_x_forwarded: bool = Field(default=False, description="Send no X-Forwarded-* headers upstream.")
     via: bool = Field(default=False, description="Send a Via header upstream.")
+    forwarded: bool = Field(
+        default=False,
+        description="Send a Forwarded header (RFC 7239) upstream, which says what X-Forwarded-* do.",
+    )
     preserve_host: bool = Field(
         default=False,
         description="Send the client's Host header upstream instead of the upstream's own name.",

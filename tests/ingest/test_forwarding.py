@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -384,6 +385,40 @@ def test_a_slow_client_holds_the_upstream_back_within_bounds():
             closed = records[-1]
             assert (closed.cause, closed.response_bytes, closed.delivered_bytes) == ("complete", total, total)
             assert sum(r.uncaptured_bytes for r in records if isinstance(r, Frames)) == total
+
+    run(scenario())
+
+
+def test_an_absolute_target_goes_to_the_configured_upstream_alone():
+    seen: list[bytes] = []
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append((await read_request(reader))[0])
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    async def scenario() -> None:
+        async with rig(upstream) as it:
+            await it.ask(b"GET http://elsewhere.example:81/v1/models?a=b HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert seen[0].startswith(
+                b"GET /v1/models?a=b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % it.upstream_port
+            )
+            assert b"\r\nX-Forwarded-Host: elsewhere.example:81\r\n" in seen[0]
+
+    run(scenario())
+
+
+def test_small_writes_are_not_held_back_on_either_side():
+    async def scenario() -> None:
+        async with rig(answering(SSE_HEAD)) as it:
+            client = await it.client()
+            await client.send(GET)
+            await client.until(b"\r\n\r\n")
+            [ours] = it.worker.clients
+            [exchange] = it.worker.exchanges
+            for transport in (ours.transport, exchange._upstream.transport):
+                sock = transport.get_extra_info("socket")
+                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
     run(scenario())
 

@@ -137,6 +137,40 @@ def test_forwarding_fields_can_be_left_alone():
     assert b"\r\nHost: tap.example\r\n" in head
 
 
+def test_the_standards_forwarded_says_the_same_where_it_is_asked_for():
+    from ingest.headers import Forwarding
+
+    asked = Forwarding(x_forwarded=False, forwarded=True)
+    head = request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked)
+    assert b'\r\nForwarded: for=10.0.0.1, for=127.0.0.1;proto=http;host="tap.example"\r\n' in head
+    assert head.count(b"Forwarded") == 1
+    head = request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked, host="::1")
+    assert b'for="[::1]";proto=http' in head
+    assert b"\r\nForwarded: for=10.0.0.1\r\n" in request_seen(b"Forwarded: for=10.0.0.1\r\n")
+
+
+def test_a_head_too_long_to_remember_and_one_with_keys_are_read_the_same():
+    from ingest.fields import REQUEST_FIELDS
+
+    planted = f"sk-{'x' * 20}"
+    for _ in range(2):
+        raw = f"GET /?key={planted} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {planted}\r\nX-Odd: {planted}\r\n"
+        head = read_request_head(f"{raw}Accept: {'y' * 300}\r\n\r\n".encode(), HeadLimits())
+        assert head.known[b"authorization"] == f"Bearer {planted}".encode()
+        assert head.fields[-1].recorded == ("accept", "y" * 300)
+    assert not any(planted.encode() in line for line in REQUEST_FIELDS)
+
+
+def test_remembered_fields_are_bounded():
+    from ingest.fields import _MAX_LINES, REQUEST_FIELDS
+
+    for number in range(_MAX_LINES + 10):
+        raw = f"GET / HTTP/1.1\r\nHost: h\r\nX-Request-Id: {number}\r\n\r\n"
+        head = read_request_head(raw.encode(), HeadLimits())
+        assert head.fields[1].recorded == ("x-request-id", str(number))
+        assert len(REQUEST_FIELDS) <= _MAX_LINES
+
+
 def test_fields_of_the_tap_itself_do_not_go_upstream():
     assert b"streamgauge" not in request_seen(b"x-streamgauge-capture: none\r\nX-Streamgauge-Whatever: 1\r\n")
 

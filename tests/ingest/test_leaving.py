@@ -372,7 +372,9 @@ def test_a_client_that_leaves_while_its_upload_is_held_back_is_noticed():
     stop = asyncio.Event()
 
     async def scenario() -> None:
-        async with rig(upstream, head_timeout_s=0.1) as it:
+        # Without limits of time nothing looks now and then: the kernel tells that the client has gone.
+        never = {"head_timeout_s": 0, "body_timeout_s": 0, "keep_alive_timeout_s": 0}
+        async with rig(upstream, **never) as it:
             client = await it.client()
             client.writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n")
             sender = asyncio.create_task(client.send(b"x" * 50_000_000))

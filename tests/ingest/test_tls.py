@@ -63,6 +63,8 @@ def test_an_upstream_that_cannot_be_verified_is_not_used(pki: Path):
             head, body = await it.ask(GET)
             assert head.startswith(b"HTTP/1.1 502 ")
             assert b"SSLCertVerificationError" in body
+            assert b"unable to get local issuer certificate" in body
+            assert b"--upstream-ca" in body
             [records] = await it.records()
             assert (records[-1].cause, records[-1].detail) == ("connect_error", "SSLCertVerificationError")
 
