@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 from typing import TYPE_CHECKING
 
 import click
 
+from ingest.tap_options import split_address
 from streamgauge.age import parse_age
 
 if TYPE_CHECKING:
@@ -15,12 +18,15 @@ if TYPE_CHECKING:
     from ingest.tap_options import TapOptions
     from streamgauge.settings import Settings
 
+log = logging.getLogger("streamgauge")
+
 
 def tap_options(settings: Settings) -> TapOptions:
     """For `tap`."""
     from ingest.headers import Forwarding
     from ingest.tap_options import TapOptions
 
+    _say_if_open("the tap's admin port", split_address(settings.admin)[0], settings.admin)
     return TapOptions(
         upstreams=settings.upstream,
         data=settings.data,
@@ -77,6 +83,10 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
     from analytics.telemetry import TelemetryOptions
     from streamgauge import __version__
 
+    if settings.metrics:
+        _say_if_open("analytics' metrics port", split_address(settings.metrics)[0], settings.metrics)
+    address = f"{settings.quack_host}:{settings.quack_port}"
+    _say_if_open("the SQL port, which is not encrypted,", settings.quack_host, address)
     return AnalyzeOptions(
         data=settings.data,
         kafka=settings.kafka,
@@ -117,3 +127,13 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
         token=settings.dashboard_token.get_secret_value() if settings.dashboard_token else None,
         oidc=settings.dashboard_oidc,
     )
+
+
+def _say_if_open(what: str, host: str, address: str) -> None:
+    """A door that others than this machine can reach may be meant so; it is said, for it may not be."""
+    try:
+        private = ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        private = host == "localhost"
+    if not private:
+        log.warning("%s listens beyond this machine, at %s", what, address)
