@@ -11,7 +11,17 @@ import altair as alt
 import polars as pl
 
 from dashboard import palette, units
-from dashboard.charts import HEIGHT, color_of, present, time_axis, to_the_ends, unit_of, wall, wall_moment
+from dashboard.charts import (
+    HEIGHT,
+    color_of,
+    largest,
+    present,
+    time_axis,
+    to_the_ends,
+    unit_of,
+    wall,
+    wall_moment,
+)
 
 TIME_TOOLTIP: Any = "utcyearmonthdatehoursminutesseconds"
 
@@ -30,11 +40,13 @@ def time_lines(
     rule: float | None = None,
     height: int = HEIGHT,
     percent: bool = False,
+    robust: bool = False,
 ) -> alt.LayerChart | alt.FacetChart:
     """Lines of `value` over `at`, one per `series`; durations (columns that end in _ns) find their unit.
 
     A line breaks where a point of time has no data, so that silence does not look like calm; a point between two silences
-    is a dot. The pointer finds the nearest point of time and reads all lines there at once. `rule`: an objective.
+    is a dot. The pointer finds the nearest point of time and reads all lines there at once. `rule`: an objective. `robust`: a
+    few points far above all others do not flatten the lines: the axis ends below them, and its title says how high they are.
     """
     frame = frame.filter(pl.col(value).is_not_null())
     divisor = 1.0
@@ -57,19 +69,33 @@ def time_lines(
     drawn = wall(broken(points, name, bucket_s), zone, "at")
     axis = alt.Axis(tickCount=5, format="%") if percent else alt.Axis(tickCount=5)
     at = time_axis("at", span, [wall_moment(end, zone) for end in span])
+    scale = alt.Scale(zero=True, nice=True)
+    if robust and (ceiling := _ceiling(points)) is not None:
+        scale = alt.Scale(domain=[0, ceiling], nice=True, clamp=False)
+        unit = f"{unit or ''} (up to {(form or units.count)(largest(frame, value))})"
     base = alt.Chart(drawn).encode(
         x=at,
-        y=alt.Y("y:Q", title=unit, scale=alt.Scale(zero=True, nice=True), axis=axis),
+        y=alt.Y("y:Q", title=unit, scale=scale, axis=axis),
         color=color_of(name, told),
     )
     layers: list[alt.Chart] = [
-        base.mark_line(invalid="break-paths-show-path-domains"),
-        base.transform_filter("datum.alone").mark_point(),
+        base.mark_line(invalid="break-paths-show-path-domains", clip=True),
+        base.transform_filter("datum.alone").mark_point(clip=True),
     ]
     if rule is not None:
         layers.append(slo_rule(rule / divisor))
     layers.append(_reading(points, name, list(told), zone, at))
     return alt.layer(*layers).properties(height=height)
+
+
+OUTLYING = 4.0
+"""A highest point this many times above the 95th percentile of all points flattens the rest."""
+
+
+def _ceiling(points: pl.DataFrame) -> float | None:
+    """Where the axis ends when outliers would flatten the lines; None when there are none."""
+    usual, most = points["y"].quantile(0.95), largest(points, "y")
+    return usual * 1.5 if usual is not None and 0 < usual < most / OUTLYING else None
 
 
 def broken(points: pl.DataFrame, series: str, bucket_s: int) -> pl.DataFrame:

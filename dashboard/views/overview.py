@@ -93,7 +93,7 @@ def numbers(
         )
         one("TTFT p95", "ttft_p95_ns", units.duration, described("ttft"))
         one("ITL p95", "itl_p95_ns", units.duration, described("itl"))
-    with st.grid(8, min_column_width=105, key="cards"):
+    with st.grid(8, min_column_width=98, key="cards"):
         card("Active", units.count(active), now=active, before=active_before, said_before=units.count(active_before),
              worse="none", help_text=described("active"))  # fmt: skip
         one("Goodput", "good", lambda v: units.rate(v, "/s"), described("goodput", more=objectives),
@@ -101,8 +101,8 @@ def numbers(
         one("TTFT p50", "ttft_p50_ns", units.duration, described("ttft"))
         one("TTFT p99", "ttft_p99_ns", units.duration, described("ttft"))
         one("ITL p50", "itl_p50_ns", units.duration, described("itl"))
-        one("Speed p50, tok/s", "tps_user_p50", plain_rate, described("tps_user"), worse="down")
-        one("Output, tok/s", "output_tokens", plain_rate, described("tps_total"), worse="none", per_s=True)
+        one("tok/s p50", "tps_user_p50", plain_rate, described("tps_user"), worse="down")
+        one("tok/s, all", "output_tokens", plain_rate, described("tps_total"), worse="none", per_s=True)
         one("Stalls", "stalls", units.count, described("stall"))
 
 

@@ -38,7 +38,14 @@ def body(chosen: Selection) -> None:
             f"Speed of one stream, p50 by {by}",
             speed,
             lambda f: time_lines(
-                f, "tps_user", series="name", colors=colors, unit="tok/s", form=units.rate, **time
+                f,
+                "tps_user",
+                series="name",
+                colors=colors,
+                unit="tok/s",
+                form=units.rate,
+                robust=True,
+                **time,
             ),
             help_text=described("tps_user"),
             value="tps_user",

@@ -1,4 +1,4 @@
-"""Pictures of every page of a running dashboard: `python -m tests.dashboard.screenshots URL FOLDER [dark]`.
+"""Pictures of every page of a running dashboard: `python -m tests.dashboard.screenshots URL FOLDER [dark] [ID] [range=…]`.
 
 For README and docs: run it over the demo. The stream page shows the stream that the first row of Streams links to.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
+
+from PIL import Image
 
 from tests.dashboard.browser import reader
 from tests.dashboard.pages import VIEWS
@@ -16,12 +19,22 @@ README_PX = 1320
 """The overview's cards and first lines: what stands in README."""
 
 
-def main(url: str, folder: Path, *, dark: bool = False, stream_id: str = "") -> None:
-    """One PNG per page, as high as the page (up to a limit)."""
+def make_small(file: Path) -> None:
+    """Write a PNG anew with its 256 most frequent colours, a third of its size: a page has few, and those stay."""
+    with Image.open(file) as opened:
+        picture = opened.convert("RGB")
+    counted: list[Any] = sorted(picture.getcolors(picture.width * picture.height) or [], reverse=True)[:256]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([channel for _, color in counted for channel in color])
+    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
+
+
+def main(url: str, folder: Path, *, dark: bool = False, stream_id: str = "", span: str = "range=5m") -> None:
+    """One PNG per page, as high as the page (up to a limit), over a time range as the address says it."""
     folder.mkdir(parents=True, exist_ok=True)
     with reader(url, dark=dark) as seen:
         for view in VIEWS:
-            path = {"overview": "?range=5m", "stream": f"stream?id={stream_id}"}.get(view, f"{view}?range=5m")
+            path = {"overview": f"?{span}", "stream": f"stream?id={stream_id}"}.get(view, f"{view}?{span}")
             seen.page.set_viewport_size({"width": 1280, "height": 900})
             seen.open(path)
             tall = seen.page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
@@ -32,9 +45,17 @@ def main(url: str, folder: Path, *, dark: bool = False, stream_id: str = "") -> 
                 }
             )
             seen.settle()
-            seen.page.screenshot(path=folder / f"{view}{'-dark' if dark else ''}.png")
+            file = folder / f"{view}{'-dark' if dark else ''}.png"
+            seen.page.screenshot(path=file)
+            make_small(file)
 
 
 if __name__ == "__main__":
     address, where, *more = sys.argv[1:]
-    main(address, Path(where), dark="dark" in more, stream_id=next((m for m in more if len(m) == 36), ""))
+    main(
+        address,
+        Path(where),
+        dark="dark" in more,
+        stream_id=next((m for m in more if len(m) == 36), ""),
+        span=next((m for m in more if m.startswith("range=")), "range=5m"),
+    )

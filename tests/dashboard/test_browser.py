@@ -66,7 +66,7 @@ def test_numbers_are_those_of_sql_and_a_filter_is_kept_in_the_link(seen: Reader,
     for _ in range(2):  # as chosen by hand, then as restored from the link
         assert seen.metric("Requests") == units.count(wanted["n"])
         assert seen.metric("TTFT p99") == units.duration(wanted["ttft"])
-        assert seen.metric("Speed p50, tok/s") == units.rate(wanted["speed"], "").strip()
+        assert seen.metric("tok/s p50") == units.rate(wanted["speed"], "").strip()
         seen.page.goto("about:blank")
         seen.page.goto(link)
         seen.settle()

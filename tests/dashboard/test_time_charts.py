@@ -47,3 +47,18 @@ def test_a_chart_of_nothing_is_a_chart() -> None:
     nothing = frame((0, "a", None)).with_columns(pl.col("y").cast(pl.Float64))
     made = time_lines(nothing, "y", zone=ZoneInfo("UTC"), span=(NOON, NOON), bucket_s=60, series="name")
     assert made.to_dict()["layer"]
+
+
+def test_an_outlier_does_not_flatten_the_lines_and_is_told() -> None:
+    values = [float(10 + i % 5) for i in range(60)] + [5000.0]
+    data = frame(*((i, "a", v) for i, v in enumerate(values)))
+    made = [
+        time_lines(
+            data, "y", zone=ZoneInfo("UTC"), span=(NOON, NOON + timedelta(hours=1)), bucket_s=60, series="name", unit="tok/s",
+            robust=robust,
+        ).to_dict()["layer"][0]["encoding"]["y"]
+        for robust in (True, False)
+    ]  # fmt: skip
+    assert made[0]["scale"]["domain"] == [0, 21.0]
+    assert made[0]["title"] == "tok/s (up to 5,000)"
+    assert "domain" not in made[1]["scale"]
