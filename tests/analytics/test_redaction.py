@@ -18,10 +18,10 @@ import zstandard
 from analytics.assemble import Assembler
 from analytics.coding import BodyDecoder
 from analytics.measure import measure
-from ingest.records import AnyRecord, Frames, Request, ResponseHead
+from ingest.records import AnyRecord, Frames, Request, ResponseHead, unpack
 from ingest.redaction.records import Redactor
 from tests.analytics.corpus import WHY_NOT, Recording, recordings
-from tests.analytics.tape import closed, opened, stream_id
+from tests.analytics.tape import alive, closed, opened, stream_id
 
 CAPTURES = Path(__file__).parent / "captures"
 TEXT = ("error_message", "output_text", "reasoning_text")
@@ -157,3 +157,69 @@ def test_a_compressed_stream_measures_the_same_redacted(coding: str, damage: str
     for reads in whole_and_cut(packed, coding + damage):
         assert_same(exchange([packed], headers=headers))
         assert_same(exchange(reads, headers=headers))
+
+
+# -- what is kept of long streams ----------------------------------------------------------------------------------
+
+
+def long_stream(
+    capture: Sequence[str], headers: Sequence[tuple[str, str]], body: bytes
+) -> tuple[Assembler, list[bytes]]:
+    """A stream that has been open for a minute, and what was kept of it then."""
+    records = exchange([body[i : i + 20] for i in range(0, len(body), 20)], headers=headers)
+    assembler = Assembler(capture=capture)
+    for offset, record in enumerate([alive(0), *records[:5], alive(61)]):
+        assembler.feed("w0", offset, [record])
+    return assembler, [checkpoint.payload for checkpoint in assembler.checkpoint_records()]
+
+
+def test_kept_records_have_no_text_unless_it_is_captured() -> None:
+    headers = [("content-type", "text/event-stream")]
+    (kept,) = long_stream((), headers, CHAT)[1]
+    assert b"w0 " not in b"".join(
+        data for r in unpack(kept)[0] if isinstance(r, Frames) for _, data in r.frames
+    )
+    (kept,) = long_stream(("*",), headers, CHAT)[1]
+    assert b"w0 " in b"".join(data for r in unpack(kept)[0] if isinstance(r, Frames) for _, data in r.frames)
+
+
+def test_a_compressed_stream_stays_in_the_log_and_is_read_again_from_there() -> None:
+    headers = [("content-type", "text/event-stream"), ("content-encoding", "gzip")]
+    body = gzip.compress(CHAT, 1)
+    assembler, kept = long_stream((), headers, body)
+    assert kept == []
+    assert assembler.held_bytes == 0
+    position = assembler.position("w0", 7)
+    assert position.low == 1
+
+    records = exchange([body[i : i + 20] for i in range(0, len(body), 20)], headers=headers)
+    again = Assembler()
+    again.resume("w0", position.open_stream_ids)
+    for offset, record in enumerate([alive(0), *records[:5], alive(61)]):
+        again.feed("w0", offset, [record])
+    again.end_replay("w0")
+    for offset, record in enumerate(records[5:], 7):
+        again.feed("w0", offset, [record])
+    (row,) = measure(again.take_finished())["streams"].drop(TEXT, strict=False).to_dicts()
+    assert [row] == measured(records)["streams"]
+
+
+def test_what_servers_report_beside_numbers_is_not_kept() -> None:
+    last = b'data: {"choices":[],"usage":{"completion_tokens":4,"note":"secret"},"timings":{"note":"secret","ms":5}}\n\n'
+    found = measured(exchange([CHAT, last]))
+    assert found["usage_reports"][0]["raw"] == '{"completion_tokens":4,"note":"xxxxxx"}'
+    assert [(stat["name"], stat["raw"]) for stat in found["server_stats"]] == [
+        ("note", "xxxxxx"),
+        ("ms", "5"),
+    ]
+    captured = measured(exchange([CHAT, last]), capture=("*",))
+    assert "secret" in captured["usage_reports"][0]["raw"]
+
+
+def test_stop_sequences_are_told_with_captured_content_alone() -> None:
+    request = b'{"model":"m","stop":["secret"]}'
+    for capture, told in (((), None), (("*",), ("secret",))):
+        assembler = Assembler(capture=capture)
+        assembler.feed("w0", 0, exchange([CHAT], request=request))
+        (stream,) = assembler.take_finished()
+        assert stream.request.stop_sequences == told
