@@ -24,7 +24,7 @@ ZERO = -32768
 """The bucket of nothing: a log axis has no place for it."""
 BUCKETS_PER_DECADE = 120
 """Of the stored histograms (`analytics.rollup`): wider bins are made of whole buckets."""
-READ_AT_MOST = 1_000_000
+READ_AT_MOST = 500_000
 """Buckets of histograms that one question reads."""
 BUCKETS_OF_ROW = 150
 """A histogram has hardly more buckets with something in them."""

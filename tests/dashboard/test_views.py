@@ -12,6 +12,7 @@ from analytics import endpoint
 from analytics.ask import Asker
 from dashboard import units
 from dashboard.cookbook import COOKBOOK
+from dashboard.queries import rolled
 from tests.dashboard.pages import VIEWS, metric, opened, said
 from tests.dashboard.river import served
 
@@ -186,6 +187,23 @@ def test_a_long_range_is_drawn_from_roll_ups_and_says_so(
         list(exact["p50_ns"]), rel=0.05
     )  # between two streams' values
     assert list(rolled["max_ns"]) == pytest.approx(list(exact["max_ns"]), rel=0.01)
+
+
+def test_what_is_too_much_to_read_is_read_in_part_and_says_so(
+    river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = opened(
+        river, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
+    )
+    monkeypatch.setattr(rolled, "READ_AT_MOST", 5_000)
+    part = opened(
+        river, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
+    )
+    assert not part.exception
+    assert "one of every" in said(part)
+    assert "one of every" not in said(whole)
+    few, many = (int(app.dataframe[0].value["n"].iloc[0]) for app in (part, whole))
+    assert 0 < few < many / 2
 
 
 def test_all_gaps_of_one_client_have_words(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
