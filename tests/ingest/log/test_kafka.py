@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 
 from ingest.log import Damage, Entry, LogBroken, LogChanged
 from ingest.log.kafka import KafkaReader, KafkaWriter, check_options, ensure_topic, split_brokers
@@ -307,7 +311,7 @@ def test_kill_9_of_the_broker_under_load_loses_nothing_and_keeps_the_order(
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """A key store for the broker and its certificate for clients."""
     store, pem = tmp_path / "broker.p12", tmp_path / "broker.pem"
-    common = ["-alias", "broker", "-keystore", store, "-storepass", "changeit"]
+    common: list[str | Path] = ["-alias", "broker", "-keystore", store, "-storepass", "changeit"]
     made = ["-keyalg", "EC", "-storetype", "PKCS12", "-dname", "CN=127.0.0.1", "-ext", "SAN=ip:127.0.0.1"]
     subprocess.run(["keytool", "-genkeypair", *made, *common], check=True, capture_output=True)
     subprocess.run(["keytool", "-exportcert", "-rfc", "-file", pem, *common], check=True, capture_output=True)
@@ -373,3 +377,53 @@ def test_unknown_options_and_addresses_are_refused_in_one_line() -> None:
         with pytest.raises(ValueError, match="Kafka broker"):
             split_brokers(bad)
     assert split_brokers("a:1, b:2,") == ["a:1", "b:2"]
+
+
+def test_a_user_who_may_not_make_the_topic_is_told_what_to_have_made(
+    own_broker: Callable[..., Broker], topic: str, open_writer: Any
+) -> None:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    properties = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": f'{login} user_gauge="secret";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",  # whoever comes over the broker's own listener
+    }
+    settings = [part for name, value in properties.items() for part in ("--config", f"{name}={value}")]
+    broker = own_broker("--security", "SASL_PLAINTEXT", *settings)
+    options = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "gauge",
+        "sasl_plain_password": "secret",
+    }
+
+    def trouble_with(allowed: Sequence[ACLOperation]) -> str:
+        if allowed:
+            with admin_of(broker) as admin:
+                pattern = ResourcePattern(ResourceType.TOPIC, topic)
+                admin.create_acls(
+                    [ACL("User:gauge", "*", one, ACLPermissionType.ALLOW, pattern) for one in allowed]
+                )
+        told = threading.Event()
+        writer = open_writer(broker.address, topic, options, give_up=told.is_set, progress=told.set)
+        with pytest.raises(LogBroken):
+            writer.append([entry_of(frames("s", 0))])
+        return writer.last_error or ""
+
+    assert f"may not see the topic {topic!r}: allow it Describe and Write" in trouble_with([])
+    made = trouble_with([ACLOperation.DESCRIBE, ACLOperation.WRITE])
+    assert f"kafka-topics.sh --create --topic {topic} --partitions 8" in made
+
+
+@contextmanager
+def admin_of(broker: Broker) -> Iterator[Any]:
+    """An administrator, over the listener that the broker keeps for itself."""
+    said = "".join(path.read_text() for path in broker.data.glob("*.properties"))
+    found = re.search(r"INTERNAL://(127\.0\.0\.1:\d+)", said)
+    assert found is not None
+    admin = KafkaAdminClient(bootstrap_servers=found[1])
+    try:
+        yield admin
+    finally:
+        admin.close()
