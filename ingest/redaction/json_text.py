@@ -54,6 +54,8 @@ class HoleKind(IntEnum):
     NUMBER = 6
     FILLED_NUMBER = 7
     KEY = 8
+    FILLED_NUMBERS = 10
+    """The numbers of an array."""
 
 
 Hole = tuple[HoleKind, int, int]
@@ -281,7 +283,10 @@ class JSONText(msgspec.Struct):
         found = (_NUMBERS if in_array else _NUMBER).match(data, at, end)
         assert found is not None
         run = found.group()
-        out.append(run if self._value_rule().number else run.translate(filler.DIGITS))
+        kept = self._value_rule().number
+        out.append(run if kept else run.translate(filler.DIGITS))
+        if in_array and not self.in_number:
+            self.holes.append((HoleKind.FILLED_NUMBERS, at, found.end()))
         self.in_number = run[-1] not in b", \t"
         return found.end()
 

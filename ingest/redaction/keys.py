@@ -70,9 +70,9 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      """),
     (_TITLE, "type title error_type"),
     (_NAME, "model model_id modelVersion model_instance_id"),
-    (_ID, "id response_id responseId generation_id log_id item_id call_id"),
+    (_ID, "id response_id responseId generation_id log_id item_id call_id request_id"),
     (_COUNT, """
-     index output_index is_finished is_error done stop special thought willContinue stopped_eos stopped_limit
+     index output_index content_index summary_index is_finished is_error done stop special thought willContinue stopped_eos stopped_limit
      generated_token_count input_token_count generated_tokens input_length tokens_evaluated tokens_predicted
      total_duration load_duration prompt_eval_count prompt_eval_duration eval_count eval_duration
      progress load_time_seconds load_time created_at id_slot
@@ -85,7 +85,7 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      content text thinking delta partial_json completion reasoning reasoning_content reasoning_text reasoning_details
      refusal message messages msg Message tool_plan summary output outputs output_ids response result results item
      choices candidates parts transcript value stringValue numberValue boolValue generated_text data audio error errors
-     Error fault detail details description error_message errorMessage faultstring last_error loc base_resp status_msg
+     Error fault detail details description error_message error_msg errorMessage faultstring last_error loc base_resp status_msg
      content_block content_part function function_call functionCall custom tool_calls tool_call_delta
      step steps step_details code_interpreter generations interaction inlineData promptFeedback partialArgs
      logprobs token tokens token_ids x_groq obfuscation

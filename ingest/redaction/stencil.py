@@ -78,6 +78,9 @@ def stencil_of(event: bytes, made: bytes, holes: Sequence[Hole]) -> Stencil | No
         elif kind is HoleKind.FILLED_NUMBER:
             parts.append(b"(" + _NUMBER + b")")
             to_fill.append((kind, b""))
+        elif kind is HoleKind.FILLED_NUMBERS:
+            parts.append(b"([-+0-9.eE, \\t]++)")
+            to_fill.append((kind, b""))
         elif kind is HoleKind.NUMBER:
             parts.append(_NUMBER)
         else:

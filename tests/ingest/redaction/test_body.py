@@ -174,6 +174,8 @@ EVENTS = st.builds(
         b'data: {"choices":[{"delta":{"content":"%b"}}],"usage":{"n":%d},"id":"%b"}\n\n',
         b'event: d\ndata: {"delta":"%b","sequence":%d,"type":"%b"}\n\n',
         b'{"response":"%b","eval_count":%d,"model":"%b"}\n',
+        b'data: {"logprobs":{"content":[{"token":"%b","bytes":[1,%d],"top":[{"t":"%b"}]}]}}\n\n',
+        b'data: {"logprobs":{"content":[{"token":"%b","bytes":[1,%d],"top":[{"t":"%b"}]}]}}\n\n',
         b'data: {"content":"%b","arguments":{"k":%d,"t":"%b"}}\n\n',
     ]),
     st.text(max_size=8),
