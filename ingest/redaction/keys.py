@@ -72,7 +72,8 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
     (_NAME, "model model_id modelVersion model_instance_id"),
     (_ID, "id response_id responseId generation_id log_id item_id call_id request_id"),
     (_COUNT, """
-     index output_index content_index summary_index is_finished is_error done stop special thought willContinue stopped_eos stopped_limit
+     index output_index content_index summary_index
+     is_finished is_error done stop special thought willContinue stopped_eos stopped_limit
      generated_token_count input_token_count generated_tokens input_length tokens_evaluated tokens_predicted
      total_duration load_duration prompt_eval_count prompt_eval_duration eval_count eval_duration
      progress load_time_seconds load_time created_at id_slot
