@@ -35,8 +35,10 @@ logger = logging.getLogger("streamgauge.tap")
 
 FLUSH_BYTES = 65_536
 _HAND_OVER_BYTES = 131_072  # what one tick gathers at most; each hand-over wakes the log's thread
-_FLUSH_AGE_NS = 75_000_000
-_TICK_S = 0.02  # a stream's oldest frame waits 75 ms to 95 ms: under 100 ms
+_FLUSH_AGE_NS = 65_000_000
+_TICK_S = (
+    0.03  # a stream's oldest frame waits 65 ms to 95 ms: under 100 ms; each tick costs the log a transaction
+)
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
 _RECORD_OVERHEAD_BYTES = 400
 _RESERVE = 0.25
@@ -69,7 +71,7 @@ class Mirror:
         self._waiting: deque[StreamMirror] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._untold: dict[str, list[Lost]] = {}
+        self.untold: dict[str, list[Lost]] = {}
         self._untold_count = 0
 
     @property
@@ -115,7 +117,7 @@ class Mirror:
 
     def tell_later(self, lost: Lost) -> None:
         """Keep what is to be told of a stream's loss until there is room; neighbouring losses are joined."""
-        known = self._untold.get(lost.stream)
+        known = self.untold.get(lost.stream)
         if known and known[-1].last_seq + 1 == lost.seq:
             last = known[-1]
             size = last.bytes + lost.bytes
@@ -123,7 +125,7 @@ class Mirror:
                 lost.stream, last.seq, lost.last_seq, last.cause, last.at_wall_ns, size, lost.last
             )
         elif self._untold_count < _MAX_UNTOLD:
-            self._untold.setdefault(lost.stream, []).append(lost)
+            self.untold.setdefault(lost.stream, []).append(lost)
             self._untold_count += 1
         else:
             self.counters.lost_untold += 1
@@ -132,22 +134,22 @@ class Mirror:
 
     def tell(self, stream: str) -> bool:
         """Tell what is kept of a stream, before its next record; False while there is no room even for that."""
-        if not self._untold:
+        if not self.untold:
             return True
-        known = self._untold.get(stream)
+        known = self.untold.get(stream)
         while known:
             if not self._room_for(_RECORD_OVERHEAD_BYTES):
                 return False
             self.append(known.pop(0), _RECORD_OVERHEAD_BYTES)
             self._untold_count -= 1
-        self._untold.pop(stream, None)
+        self.untold.pop(stream, None)
         return True
 
     def flush_all(self) -> None:
         """Hand over everything, at the end."""
         while self._waiting:
             self._waiting.popleft().flush()
-        if self._untold:
+        if self.untold:
             self._tell_untold()
         self._hand_over()
 
@@ -158,7 +160,7 @@ class Mirror:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def _tell_untold(self) -> None:
-        for stream in list(self._untold):
+        for stream in list(self.untold):
             if not self.tell(stream):
                 return
 
@@ -175,14 +177,14 @@ class Mirror:
             if not waiting or waiting[0].waiting_since_ns > old_enough_ns:
                 break
             waiting.popleft().flush()
-        if self._untold:
+        if self.untold:
             self._tell_untold()
         self._hand_over()
         for batch in self.sink.take_dropped():
             self._tell_dropped(batch)
         # Only now: what was done above must not arm a second timer.
         self._timer = None
-        if waiting or self._untold or self._pending:
+        if waiting or self.untold or self._pending:
             self._arm()
 
     def _tell_dropped(self, batch: Iterable[bytes]) -> None:
@@ -304,7 +306,7 @@ class StreamMirror:
         mirror, counters = self._mirror, self._mirror.counters
         counters.uncaptured_bytes += uncaptured
         mirror.added_bytes -= (counted_bytes := size + FRAME_OVERHEAD_BYTES * len(frames))
-        if mirror.tell(self.stream) and mirror.append(
+        if not (mirror.untold and not mirror.tell(self.stream)) and mirror.append(
             Frames(self.stream, seq, frames, head, uncaptured), counted_bytes + _RECORD_OVERHEAD_BYTES
         ):
             counters.frames += len(frames)
@@ -331,7 +333,8 @@ class StreamMirror:
     def _emit(self, record: AnyRecord, size_bytes: int) -> None:
         seq = self._seq
         self._seq += 1
-        if not self._mirror.tell(self.stream) or not self._mirror.add(record, size_bytes):
+        mirror = self._mirror
+        if (mirror.untold and not mirror.tell(self.stream)) or not mirror.add(record, size_bytes):
             self._lose(seq, 0, last=isinstance(record, Closed))
 
     def _lose(self, seq: int, size_bytes: int, *, last: bool = False) -> None:
