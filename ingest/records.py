@@ -162,7 +162,7 @@ class Lost(Record, frozen=True):
     seq: int
     last_seq: int
     cause: str
-    """queue_full | log_full | log_aged | log_error | corrupt_segment | record_too_large"""
+    """queue_full | log_full | log_aged | log_error | corrupt_segment | record_too_large | redaction_state_lost"""
     at_wall_ns: int
     bytes: int = 0
     last: bool = False

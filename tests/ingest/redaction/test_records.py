@@ -125,6 +125,7 @@ def test_streams_in_memory_are_bounded_and_leave_with_their_end() -> None:
     assert len(bounded) == 2
     whole = redactor()
     whole.redact(whole_stream(A))
+    whole.redact([*whole_stream(B)[:2], Lost(B, 2, 9, "log_full", 0, 0, True)])
     assert len(whole) == 0
 
 
