@@ -74,8 +74,8 @@ PARTS = [
         "10000", "10,000 streams × 1 chunk/s", Load("paced", 10_000, 1_000_000),
         (*LATENCY, "bytes_per_stream", "errors"), proxies,
     ),
-    Part("litellm", "20 streams × 20 chunks/s", Load("paced", 20, 50_000), (*LATENCY, "cpu_s_per_million"), with_litellm),
-    Part("trouble", "500 streams × 20 chunks/s", Load("paced", 500, 50_000), (*LATENCY, "shed_bytes"), troubled),
+    Part("litellm", "10 streams × 10 chunks/s", Load("paced", 10, 100_000), (*LATENCY, "cpu_s_per_million"), with_litellm),
+    Part("trouble", "500 streams × 20 chunks/s", Load("paced", 500, 50_000), (*LATENCY, "shed_bytes", "log_append_errors"), troubled),
 ]  # fmt: skip
 
 

@@ -69,5 +69,6 @@ def measure(folder: Path, target: Target, load: Load, seconds: float) -> dict[st
     result["bytes_per_stream"] = max(0, peak_bytes - before_bytes) / load.connections
     after = target.counters()
     result["shed_bytes"] = after.get("lost_bytes", 0) - before.get("lost_bytes", 0)
+    result["log_append_errors"] = after.get("log_append_errors", 0) - before.get("log_append_errors", 0)
     result["forwarded_bytes"] = result["per_s"] * result["seconds"] * 220
     return result

@@ -22,6 +22,7 @@ SHOW: dict[str, tuple[str, Callable[[float], str]]] = {
     "bytes_per_stream": ("KiB per stream", lambda v: f"{v / 1024:.1f}"),
     "shed_bytes": ("bytes shed", lambda v: f"{v:,.0f}"),
     "shed_share": ("shed", lambda v: f"{v:.0%}"),
+    "log_append_errors": ("appends that failed", lambda v: f"{v:.0f}"),
     "errors": ("errors", lambda v: f"{v:.0f}"),
 }
 _RATIO = frozenset({"p50_ns", "p99_ns", "per_s", "cpu_s_per_million"})

@@ -55,7 +55,7 @@ LITELLM = HERE.parents[1] / ".venv-litellm" / "bin" / "litellm"
 LITELLM_CONF = """
 model_list:
   - model_name: bench
-    litellm_params: {{model: openai/bench, api_base: "http://127.0.0.1:{upstream}/paced/50000", api_key: sk-none}}
+    litellm_params: {{model: openai/bench, api_base: "http://127.0.0.1:{upstream}/paced/100000", api_key: sk-none}}
 general_settings: {{master_key: sk-bench}}
 litellm_settings: {{telemetry: false}}
 """
