@@ -75,7 +75,10 @@ PARTS = [
         (*LATENCY, "bytes_per_stream", "errors"), proxies,
     ),
     Part("litellm", "10 streams × 10 chunks/s", Load("paced", 10, 100_000), (*LATENCY, "cpu_s_per_million"), with_litellm),
-    Part("trouble", "500 streams × 20 chunks/s", Load("paced", 500, 50_000), (*LATENCY, "shed_bytes", "log_append_errors"), troubled),
+    Part(
+        "trouble", "500 streams × 20 chunks/s", Load("paced", 500, 50_000),
+        (*LATENCY, "shed_bytes", "log_append_errors"), troubled,
+    ),
 ]  # fmt: skip
 
 
