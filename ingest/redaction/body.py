@@ -167,7 +167,7 @@ class BodyRedactor:
     def _reset(self) -> None:
         """The next payload is a new one."""
         old = self.state.text
-        self.state.text = JSONText(request=old.request, holes=old.holes)
+        self.state.text = JSONText(request=old.request, firsts=old.firsts, holes=old.holes)
         self.state.from_data = False
 
     def _line(self, data: bytes, at: int, end: int, out: list[bytes], *, to_be_continued: bool) -> None:

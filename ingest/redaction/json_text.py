@@ -16,6 +16,7 @@ from ingest.redaction import filler
 from ingest.redaction.keys import (
     CONTENT,
     NUMBERS,
+    REPEATED,
     REQUEST,
     RESPONSE,
     TEXT,
@@ -54,6 +55,8 @@ class HoleKind(IntEnum):
     NUMBER = 6
     FILLED_NUMBER = 7
     KEY = 8
+    REPEATED = 11
+    """A string whose filler depends on those before it."""
     FILLED_NUMBERS = 10
     """The numbers of an array."""
 
@@ -74,9 +77,12 @@ KEPT_MOST: dict[int, int] = {Keep.NUMBER: 64, Keep.WORD: 256, Keep.NAME: 256, Ke
 _KEPT = {keep: re.compile(b"[%b]*+" % kept) for keep, kept in KEPT_BYTES.items()}
 _NUMBER_KEY = re.compile(rb"[A-Za-z0-9_.$@-]*+")
 _LITERALS = {0x74: b"true", 0x66: b"false", 0x6E: b"null", 0x4E: b"NaN", 0x49: b"Infinity"}
+_NAMED = frozenset({Context.NAMED, Context.REPEATED})
+_LETTERS = b"xyzwvutsrqpo"
+_MAX_FIRST_BYTES = 64
 _NAMES = b"abcdefghijklmnopqrstuvwxyz0123456789"
 _SCALAR_END = re.compile(rb"[ \t]*+$")
-_ARRAY = 4  # added to the context of an array
+_ARRAY = 8  # added to the context of an array
 
 
 class JSONText(msgspec.Struct):
@@ -110,6 +116,12 @@ class JSONText(msgspec.Struct):
     begun: bool = False
     """Something other than blanks was read."""
     to_be_continued: bool = False
+    firsts: list[bytes] = []
+    """How text that may be repeated began, in this stream: text that begins so is filled with the letter of that place."""
+    may_repeat: bool = False
+    """The next string is such text."""
+    letter: int = 0x78
+    """Of the string that is being filled."""
     holes: list[Hole] = []
     """The values that were read whole since the caller last cleared it."""
 
@@ -155,7 +167,7 @@ class JSONText(msgspec.Struct):
             if self.after_colon and data[at] != 0x2C:
                 break
             key = found.group(1)
-            rule = None if context else rules.get(key)
+            rule = rules.get(key) if context in _NAMED else None
             if rule is None:
                 rule = self._rule_of(key, context)
                 stays = self._key_stays(key, context)
@@ -174,9 +186,13 @@ class JSONText(msgspec.Struct):
                 keep = rule.string
                 if not keep:
                     out.append(data[kept_from:begin])
-                    out.append(filler.string(value))
                     kept_from = at - 1
-                    hole((HoleKind.STRING, begin, kept_from))
+                    if value and self._may_repeat(key):
+                        out.append(_in(self._letter_of(value), filler.string(value)))
+                        hole((HoleKind.REPEATED, begin, kept_from))
+                    else:
+                        out.append(filler.string(value))
+                        hole((HoleKind.STRING, begin, kept_from))
                 elif (stays := self._stays(value, keep)) == len(value):
                     hole((HoleKind(keep), begin, at - 1))
                 else:
@@ -270,6 +286,8 @@ class JSONText(msgspec.Struct):
             context = Context(stack[-1] - _ARRAY)
         else:
             context = self.rule.inner
+            if context == Context.NAMED and stack[-1] == Context.REPEATED:
+                context = Context.REPEATED
         stack.append(context + (_ARRAY if bracket == 0x5B else 0))
         self.after_colon = False
 
@@ -308,6 +326,7 @@ class JSONText(msgspec.Struct):
         self.taken, self.braced = 0, False
         self.token, self.key_kept = b"", -1
         self.keep = Keep.NOTHING if is_key else self._value_rule().string
+        self.letter = _LETTERS[0]
 
     def _end_string(self) -> None:
         self.in_string = False
@@ -315,6 +334,9 @@ class JSONText(msgspec.Struct):
             whole = self.key_kept < 0
             self.rule = self._rule_of(self.token, self.stack[-1]) if whole else CONTENT
             self.key_number += not whole
+            self.may_repeat = self._may_repeat(self.token)
+        else:
+            self.may_repeat = False
             self.token = b""
 
     def _string(self, data: bytes, at: int, end: int, out: list[bytes]) -> int:
@@ -357,7 +379,9 @@ class JSONText(msgspec.Struct):
             kept, run = run[:stays], run[stays:]
         elif not self.taken:
             self.braced = run[:1] == b"{"
-        filled = filler.plain(run)
+            if self.may_repeat:
+                self.letter = self._letter_of(run)
+        filled = _in(self.letter, filler.plain(run))
         if self.braced:
             filled = filler.braces(run, filled, opening=not self.taken)
         return kept + filled
@@ -371,12 +395,29 @@ class JSONText(msgspec.Struct):
             self.key_kept, self.token = kept, b""
         return self._filled_key(run, self.taken, self.key_kept)
 
+    def _may_repeat(self, key: bytes) -> bool:
+        context = self.stack[-1]
+        if context == Context.REPEATED:
+            return key in REPEATED
+        return context == Context.NAMED and key == b"text" and len(self.stack) == 1
+
+    def _letter_of(self, beginning: bytes) -> int:
+        """The letter of text that may repeat what was said: that of the first text that it begins with, else a new one."""
+        firsts = self.firsts
+        for place, first in enumerate(firsts):
+            if beginning.startswith(first):
+                return _LETTERS[place]
+        if len(firsts) == len(_LETTERS):
+            del firsts[1]  # the first of all is what a text that grows begins with
+        firsts.append(beginning[:_MAX_FIRST_BYTES])
+        return _LETTERS[len(firsts) - 1]
+
     # -- keys ------------------------------------------------------------------------------------------------------------
 
     def _rule_of(self, key: bytes, context: int) -> Rule:
         """The rule of a whole key that stands in an object of this context."""
         rule = self.known.rules.get(key)
-        if context == Context.NAMED:
+        if context in _NAMED:
             return rule or CONTENT
         if context == Context.TEXT:
             return CONTENT if rule is None else TEXT
@@ -406,6 +447,10 @@ class JSONText(msgspec.Struct):
             elif byte == 0x78:
                 filled[at] = _NAMES[self.key_number // 36 ** min(place, 12) % 36]
         return bytes(filled)
+
+
+def _in(letter: int, filled: bytes) -> bytes:
+    return filled if letter == _LETTERS[0] else filled.replace(b"x", bytes((letter,)))
 
 
 def _shared(one: bytes, other: bytes) -> int:

@@ -22,6 +22,8 @@ class Context(IntEnum):
     """Keys of the list, but every value is text."""
     CONTENT = 3
     """Nobody knows the keys: everything is filled."""
+    REPEATED = 4
+    """As named, and text may repeat what was said before it."""
 
 
 class Keep(IntEnum):
@@ -58,6 +60,7 @@ _ID = Rule(Keep.WORD, False, Context.NAMED)
 _COUNT = Rule(Keep.NUMBER, True, Context.NAMED)
 NUMBERS = Rule(Keep.NUMBER, True, Context.NUMBERS)
 WORDS_AMONG_NUMBERS = Rule(Keep.WORD, True, Context.NUMBERS)
+_OUTPUT = Rule(Keep.NOTHING, False, Context.REPEATED)
 _CODE = Rule(Keep.NOTHING, False, Context.TEXT)
 _PATH = Rule(Keep.PATH, False, Context.CONTENT)
 
@@ -84,13 +87,14 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      """),
     (TEXT, """
      content text thinking delta partial_json completion reasoning reasoning_content reasoning_text reasoning_details
-     refusal message messages msg Message tool_plan summary output outputs output_ids response result results item
+     refusal message messages msg Message tool_plan summary outputs output_ids response result results item
      choices candidates parts transcript value stringValue numberValue boolValue generated_text data audio error errors
      Error fault detail details description error_message error_msg errorMessage faultstring last_error loc base_resp status_msg
      content_block content_part function function_call functionCall custom tool_calls tool_call_delta
      step steps step_details code_interpreter generations interaction inlineData promptFeedback partialArgs
      logprobs token tokens token_ids x_groq obfuscation
      """),
+    (_OUTPUT, "output"),
     (_CODE, "executableCode"),
     (CONTENT, """
      arguments args input parameters search_results prompt_filter_results content_filter_results
@@ -108,6 +112,11 @@ _REQUEST_GROUPS: tuple[tuple[Rule, str], ...] = (
     (NUMBERS, "stream_options generationConfig options parameters"),
     (CONTENT, "stop stop_sequences tools functions"),
 )  # fmt: skip
+
+
+REPEATED = frozenset({b"text", b"content", b"reasoning_content"})
+"""Where an event may repeat the text so far, or say what is new of it: readers tell which by how the text begins. In `output`;
+`text` also at the root of a payload."""
 
 
 class Known(msgspec.Struct, frozen=True):

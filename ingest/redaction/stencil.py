@@ -59,7 +59,7 @@ _shared: dict[bytes, Stencil] = {}
 
 def stencil_of(event: bytes, made: bytes, holes: Sequence[Hole]) -> Stencil | None:
     """The stencil of an event that was redacted to `made`; None when it cannot be told by holes alone."""
-    if len(event) > MAX_EVENT_BYTES:
+    if len(event) > MAX_EVENT_BYTES or any(kind is HoleKind.REPEATED for kind, _, _ in holes):
         return None
     parts: list[bytes] = []
     to_fill: list[tuple[HoleKind, bytes]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 import zlib
 from collections.abc import Callable, Sequence
@@ -157,6 +158,51 @@ def test_a_compressed_stream_measures_the_same_redacted(coding: str, damage: str
     for reads in whole_and_cut(packed, coding + damage):
         assert_same(exchange([packed], headers=headers))
         assert_same(exchange(reads, headers=headers))
+
+
+PIECES = ["I", " am", " It", "It", " here", ", I", " think so", "I am", "é", " am", "!"] + [
+    f" word{i}" for i in range(20)
+]
+
+
+def sglang(texts: Sequence[str], choices: int) -> list[bytes]:
+    made = []
+    for i, text in enumerate(texts):
+        for c in range(choices):
+            said = f"{'ab'[c]}{text}" if choices > 1 else text
+            made.append({"text": said, "index": c, "meta_info": {"completion_tokens": i}})
+    return [b"data: " + json.dumps(event).encode() + b"\n\n" for event in made]
+
+
+def dashscope(texts: Sequence[str], choices: int) -> list[bytes]:
+    made = []
+    for i, text in enumerate(texts):
+        said = [
+            {
+                "message": {"content": f"{'ab'[c]}{text}" if choices > 1 else text},
+                "index": c,
+                "finish_reason": "null",
+            }
+            for c in range(choices)
+        ]
+        event = {"output": {"choices": said}, "usage": {"output_tokens": i}, "request_id": "r-1"}
+        made.append(f"id:{i}\nevent:result\ndata:{json.dumps(event)}\n\n".encode())
+    return made  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [sglang, dashscope])
+@pytest.mark.parametrize("choices", [1, 2])
+@pytest.mark.parametrize("grows", [False, True])
+def test_text_that_repeats_itself_is_told_from_text_that_goes_on(
+    make: Any, choices: int, grows: bool
+) -> None:
+    texts = ["".join(PIECES[: i + 1]) for i in range(len(PIECES))] if grows else PIECES
+    path = "/generate" if make is sglang else "/api/v1/services/aigc/text-generation/generation"
+    records = exchange(make(texts, choices), path=path)
+    assert measured(records)["streams"][0]["dialect"] == make.__name__.replace("sglang", "sglang_generate")
+    if choices == 1:
+        assert measured(records)["streams"][0]["text_chars"] == len("".join(PIECES))
+    assert_same(records)
 
 
 # -- what is kept of long streams ----------------------------------------------------------------------------------
