@@ -20,7 +20,7 @@ PASSWORD = "pw-plantedzwiebel"
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("way", ["environment", "flag"])
+@pytest.mark.parametrize("way", ["environment", pytest.param("flag", marks=pytest.mark.slow)])
 def test_ship_and_analytics_sign_in_over_tls(
     way: str,
     tmp_path: Path,
