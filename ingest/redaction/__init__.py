@@ -9,6 +9,7 @@ The rules, structural, knowing no dialect:
   an escape or a character, says the same as an uncut one, and nothing ever waits for what comes next.
 - Compressed bodies are handed on decoded, with their sizes on the wire (`records`).
 
-`filler` makes filler, `json_text` reads JSON, `body` reads the lines around it, `records` does both to records, `state` keeps
-where each stream stands over a restart. No I/O but in `state`.
+`keys` has the list, `kept` and `names` say what stays of a string and of a key, `filler` makes filler, `json_text` reads JSON,
+`body` the lines around it, `stencil` does both at once, `records` does it to records, `state` keeps where each stream stands
+over a restart. No I/O but in `state`.
 """

@@ -7,12 +7,12 @@ Two ways lead through the same bytes and say the same. A member whose key and va
 from __future__ import annotations
 
 import re
-from bisect import bisect
 from enum import IntEnum
 
 import msgspec
 
-from ingest.redaction import filler
+from ingest.redaction import filler, names
+from ingest.redaction.kept import staying
 from ingest.redaction.keys import (
     CONTENT,
     NUMBERS,
@@ -29,7 +29,6 @@ from ingest.redaction.keys import (
 
 MAX_DEPTH = 256
 """No honest payload nests deeper; readers refuse it as well."""
-MAX_NUMBER_KEY_BYTES = 64
 
 _MEMBER = re.compile(
     rb'[ \t,]*+"([^"\\\x00-\x1f]*+)"[ \t]*+:[ \t]*+'
@@ -64,23 +63,10 @@ class HoleKind(IntEnum):
 Hole = tuple[HoleKind, int, int]
 """(kind, begin, end) in the data of a `feed`."""
 
-KEPT_BYTES: dict[int, bytes] = {
-    Keep.NUMBER: rb"-+0-9.eE",
-    Keep.WORD: rb"A-Za-z0-9_.:/@+=~%#-",
-    Keep.NAME: rb"A-Za-z0-9_.:/@+=~%#() -",
-    Keep.PATH: rb"A-Za-z0-9_$.\[\]",
-    Keep.TITLE: rb"A-Za-z0-9_.:/@+=~%#() -",
-}
-"""What may stay of a string, as a set of bytes."""
-KEPT_MOST: dict[int, int] = {Keep.NUMBER: 64, Keep.WORD: 256, Keep.NAME: 256, Keep.PATH: 256, Keep.TITLE: 64}
-"""So many bytes of it."""
-_KEPT = {keep: re.compile(b"[%b]*+" % kept) for keep, kept in KEPT_BYTES.items()}
-_NUMBER_KEY = re.compile(rb"[A-Za-z0-9_.$@-]*+")
 _LITERALS = {0x74: b"true", 0x66: b"false", 0x6E: b"null", 0x4E: b"NaN", 0x49: b"Infinity"}
 _NAMED = frozenset({Context.NAMED, Context.REPEATED})
 _LETTERS = b"xyzwvutsrqpo"
 _MAX_FIRST_BYTES = 64
-_NAMES = b"abcdefghijklmnopqrstuvwxyz0123456789"
 _SCALAR_END = re.compile(rb"[ \t]*+$")
 _ARRAY = 8  # added to the context of an array
 
@@ -170,11 +156,11 @@ class JSONText(msgspec.Struct):
             rule = rules.get(key) if context in _NAMED else None
             if rule is None:
                 rule = self._rule_of(key, context)
-                stays = self._key_stays(key, context)
+                stays = names.staying(key, context, self.known)
                 if stays < len(key):
                     begin, stop = found.span(1)
                     out.append(data[kept_from:begin])
-                    out.append(self._filled_key(key, 0, stays))
+                    out.append(names.filled(key, 0, stays, self.key_number))
                     self.key_number += 1
                     kept_from = stop
                     hole((HoleKind.KEY, begin, stop))
@@ -193,7 +179,7 @@ class JSONText(msgspec.Struct):
                     else:
                         out.append(filler.string(value))
                         hole((HoleKind.STRING, begin, kept_from))
-                elif (stays := self._stays(value, keep)) == len(value):
+                elif (stays := staying(value, keep)) == len(value):
                     hole((HoleKind(keep), begin, at - 1))
                 else:
                     out.append(data[kept_from : begin + stays])
@@ -216,11 +202,6 @@ class JSONText(msgspec.Struct):
                     break
         out.append(data[kept_from:at])
         return at
-
-    def _stays(self, value: bytes, keep: Keep, taken: int = 0) -> int:
-        found = _KEPT[keep].match(value, 0, max(0, KEPT_MOST[keep] - taken))
-        assert found is not None
-        return found.end()
 
     # -- token by token --------------------------------------------------------------------------------------------------
 
@@ -372,7 +353,7 @@ class JSONText(msgspec.Struct):
     def _value_run(self, run: bytes) -> bytes:
         kept = b""
         if self.keep:
-            stays = self._stays(run, self.keep, self.taken)
+            stays = staying(run, self.keep, self.taken)
             if stays == len(run):
                 return run
             self.keep = Keep.NOTHING
@@ -389,11 +370,11 @@ class JSONText(msgspec.Struct):
     def _key_run(self, run: bytes) -> bytes:
         if self.key_kept < 0:
             self.token += run
-            kept = self._key_stays(self.token, self.stack[-1])
+            kept = names.staying(self.token, self.stack[-1], self.known)
             if kept == len(self.token):
                 return run
             self.key_kept, self.token = kept, b""
-        return self._filled_key(run, self.taken, self.key_kept)
+        return names.filled(run, self.taken, self.key_kept, self.key_number)
 
     def _may_repeat(self, key: bytes) -> bool:
         context = self.stack[-1]
@@ -421,43 +402,10 @@ class JSONText(msgspec.Struct):
             return rule or CONTENT
         if context == Context.TEXT:
             return CONTENT if rule is None else TEXT
-        if context == Context.NUMBERS and self._key_stays(key, context) == len(key):
+        if context == Context.NUMBERS and names.staying(key, context, self.known) == len(key):
             return WORDS_AMONG_NUMBERS if rule is not None and rule.string >= Keep.WORD else NUMBERS
         return CONTENT
-
-    def _key_stays(self, key: bytes, context: int) -> int:
-        """How much of a key, as far as it is known, may stay: what it shares with a key of the list."""
-        if context == Context.CONTENT:
-            return 0
-        if context == Context.NUMBERS:
-            found = _NUMBER_KEY.match(key, 0, MAX_NUMBER_KEY_BYTES)
-            assert found is not None
-            return found.end()
-        ordered = self.known.ordered
-        place = bisect(ordered, key)
-        return max(_shared(key, near) for near in ordered[max(0, place - 1) : place + 1])
-
-    def _filled_key(self, run: bytes, start: int, kept: int) -> bytes:
-        """Filler for the bytes of a key from `start` on. No two of a payload are alike, if they are long enough."""
-        filled = bytearray(filler.plain(run))
-        for at, byte in enumerate(filled):
-            place = start + at - kept
-            if place < 0:
-                filled[at] = run[at]
-            elif byte == 0x78:
-                filled[at] = _NAMES[self.key_number // 36 ** min(place, 12) % 36]
-        return bytes(filled)
 
 
 def _in(letter: int, filled: bytes) -> bytes:
     return filled if letter == _LETTERS[0] else filled.replace(b"x", bytes((letter,)))
-
-
-def _shared(one: bytes, other: bytes) -> int:
-    """Length of the common beginning."""
-    length = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        length += 1
-    return length

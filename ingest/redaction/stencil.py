@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 
 from ingest.redaction import filler
-from ingest.redaction.json_text import KEPT_BYTES, KEPT_MOST, Hole, HoleKind
+from ingest.redaction.json_text import Hole, HoleKind
+from ingest.redaction.kept import KEPT_BYTES, KEPT_MOST
 
 MAX_EVENT_BYTES = 4096
 MAX_SHARED = 1024
