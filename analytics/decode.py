@@ -102,7 +102,8 @@ class StreamDecoder(Findings):
         while at < len(frames):
             before, at = at, self._skim(frames, at)
             self._stride = 1 if at > before else min(2 * self._stride, MAX_STRIDE)
-            some = frames[at : at + self._stride]
+            few = len(frames) - at <= FIRST_STRIDE
+            some = frames[at:] if few else frames[at : at + self._stride]
             at += len(some)
             events = self._framer.feed_many(some)
             if events:

@@ -127,12 +127,8 @@ class Partition:
                 self._fail(offset, record, reason, stream)
                 continue
             frames = record.frames
-            size = 0
-            if record.wire_bytes is not None:
-                size = sum(record.wire_bytes)
-            else:
-                for _, data in frames:
-                    size += len(data)
+            wire = record.wire_bytes
+            size = sum([len(data) for _, data in frames] if wire is None else wire)
             frame_count += len(frames)
             body_bytes += size
             stream.next_seq += 1

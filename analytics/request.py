@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -332,6 +333,7 @@ _OPERATIONS: tuple[tuple[str, str], ...] = (
 )
 
 
+@lru_cache(4096)
 def operation_of(path: str) -> str | None:
     """The operation by path alone (`gen_ai.operation.name`), None where the path is of no known API."""
     bare = path.partition("?")[0].rstrip("/").lower()

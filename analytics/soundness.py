@@ -67,12 +67,12 @@ def unsound_frames(record: Frames, before_ns: int) -> str | None:
     wire = record.wire_bytes
     if wire is not None and not (len(wire) == len(record.frames) and _within(wire, 0) and sum(wire) < MAX_NS):
         return "bad_numbers"
-    for at_ns, _ in record.frames:
-        if at_ns < before_ns:
-            return "bad_times"
-        before_ns = at_ns
-    return None if before_ns < MAX_NS else "bad_times"
+    times = [at_ns for at_ns, _ in record.frames]
+    if times and (times[0] < before_ns or times[-1] >= MAX_NS or times != sorted(times)):
+        return "bad_times"
+    return None
 
 
 def _within(numbers: Iterable[int | None], least: int) -> bool:
-    return all(n is None or least <= n < MAX_NS for n in numbers)
+    known = [n for n in numbers if n is not None]
+    return not known or (min(known) >= least and max(known) < MAX_NS)

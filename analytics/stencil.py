@@ -31,6 +31,7 @@ PAUSE_EVENTS = 512
 LOOK_EVENTS = 4
 """So many events are asked at a time while there is nothing to go by."""
 MIN_WINDOW, MAX_WINDOW = 8, 128
+MAX_ODD_AT_END = 4
 """Events tried at once: twice as many after all of them fitted, half as many after one did not."""
 MAX_STENCIL_BYTES = 16 * 1024
 _DONE = Reading(kind="terminal", done=True)
@@ -45,7 +46,7 @@ class Stencil:
         """The name of the events that it is for."""
         self.trusted = False
         """It answers without the reader what fits."""
-        self.window = MIN_WINDOW
+        self.window = MAX_WINDOW
         """So many events are best tried at once."""
         self._read = reader.read
         self._read_many: Callable[[Sequence[Event]], list[Reading | Delta]] | None = getattr(
@@ -99,11 +100,14 @@ class Stencil:
     def _pieces(self, parts: Sequence[bytes], prefix: bytes, suffix: bytes) -> list[str]:
         """What stands between prefix and suffix in the first so many of the parts, which all fit."""
         start, end = len(prefix), -len(suffix)
-        cut = [part[start:end] for part in parts]
-        whole = prefix + (suffix + prefix).join(cut) + suffix == b"".join(parts)
-        if not whole:
+        fits = len(parts)
+        while fits > len(parts) - MAX_ODD_AT_END and fits and parts[fits - 1][:start] != prefix:
+            fits -= 1  # the last of a stream: finish, usage, [DONE]
+        tried = parts[:fits]
+        cut = [part[start:end] for part in tried]
+        if prefix + (suffix + prefix).join(cut) + suffix != b"".join(tried):
             cut = []
-            for part in parts:
+            for part in tried:
                 if len(part) < start - end or part[:start] != prefix or part[end:] != suffix:
                     break
                 cut.append(part[start:end])
@@ -154,7 +158,6 @@ class Stencil:
             return
         self._prefix, self._suffix = data[: at + 1], data[at + len(written) - 1 :]
         self.name, self._kind, self._choice = event.name, told.kind, told.choice
-        self.window = MIN_WINDOW
 
     def _give_up(self) -> None:
         self._prefix = b""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from functools import cache
+from functools import cache, lru_cache
 
 from analytics.dialects.shape import Dialect, Exchange
 
@@ -27,6 +27,14 @@ def all_dialects() -> tuple[Dialect, ...]:
 
 def choose_by_exchange(exchange: Exchange) -> tuple[Dialect | None, int]:
     """The dialect that claims the exchange most surely, and how surely; (None, 0) when none does."""
+    return _choose_by_heads(exchange.method, exchange.path, exchange.host, tuple(exchange.request_headers))
+
+
+@lru_cache(4096)
+def _choose_by_heads(
+    method: str, path: str, host: str, headers: tuple[str, ...]
+) -> tuple[Dialect | None, int]:
+    exchange = Exchange(method=method, path=path, host=host, request_headers=dict.fromkeys(headers, ""))
     best, score = None, 0
     for dialect in all_dialects():
         claim = dialect.claims(exchange)

@@ -83,7 +83,7 @@ def error_event(data: bytes) -> ErrorSeen:
 
 
 def last_words(data: bytes) -> ErrorSeen | None:
-    """The error that the last event of a stream is which ends without its terminal: a flat object, though it calls itself nothing.
+    """The error in the last event of a stream that ends without its terminal: flat, though it calls itself nothing.
 
     FastAPI's `{"detail": …}`, a message with a code: only where it holds nothing but what errors hold.
     """

@@ -192,7 +192,10 @@ class Dialect(Protocol):
     """gen_ai.operation.name: chat | text_completion | generate_content | embeddings …"""
 
     def claims(self, exchange: Exchange) -> int:
-        """How sure it is from the heads alone: 0 = not mine, 1 = possible, 5 = by path, 9 = by path and vendor header."""
+        """How sure it is from the request alone: 0 = not mine, 1 = possible, 5 = by path, 9 = by path and vendor header.
+
+        It is told method, path, host and which headers there are (their values are empty): what many requests share.
+        """
 
     def recognises(self, name: str, data: bytes) -> int:
         """How sure it is from one of the first events: 0 … 9, the same scale."""
