@@ -42,8 +42,10 @@ GUESS = 3
 MAX_HEAD_EVENTS = 16
 MAX_HEAD_BYTES = 2**20
 _DONE = Reading(kind="terminal", done=True)
-FIRST_STRIDE, MAX_STRIDE = 6, 512
+FIRST_STRIDE, MAX_STRIDE = 4, 512
 """So many reads are framed one by one before it is tried again to read many at once; each time in vain twice as many."""
+FEW_READS = 6
+"""So many are not worth a try."""
 _STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl")
 
 
@@ -89,7 +91,8 @@ class StreamDecoder(Findings):
         """
         if not frames:
             return
-        self.body_bytes += sum([len(data) for _, data in frames]) if wire_bytes is None else wire_bytes
+        times, reads = zip(*frames, strict=True)
+        self.body_bytes += sum(map(len, reads)) if wire_bytes is None else wire_bytes
         self._last_read_ns = frames[-1][0]
         if self.first_byte_ns is None:
             self.first_byte_ns = next((at_ns for at_ns, data in frames if data or self._coding_undone), None)
@@ -98,11 +101,13 @@ class StreamDecoder(Findings):
         elif not self._coding_plain:
             undo = self._coding.feed
             frames = [(at_ns, plain) for at_ns, data in frames if (plain := undo(data))]
+        if self._coding_undone or not self._coding_plain:
+            times, reads = zip(*frames, strict=True) if frames else ((), ())
         at = 0
         while at < len(frames):
-            before, at = at, self._skim(frames, at)
+            before, at = at, self._skim(times, reads, at)
             self._stride = 1 if at > before else min(2 * self._stride, MAX_STRIDE)
-            few = len(frames) - at <= FIRST_STRIDE
+            few = len(frames) - at <= FEW_READS
             some = frames[at:] if few else frames[at : at + self._stride]
             at += len(some)
             events = self._framer.feed_many(some)
@@ -111,26 +116,27 @@ class StreamDecoder(Findings):
                 if self._stencil.trusted:
                     self._wrapping = self._framer.wrapping_of(some[-1][1], events[-1]) or self._wrapping
 
-    def _skim(self, frames: Sequence[tuple[int, bytes]], at: int) -> int:
+    def _skim(self, times: Sequence[int], reads: Sequence[bytes], at: int) -> int:
         """Read the reads from `at` on that are one event each and fit the stencil; the index of the first that is not."""
         stencil, wrapping, framer = self._stencil, self._wrapping, self._framer
         if wrapping is None or wrapping.name != stencil.name or not (stencil.trusted and framer.at_rest):
             return at
         around_bytes = len(wrapping.lead) + len(wrapping.trail)
-        while at < len(frames):
-            times, reads = zip(*frames[at : at + stencil.window], strict=True)
-            run = stencil.fit_reads(reads, wrapping.lead, wrapping.trail)
+        while at < len(reads):
+            window = stencil.window
+            run = stencil.fit_reads(reads[at : at + window], wrapping.lead, wrapping.trail)
             if run is None:
                 break
-            count = len(run.pieces)
-            sizes = [len(read) - around_bytes for read in reads]
+            end = at + len(run.pieces)
+            sizes = [len(read) - around_bytes for read in reads[at:end]]
             if max(sizes) > MAX_EVENT_BYTES:
                 break
-            self._tally.add_run(run, wrapping.name, times[:count], sizes[:count], framer.read_count)
-            framer.pass_over(count, times[count - 1])
-            at += count
-            if count < len(reads):
-                break
+            self._tally.add_run(run, wrapping.name, times[at:end], sizes, framer.read_count)
+            framer.pass_over(end - at, times[end - 1])
+            self._last = None
+            if end - at < window:
+                return end
+            at = end
         return at
 
     def coding_failed(self, fault: CodingFault) -> None:

@@ -175,17 +175,14 @@ def _read(found: _Body, path: str, truncated: bool) -> RequestRead:
     reasoning = found.reasoning if isinstance(found.reasoning, dict) else {}
     from_path, streams_by_path = _from_path(path)
 
-    def first(*values: Any) -> Any:
-        return next((v for v in values if v is not None), None)
-
     return RequestRead(
         model=_word(found.model) or _word(found.modelId) or from_path,
         stream=found.stream if isinstance(found.stream, bool) else streams_by_path,
-        temperature=_number(first(found.temperature, inner.get("temperature"))),
-        top_p=_number(first(found.top_p, found.p, inner.get("topP"), inner.get("top_p"))),
-        top_k=_number(first(found.top_k, found.k, inner.get("topK"), inner.get("top_k"))),
+        temperature=_number(_first(found.temperature, inner.get("temperature"))),
+        top_p=_number(_first(found.top_p, found.p, inner.get("topP"), inner.get("top_p"))),
+        top_k=_number(_first(found.top_k, found.k, inner.get("topK"), inner.get("top_k"))),
         max_tokens=_whole(
-            first(
+            _first(
                 found.max_tokens,
                 found.max_completion_tokens,
                 found.max_output_tokens,
@@ -196,12 +193,12 @@ def _read(found: _Body, path: str, truncated: bool) -> RequestRead:
                 inner.get("num_predict"),
             )
         ),
-        n=_whole(first(found.n, inner.get("candidateCount"))),
-        seed=_whole(first(found.seed, found.random_seed, inner.get("seed"))),
-        frequency_penalty=_number(first(found.frequency_penalty, inner.get("frequencyPenalty"))),
-        presence_penalty=_number(first(found.presence_penalty, inner.get("presencePenalty"))),
-        stop_sequences=_words(first(found.stop, found.stop_sequences, inner.get("stopSequences"))),
-        tools_count=_count(first(found.tools, found.functions)),
+        n=_whole(_first(found.n, inner.get("candidateCount"))),
+        seed=_whole(_first(found.seed, found.random_seed, inner.get("seed"))),
+        frequency_penalty=_number(_first(found.frequency_penalty, inner.get("frequencyPenalty"))),
+        presence_penalty=_number(_first(found.presence_penalty, inner.get("presencePenalty"))),
+        stop_sequences=_words(_first(found.stop, found.stop_sequences, inner.get("stopSequences"))),
+        tools_count=_count(_first(found.tools, found.functions)),
         include_usage=_flag(stream_options.get("include_usage")),
         continuous_usage_stats=_flag(stream_options.get("continuous_usage_stats")),
         reasoning_effort=_word(found.reasoning_effort)
@@ -211,6 +208,13 @@ def _read(found: _Body, path: str, truncated: bool) -> RequestRead:
         output_type=_output_type(found.response_format),
         truncated=truncated,
     )
+
+
+def _first(*values: Any) -> Any:
+    for value in values:
+        if value is not None:
+            return value
+    return None
 
 
 def _word(value: Any) -> str | None:

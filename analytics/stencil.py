@@ -28,8 +28,8 @@ _encode = msgspec.json.encode
 
 MAX_LEARNED_IN_VAIN = 8
 PAUSE_EVENTS = 512
-LOOK_EVENTS = 4
-"""So many events are asked at a time while there is nothing to go by."""
+FIRST_LOOK, MAX_LOOK = 2, 64
+"""So many events are asked at a time while there is nothing to go by: each time in vain twice as many."""
 MIN_WINDOW, MAX_WINDOW = 8, 128
 MAX_ODD_AT_END = 4
 """Events tried at once: twice as many after all of them fitted, half as many after one did not."""
@@ -55,6 +55,7 @@ class Stencil:
         self._prefix = self._suffix = b""
         self._kind: Kind = "text"
         self._choice = 0
+        self._look = FIRST_LOOK
         self._vain = 0
         self._pause = 0
 
@@ -70,7 +71,7 @@ class Stencil:
                     at += len(run.pieces)
                     continue
             elif not self._prefix:
-                some = events[at : at + (self._pause if self._pause > 0 else LOOK_EVENTS)]
+                some = events[at : at + (self._pause if self._pause > 0 else self._look)]
                 told = self._ask(some)
                 answers += told
                 at += len(some)
@@ -78,6 +79,8 @@ class Stencil:
                     self._pause -= len(some)
                 elif type(told[-1]) is Delta:
                     self._learn(some[-1], told[-1])
+                else:
+                    self._look = min(2 * self._look, MAX_LOOK)
                 continue
             answers.append(self._test(events[at]))
             at += 1
@@ -158,6 +161,7 @@ class Stencil:
             return
         self._prefix, self._suffix = data[: at + 1], data[at + len(written) - 1 :]
         self.name, self._kind, self._choice = event.name, told.kind, told.choice
+        self._look = FIRST_LOOK
 
     def _give_up(self) -> None:
         self._prefix = b""

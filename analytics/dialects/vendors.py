@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from analytics.dialects.server_stats import stats_of
 from analytics.dialects.shape import Exchange, ServerStat
@@ -114,18 +115,23 @@ SERVERS: dict[str, str] = {"llama.cpp": "llama.cpp", "lmstudio": "lmstudio"}
 
 def vendor_of(exchange: Exchange) -> str | None:
     """The vendor that the exchange itself tells, None when it tells none."""
-    labels = exchange.host.lower().split(".")
+    headers = exchange.response_headers
+    return _vendor_of(exchange.host, exchange.path, headers.get("server", ""), tuple(headers))
+
+
+@lru_cache(4096)
+def _vendor_of(host: str, path: str, server: str, headers: tuple[str, ...]) -> str | None:
+    labels = host.lower().split(".")
     for start in range(len(labels) - 1):
         vendor = HOSTS.get(".".join(labels[start:]))
         if vendor is not None:
             return vendor
-    headers = exchange.response_headers
     told = {match.group() for name in headers if (match := _HEADER.match(name))}
     if told:
         return next(vendor for prefix, vendor in HEADERS if prefix in told)
-    if headers.get("server", "").lower() in SERVERS:
-        return SERVERS[headers["server"].lower()]
-    return next((vendor for part, vendor in PATHS if part in exchange.path), None)
+    if server.lower() in SERVERS:
+        return SERVERS[server.lower()]
+    return next((vendor for part, vendor in PATHS if part in path), None)
 
 
 def header_stats(headers: Mapping[str, str]) -> list[ServerStat]:
