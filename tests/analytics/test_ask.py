@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from analytics import endpoint
-from analytics.ask import Asker, NotRunning, Refused
+from analytics.ask import Asker, FileAsker, NotRunning, Refused, TooSlow
 from analytics.endpoint import Endpoint
 from analytics.serve import Server
-from analytics.store import FILE, Store
+from analytics.store import FILE, Commit, Store
+from tests.analytics.test_guard import REFUSED
 
 
 @contextmanager
@@ -89,3 +90,33 @@ def test_empty_answers_keep_their_columns(tmp_path: Path) -> None:
     with analytics(tmp_path):
         found = Asker(tmp_path).query("SELECT stream_id, ttft_ns FROM streams")
         assert (found.height, found.columns) == (0, ["stream_id", "ttft_ns"])
+
+
+def test_hostile_sql_at_the_file_changes_nothing_and_reads_nothing(tmp_path: Path) -> None:
+    """What `streamgauge sql` and the dashboard's SQL page ask when no analytics runs."""
+    store = Store(tmp_path / FILE)
+    store.commit(Commit("log", keep=[("w0", "0198b2d0-0000-7000-8000-000000000000", b"kept-secret")]))
+    store.close()
+    (tmp_path / "planted.csv").write_text("a\nplanted-secret\n")
+    before = (tmp_path / FILE).read_bytes()
+    asker = FileAsker(tmp_path / FILE)
+    try:
+        for sql in [*REFUSED, f"FROM '{tmp_path}/planted.csv'", f"COPY streams TO '{tmp_path}/out.csv'"]:
+            with pytest.raises(Refused) as refused:
+                asker.query(sql)
+            assert "-secret" not in str(refused.value)
+        assert asker.query("SELECT count(*) FROM streams").item() == 0
+    finally:
+        asker.close()
+    assert (tmp_path / FILE).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["planted.csv", FILE]
+
+
+def test_a_runaway_query_at_the_file_is_ended(tmp_path: Path) -> None:
+    Store(tmp_path / FILE).close()
+    asker = FileAsker(tmp_path / FILE)
+    try:
+        with pytest.raises(TooSlow):
+            asker.query("SELECT count(*) FROM range(100000000000) a, range(100000000000) b", timeout_s=0.3)
+    finally:
+        asker.close()
