@@ -2,14 +2,11 @@
 
 Rules
 1. Every consumer has this thread; each round it asks for the office (`analytics.lake_turns`), and who gets it does what is
-   due. The
-   lake itself knows when each task was last done, so that it is done as often whoever does it.
+   due. The lake itself knows when each task was last done, so that it is done as often whoever does it.
 2. What deletes rows takes an exclusive turn, one short transaction each: no commit is done again because of it. Merging and
-   flushing
-   conflict with deletions alone and need no turn.
+   flushing conflict with deletions alone and need no turn.
 3. A task that meets a conflict is left for the next round. Nothing here is needed for the numbers to be right, only for the
-   lake
-   to stay small and quick.
+   lake to stay small and quick.
 4. Readers are safe: snapshots and the files that only these need are kept for `READERS_S`, longer than any query may take.
 """
 

@@ -7,8 +7,9 @@ Rules that this file keeps:
   old records and two taps of one name do no harm.
 - It is *silent* when another incarnation has lived on for longer than `lost_after_ns` since its last sign. Time is taken
   from the witness's own monotonic clock, never across clocks, so a stepped or wrong wall clock kills nobody.
-- Witnesses are incarnations of the same slot and of other taps. Another worker of the same tap counts only after a day:
-  one process ships the workers' logs one after the other, and after an outage their records are hours apart in the log.
+- The witness that counts is another incarnation of the same slot. Any other, on this host or another one, counts only after a
+  day: a ship brings its workers' logs one after the other, and ships drain at speeds of their own, so that after an outage
+  what happened at the same time is hours apart in the log. Log time is the time of one slot.
 - After a restart nothing is known of earlier signs: the wait begins anew, so a verdict may come later, never earlier.
 - Log time (`now_ns`) moves with the monotonic clocks of all incarnations seen; it only goes forward.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 from ingest.records import Alive, Opened
 
-SAME_TAP_PATIENCE_NS = 24 * 3600 * 1_000_000_000
+OTHER_SLOT_PATIENCE_NS = 24 * 3600 * 1_000_000_000
 MAX_INCARNATIONS = 4096
 """Over it, the one that has been silent for longest is taken for dead."""
 
@@ -91,8 +92,8 @@ class Liveness:
         self._tracks.pop(incarnation, None)
 
     def _patience_ns(self, silent: _Track, witness: _Track) -> int:
-        if silent.tap == witness.tap and silent.worker != witness.worker:
-            return SAME_TAP_PATIENCE_NS
+        if (silent.tap, silent.worker) != (witness.tap, witness.worker):
+            return OTHER_SLOT_PATIENCE_NS
         return self._lost_after_ns
 
     def _add(self, track: _Track) -> str | None:

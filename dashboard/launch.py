@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -27,7 +27,14 @@ from typing import NoReturn
 from dashboard import login
 from dashboard.door import FILE as TOKEN_FILE
 from dashboard.door import Door, RootGiven, kept_token
-from dashboard.settings_env import ENV_DATA, ENV_OIDC, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT
+from dashboard.settings_env import (
+    ENV_DATA,
+    ENV_OIDC,
+    ENV_SLO_ERROR_RATE,
+    ENV_SLO_ITL,
+    ENV_SLO_TTFT,
+    ENV_STORE,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +49,8 @@ class DashboardOptions:
 
     data: Path
     """The data folder: where analytics is found, and where run/dashboard.json goes."""
+    store: str = field(default="duckdb", repr=False)
+    """`duckdb`: what the data folder's analytics serves; `ducklake:postgres:…`: that lake."""
     host: str = "127.0.0.1"
     port: int = 8501
     """0: any free port."""
@@ -66,6 +75,7 @@ def run(options: DashboardOptions) -> int:
         login.check(options.oidc)
     announcement = _announcement(options.data)
     os.environ[ENV_DATA] = str(options.data.resolve())
+    os.environ[ENV_STORE] = options.store
     os.environ[ENV_SLO_TTFT] = repr(options.slo_ttft_s)
     os.environ[ENV_SLO_ITL] = repr(options.slo_itl_s)
     os.environ[ENV_SLO_ERROR_RATE] = repr(options.slo_error_rate)

@@ -17,7 +17,7 @@ import streamlit as st
 
 from analytics.ask import Asker, AskError
 from dashboard.health import Slos
-from dashboard.settings_env import ENV_DATA, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT
+from dashboard.settings_env import ENV_DATA, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT, ENV_STORE
 
 FRESH_S = 2.0
 """An answer as old as this is given again."""
@@ -56,7 +56,8 @@ def tap_address() -> str | None:
 
 @st.cache_resource(max_entries=4, show_spinner=False)
 def _asker(data: str) -> Asker:
-    return Asker(Path(data))
+    store = os.environ.get(ENV_STORE, "duckdb")
+    return Asker(Path(data) if store == "duckdb" else store)  # a lake is asked itself
 
 
 def ask_freshly(sql: str, *, max_rows: int = MOST_ROWS, timeout_s: float = TIMEOUT_S) -> pl.DataFrame:

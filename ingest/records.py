@@ -243,6 +243,9 @@ def unpack(payload: bytes) -> tuple[list[AnyRecord], list[Poison]]:
     form, body = payload[:1], payload[1:]
     if form == ZSTD:
         try:
+            # What a frame says of its size is taken at its word, and memory made ready for it, whatever the limit.
+            if 0 <= zstandard.frame_content_size(body) > MAX_ENTRY_BYTES:
+                return [], [Poison("too_large", len(payload), payload)]
             body = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_ENTRY_BYTES)
         except zstandard.ZstdError:
             return [], [Poison("bad_compression", len(payload), payload)]

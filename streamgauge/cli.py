@@ -33,6 +33,7 @@ ANALYZE = (
 )  # fmt: skip
 DASHBOARD = (
     "data",
+    "store",
     "dashboard_host",
     "dashboard_port",
     "dashboard_token",

@@ -119,6 +119,7 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
 
     return DashboardOptions(
         data=settings.data,
+        store=settings.store,
         host=settings.dashboard_host,
         port=settings.dashboard_port,
         slo_ttft_s=settings.slo_ttft,

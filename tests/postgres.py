@@ -24,6 +24,8 @@ class Postgres:
     """One cluster. As root it runs as the user `postgres`, for PostgreSQL refuses to run as root."""
 
     folder: Path = field(init=False)
+    durable: bool = False
+    """Waits for the disk, as it does out of the box; tests do not need it."""
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     made: int = 0
@@ -46,9 +48,11 @@ class Postgres:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         settings = {
-            "listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off",
-            "max_connections": 100,
-        }  # fmt: skip
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "fsync": "on" if self.durable else "off",
+        }
         self.process = subprocess.Popen(
             [*as_nobody_special(), str(binaries / "postgres"), "-D", cluster]
             + [part for name, value in settings.items() for part in ("-c", f"{name}={value}")],

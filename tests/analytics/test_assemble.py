@@ -291,12 +291,22 @@ def test_silence_of_a_stream_ends_nothing_while_its_tap_lives() -> None:
     assert outcomes(assembler) == {}
 
 
-def test_an_incarnation_without_a_sign_for_a_minute_of_log_time_is_dead() -> None:
-    others = [alive(s, incarnation="x", tap="other") for s in range(0, 66, 5)]
+def test_an_incarnation_without_a_sign_for_a_day_of_another_taps_time_is_dead() -> None:
+    day_s = 24 * 3600
+    others = [alive(s, incarnation="x", tap="other") for s in range(0, day_s + 600, 600)]
     assembler = fed(opened(A), alive(1), *others)
     assert outcomes(assembler) == {}
-    assembler.feed("w0", 99, [alive(66, incarnation="x", tap="other")])
+    assembler.feed("w0", 999, [alive(day_s + 601, incarnation="x", tap="other")])
     assert outcomes(assembler) == {A: "tap_lost"}
+
+
+def test_a_tap_whose_ship_drains_slower_after_an_outage_is_not_taken_for_dead() -> None:
+    # Two hosts ship into one topic. Kafka was away for an hour; the first host's hour comes whole before the other's.
+    first = [alive(s, incarnation="x", tap="other") for s in range(0, 3600, 5)]
+    end = closed(A, 2, end_ns=3600 * SECOND_NS)
+    late = [alive(1800), Request(A, 1, b"{}", False), end, alive(3600)]
+    (outcome,) = outcomes(fed(opened(A), alive(1), *first, *late)).values()
+    assert outcome != "tap_lost"
 
 
 def test_signs_keep_an_incarnation_alive_whatever_the_wall_clocks_say() -> None:
