@@ -35,7 +35,8 @@ MOST_CHARS = 128
 _VALUE = re.compile(r"[A-Za-z0-9 .,;:=*/+()_\"-]{1,128}", re.ASCII)
 _WORD = re.compile(r"[A-Za-z0-9_+=-]+", re.ASCII)
 KEY_CHARS = 20
-"""A word this long that has digits and letters might be a key."""
+"""A word this long might be a key, unless it is of small letters and hyphens alone."""
+_PLAIN_WORDS = re.compile(r"[a-z-]+", re.ASCII)
 
 _encode = msgspec.json.Encoder().encode
 Headers = Iterable[tuple[str, str]]
@@ -59,7 +60,7 @@ def harmless(value: str) -> bool:
 
 
 def _like_a_key(word: str) -> bool:
-    return len(word) >= KEY_CHARS and any(c.isdigit() for c in word) and any(c.isalpha() for c in word)
+    return len(word) >= KEY_CHARS and _PLAIN_WORDS.fullmatch(word) is None
 
 
 def _json(headers: Headers) -> str | None:
