@@ -6,7 +6,8 @@ Rules
  2. While Kafka cannot be reached, `poll` returns nothing and it is said once; positions are kept, reading goes on by itself.
  3. The log's identity is cluster id and topic id. A topic made anew raises `LogChanged`: its offsets are another log's.
  4. Messages that retention took before they were read are reported by `take_damage`.
- 5. Partitions that are added are found within seconds and read from their beginning.
+ 5. A batch that cannot be read (damaged on the broker's disk, in a codec that is not here) is left out and reported as well.
+ 6. Partitions that are added are found within seconds and read from their beginning.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import struct
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import zstandard
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError, OffsetOutOfRangeError
+from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, UnsupportedCodecError
 
 from ingest.log import Damage, Entry, LogBroken, LogChanged
 from ingest.log.kafka_client import Trouble, check_options, connect, probe, said_by, split_brokers
@@ -266,7 +270,12 @@ class KafkaReader:
         except OffsetOutOfRangeError as error:
             self._out_of_range(error)
             return []
-        except KafkaError as error:
+        except Exception as error:
+            if is_unreadable(error):
+                self._pass_unreadable(error)
+                return []
+            if not isinstance(error, KafkaError):
+                raise
             self._trouble.said(self._said(error))
             self._drop()
             return []
@@ -278,6 +287,49 @@ class KafkaReader:
             self._heard_s = time.monotonic()
             self._trouble.passed()
         return entries
+
+    def _pass_unreadable(self, error: Exception) -> None:
+        """Some batch cannot be read and never will be: find it, and go on behind it. What it held is told as damage."""
+        try:
+            for number, position in list(self._positions.items()):
+                at = TopicPartition(self._topic, number)
+                first = position or self._consumer.beginning_offsets([at], timeout_ms=_ASK_MS)[at]
+                end = self._consumer.end_offsets([at], timeout_ms=_ASK_MS)[at]
+                if self._can_read(at, first):
+                    continue
+                bad, good, step = first, min(first + 1, end), 1
+                while good < end and not self._can_read(at, good):
+                    bad, step = good, step * 2
+                    good = min(good + step, end)
+                while good - bad > 1:
+                    middle = (bad + good) // 2
+                    bad, good = (bad, middle) if self._can_read(at, middle) else (middle, good)
+                log.error(
+                    "messages %d to %d of partition %d of %r cannot be read (%s): left out",
+                    first, good - 1, number, self._topic, said_by(error),
+                )  # fmt: skip
+                self._report(Damage(str(number), first, good, "unreadable"))
+                self.seek(str(number), good)
+        except (KafkaError, OSError) as failure:
+            self._trouble.said(self._said(failure))
+            self._drop()
+        finally:
+            self._drop_replayer()
+
+    def _can_read(self, at: TopicPartition, offset: int) -> bool:
+        """Whether the batch that holds this offset can be read. Raises KafkaError for other trouble."""
+        if self._replayer is None:
+            self._replayer = self._new_consumer(group_id=None)
+        self._replayer.assign([at])
+        self._replayer.seek(at, offset)
+        try:
+            self._replayer.poll(timeout_ms=_ASK_MS, max_records=1)
+        except Exception as error:
+            self._drop_replayer()  # it would say the same of any offset
+            if not is_unreadable(error):
+                raise
+            return False
+        return True
 
     def _out_of_range(self, error: OffsetOutOfRangeError) -> None:
         """Retention took messages, or the topic was made anew (or cut), which `_look` will tell."""
@@ -337,6 +389,15 @@ class KafkaReader:
     def _report(self, damage: Damage) -> None:
         if len(self._damage) < _MAX_DAMAGE:
             self._damage.append(damage)
+
+
+def is_unreadable(error: Exception) -> bool:
+    """Whether the bytes of a batch are what is wrong: asking again brings the same."""
+    if isinstance(error, KafkaError):
+        return isinstance(error, CorruptRecordError | UnsupportedCodecError)
+    return isinstance(
+        error, zstandard.ZstdError | zlib.error | struct.error | ValueError | IndexError | EOFError
+    )
 
 
 def _close(consumer: Any) -> None:

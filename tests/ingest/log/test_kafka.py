@@ -427,3 +427,31 @@ def admin_of(broker: Broker) -> Iterator[Any]:
         yield admin
     finally:
         admin.close()
+
+
+@pytest.mark.slow
+def test_a_batch_that_was_damaged_on_the_brokers_disk_is_left_out(
+    own_broker: Callable[..., Broker], topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    broker = own_broker()
+    ensure_topic(broker.address, topic, {}, partitions=1)
+    writer = open_writer(broker.address, topic, {})
+    marks = [b"first" * 40, b"damaged" * 40, b"last" * 40]
+    for seq, mark in enumerate(marks):
+        writer.append([pack([Frames(str(uuid.uuid4()), seq, [(0, os.urandom(300) + mark)])], compress=False)])
+    broker.stop()
+    (segment,) = broker.data.rglob(f"{topic}-0/*.log")
+    stored = bytearray(segment.read_bytes())
+    sizes, at = [], 0
+    while at < len(stored):
+        sizes.append(12 + int.from_bytes(stored[at + 8 : at + 12]))
+        at += sizes[-1]
+    assert len(sizes) == 3
+    stored[sizes[0] + sizes[1] - 50] ^= 0xFF
+    segment.write_bytes(stored)
+    broker.start()
+    reader = open_reader(broker.address, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 2)
+    assert [entry.offset for entry in entries] == [0, 2]
+    (damage,) = reader.take_damage()
+    assert (damage.first, damage.end, damage.reason) == (1, 2, "unreadable")
