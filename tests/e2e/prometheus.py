@@ -49,7 +49,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, port: int, targets: dict[str, str]) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes these addresses, by job, in place of the configured ones, and takes OTLP."""
+    """A Prometheus that scrapes these addresses, by job, in place of the configured ones."""
     home = built("prometheus-for-tests")
     config = yaml.safe_load((OTEL / "prometheus.yaml").read_text())
     assert {job["job_name"] for job in config["scrape_configs"]} == targets.keys()
@@ -60,10 +60,14 @@ def prometheus(folder: Path, port: int, targets: dict[str, str]) -> Iterator[Pro
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
     log = folder / "prometheus.log"
     flags = [f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'tsdb'}"]
-    flags += [f"--web.listen-address=127.0.0.1:{port}", "--web.enable-otlp-receiver"]
+    flags += [
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--enable-feature=exemplar-storage",
+        "--log.level=warn",
+    ]
     with log.open("w") as sink:
         process = subprocess.Popen(
-            [home / "prometheus", *flags, "--enable-feature=exemplar-storage", "--log.level=warn"],
+            [home / "prometheus", *flags],
             stdout=sink,
             stderr=subprocess.STDOUT,
             cwd=folder,

@@ -23,7 +23,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from analytics.semconv import SECONDS_BOUNDS
+from analytics.semconv import PROFILES, SECONDS_BOUNDS
+from analytics.telemetry_catalogue import catalogue
+from analytics.telemetry_prometheus import prometheus_name
 from tests.e2e.collector import Collector, collector
 from tests.e2e.prometheus import OTEL, Prometheus, prometheus
 from tests.e2e.running import LITELLM, Up, litellm, litellm_answers, simulator, until, up
@@ -68,7 +70,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
                 OTEL / "collector.yaml",
                 TRACES_ENDPOINT=backend.http,
                 LOGS_ENDPOINT=backend.http,
-                METRICS_ENDPOINT=f"http://127.0.0.1:{prometheus_port}/api/v1/otlp",
+                METRICS_ENDPOINT=backend.http,
             )
         )
         if LITELLM.exists():
@@ -142,7 +144,7 @@ def _arrived(receiver: Collector, exported: dict[str, dict[str, Any]]) -> dict[s
 
 @pytest.fixture(scope="module")
 def reading(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that has seen streams come, by scrape and by OTLP."""
+    """A Prometheus that has seen streams come."""
     instance = scene.instance
     analyze = str(instance.part("analyze")["metrics"])
     targets = {
@@ -155,13 +157,10 @@ def reading(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             assert ask(instance.tap, f"scraped-{number}") == 200
         instance.rows(12, "request_id LIKE 'scraped-%'")
         (stored,) = instance.sql("SELECT count(*) AS n FROM streams")
-        for job in ("streamgauge-analytics", "streamgauge"):  # the second comes by OTLP
-            until(
-                lambda job=job: (
-                    running.value(f'sum(streamgauge_streams_total{{job="{job}"}})') == stored["n"] or None
-                ),  # type: ignore[misc]
-                f"all streams in Prometheus by {job}",
-            )
+        until(
+            lambda: running.value(f"sum(streamgauge_streams_total{SCRAPED})") == stored["n"] or None,
+            "all streams in Prometheus",
+        )
         yield running
 
 
@@ -218,13 +217,19 @@ def test_prometheus_agrees_with_sql(scene: Scene, reading: Prometheus) -> None:
             assert bounds[bounds.index(high) - 1] <= said <= high, (column, q, row)
 
 
-def test_names_over_otlp_are_those_of_the_scrape(reading: Prometheus) -> None:
-    def names(job: str) -> set[str]:
-        every = f'count by (__name__) ({{job="{job}", __name__=~"(streamgauge|gen_ai)_.*"}})'
-        return {labels["__name__"] for labels, _ in reading.query(every)}
+def test_metrics_over_otlp_are_those_of_the_scrape(scene: Scene, reading: Prometheus) -> None:
+    every = 'count by (__name__) ({job="streamgauge-analytics", __name__=~"(streamgauge|gen_ai)_.*"})'
+    scraped = {
+        re.sub("_(bucket|count|sum|total)$", "", labels["__name__"]) for labels, _ in reading.query(every)
+    }
+    known = {prometheus_name(one.name, one.unit): one.name for one in catalogue(PROFILES["1.41"])}
 
-    assert names("streamgauge-analytics")
-    assert names("streamgauge-analytics") == names("streamgauge")
+    def told() -> bool | None:
+        names = set(re.findall(r"Descriptor:\s+-> Name: (\S+)", scene.backend.log.read_text()))
+        return names == {known[name] for name in scraped} or None
+
+    assert scraped
+    until(told, "the scraped metrics, and no others, over OTLP")
 
 
 def test_exemplars_lead_from_prometheus_to_the_traces(scene: Scene, reading: Prometheus) -> None:
