@@ -1,13 +1,15 @@
-"""Let old rows go, in small steps, beside the consumer and never in its way.
+"""Let old rows go, in small steps, beside the consumer and never in its way; the roll-ups by the minute stay.
 
 Stream ids are UUIDv7, so a stream's age is in its id: the tables that have no time of their own are cut by it, and
 DuckDB skips what is younger by its zone maps. Each step deletes at most one slice of time in a transaction of its own
-and adds what went to the ledger's counters. Blocks that become free are used again by later rows, and a checkpoint
-cuts them off where they are the file's tail: so a steady load has a file of steady size.
+and adds what went to the ledger's counters. Blocks that become free are used again by later rows, the first in the file
+first, and a checkpoint cuts off those at the end of the file: so a steady load has a file of steady size, and when less is
+kept than before, the file has shrunk to that as soon as what lay at its end has gone too, at the latest after the longest age.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -36,7 +38,7 @@ def first_id_at(wall_s: float) -> str:
 
 
 class Retention:
-    """Deletes rows older than it is told. Owns a thread and a cursor of its own."""
+    """Deletes rows older than it is told, and settles roll-ups. Owns a thread and a cursor of its own."""
 
     def __init__(self, store: Store, *, events_s: float | None, streams_s: float | None) -> None:
         """Ages in seconds, None = for ever. Events never outlive their streams."""
@@ -59,7 +61,9 @@ class Retention:
         self._cursor.close()
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY_S):
+        wait_s = 0.0
+        while not self._stop.wait(wait_s):
+            wait_s = EVERY_S
             try:
                 settle(self._cursor, time.time())
                 self.sweep(time.time())
@@ -79,7 +83,10 @@ class Retention:
                 for table, column in BY_TIME.items():
                     gone += self._step(table, f"{column} < make_timestamptz(?)", int((now_s - age_s) * 1e6))
         if gone:
-            self._cursor.execute("CHECKPOINT")
+            with contextlib.suppress(
+                duckdb.TransactionException
+            ):  # a commit beside us: the next checkpoint does it
+                self._cursor.execute("CHECKPOINT")
         return gone
 
     def _sweep_table(self, table: str, before: str) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from analytics import retention
 from analytics.retention import Retention, first_id_at
+from analytics.settle import settle
 from analytics.store import Commit, Store
 
 DAY_S = 86_400.0
@@ -118,4 +119,15 @@ def test_space_is_given_back_or_used_again(store: Store) -> None:
         keeper.sweep(NOW_S + DAY_S)
         store.cursor().execute("CHECKPOINT")
     assert size().st_size <= full * 1.25  # four fills came after the first, each of which is half of `full`
+    keeper.close()
+
+
+def test_rollups_outlive_the_rows_they_count(store: Store) -> None:
+    fill(store, days=3, per_day=20, events=4)
+    query = "SELECT sum(streams) FROM throughput_by_minute"
+    keeper = Retention(store, events_s=DAY_S, streams_s=DAY_S)
+    settle(store.cursor(), NOW_S + DAY_S)
+    keeper.sweep(NOW_S + 30 * DAY_S)
+    assert counts(store)["streams"] == counts(store)["events"] == 0
+    assert store.cursor().execute(query).fetchall() == [(60,)]
     keeper.close()

@@ -1,0 +1,164 @@
+"""Streamgauge's own way: stage by stage, and from the embedded log or Kafka to committed rows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
+
+import polars as pl
+
+from analytics.assemble import Assembler
+from analytics.consumer import Consumer, Pace
+from analytics.measure import measure
+from analytics.rollup import rollups
+from analytics.store import Commit, Store
+from analytics.stream import FinishedStream
+from bench.analytics.workload import EVENTS_A_STREAM, entries
+from ingest.log import LogReader
+from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.records import AnyRecord, unpack
+
+COMMIT_STREAMS = Pace().commit_events // EVENTS_A_STREAM
+
+
+@contextmanager
+def timed(into: dict[str, float], name: str) -> Iterator[None]:
+    """Add the CPU time of this process (all its threads) to `into[name]`."""
+    began_s = time.process_time()
+    yield
+    into[name] = into.get(name, 0.0) + time.process_time() - began_s
+
+
+def write_log(folder: Path, streams: int, first: int = 0) -> None:
+    """An embedded log of that many streams."""
+    with EmbeddedWriter(folder, "w0", cap_bytes=64 * 2**30) as writer:
+        for payload in entries(streams, first):
+            writer.append([payload])
+
+
+def stages(streams: int) -> dict[str, float]:
+    """CPU seconds of each stage for these streams, one after the other over whole commits."""
+    spent: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_log(folder / "log", streams)
+        reader = EmbeddedReader(folder / "log", "bench", sole=True)
+        store = Store(folder / "bench.duckdb")
+        assembler = Assembler()
+        finished: list[FinishedStream] = []
+        while True:
+            with timed(spent, "read the log"):
+                found = reader.poll(0)
+            if not found:
+                break
+            with timed(spent, "unpack records"):
+                unpacked: list[tuple[int, list[AnyRecord]]] = [
+                    (e.offset, unpack(e.payload)[0]) for e in found
+                ]
+            with timed(spent, "assemble and decode"):
+                for offset, records in unpacked:
+                    assembler.feed("w0", offset, records)
+            finished += assembler.take_finished()
+            if len(finished) >= COMMIT_STREAMS:
+                _commit(store, finished, spent)
+                finished = []
+        if finished:
+            _commit(store, finished, spent)
+        reader.close()
+        store.close()
+    return spent
+
+
+def _commit(store: Store, finished: list[FinishedStream], spent: dict[str, float]) -> None:
+    with timed(spent, "measure"):
+        tables: dict[str, pl.DataFrame] = measure(finished)
+    with timed(spent, "roll up"):
+        rollups(tables)
+    with timed(spent, "commit (rolls up too)"):
+        store.commit(Commit("log", tables=tables))
+
+
+def end_to_end(folder: Path, open_reader: Callable[[], LogReader], streams: int) -> tuple[float, float, int]:
+    """CPU seconds, wall seconds and peak memory (bytes) from a log that is there to committed rows.
+
+    Raises ValueError when a row is missing.
+    """
+    reader = open_reader()
+    store = Store(folder / f"{time.monotonic_ns()}.duckdb")
+    consumer = Consumer(reader, store, Assembler(), measure, Pace())
+    gc.collect()
+    began_s, began_wall_s = time.process_time(), time.monotonic()
+    consumer.start()
+    rows = 0
+    while rows < streams and time.monotonic() - began_wall_s < 280:
+        consumer.step(0.05)
+        if consumer.commits:
+            rows = store.totals().get("streams_rows", 0)
+    consumer.finish()
+    took = time.process_time() - began_s, time.monotonic() - began_wall_s
+    reader.close()
+    found = store.totals()
+    path = store.path
+    store.close()
+    path.unlink()
+    if found["streams_rows"] != streams or found["events_rows"] != streams * EVENTS_A_STREAM:
+        raise ValueError(f"rows are missing: {found}")
+    return *took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def embedded_rates(streams: int, runs: int = 5) -> list[float]:
+    """Events per second of CPU time from the embedded log, each run over the same log; after a warm-up."""
+    events, rates = streams * EVENTS_A_STREAM, []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_log(folder / "log", streams)
+        for number in range(runs + 1):
+            cpu_s, _, _ = end_to_end(
+                folder, partial(EmbeddedReader, folder / "log", f"bench-{number}"), streams
+            )
+            if number:
+                rates.append(events / cpu_s)
+    return rates
+
+
+def print_stages(streams: int) -> None:
+    """CPU time of each stage, median of 5 runs."""
+    runs = [stages(streams) for _ in range(5)]
+    events = streams * EVENTS_A_STREAM
+    print(f"{'stage':<24} {'events/s of one core':>22}")
+    for name in runs[0]:
+        print(f"{name:<24} {events / statistics.median(run[name] for run in runs):>22,.0f}")
+
+
+def print_memory(streams: int, parts: int = 10) -> None:
+    """Peak memory of the consumer after each tenth of a run: what grows is seen."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        store = Store(folder / "bench.duckdb", memory_limit_bytes=512 * 2**20)
+        reader = EmbeddedReader(folder / "log", "bench", sole=True)
+        consumer: Consumer | None = None
+        a_part = streams // parts
+        for part in range(1, parts + 1):
+            write_log(folder / "log", a_part, first=(part - 1) * a_part)
+            if consumer is None:
+                consumer = Consumer(reader, store, Assembler(), measure, Pace())
+                consumer.start()
+            while store.totals().get("streams_rows", 0) < part * a_part:
+                consumer.step(0.05)
+            resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+            print(
+                f"{part * a_part * EVENTS_A_STREAM:>12,} events: {resident / 2**20:,.0f} MiB resident",
+                flush=True,
+            )
+        reader.close()
+        store.close()

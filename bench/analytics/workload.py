@@ -1,0 +1,110 @@
+"""The same streams for every contender: chat chunks of about 220 bytes, 100 events a stream, many streams side by side.
+
+As log entries they are what a tap writes: every 100 ms one entry with the five frames that each of its streams had, compressed.
+As messages they are what a program without a log of its own would send: one JSON chunk a message, keyed by its stream.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+
+from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead, pack
+
+EVENTS_A_STREAM = 100
+SIDE_BY_SIDE = 50
+FRAMES_A_RECORD = 5
+GAP_NS = 20_000_000
+FIRST_NS = 250_000_000
+MODELS = 6
+_START_MS = int(time.time() * 1000) - 3_600_000
+
+
+def stream_id(number: int) -> str:
+    """A UUIDv7; streams begin a millisecond apart."""
+    return str(uuid.UUID(int=((_START_MS + number) << 80) | (7 << 76) | (2 << 62) | number))
+
+
+def model(number: int) -> str:
+    return f"model-{number % MODELS}"
+
+
+def chunks(number: int) -> list[bytes]:
+    """The data of one stream's events but for the terminator: text, the finish reason, usage."""
+    base = {
+        "id": f"chatcmpl-{number:020d}",
+        "object": "chat.completion.chunk",
+        "created": 1_790_000_000,
+        "model": model(number),
+    }
+
+    def chunk(delta: dict[str, str], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return json.dumps(
+            {**base, "system_fingerprint": "fp_0123456789", "choices": [choice]}, separators=(",", ":")
+        ).encode()
+
+    texts = [chunk({"content": f" word{at}"}) for at in range(EVENTS_A_STREAM - 3)]
+    usage = {"prompt_tokens": 25, "completion_tokens": len(texts), "total_tokens": 25 + len(texts)}
+    return [
+        *texts,
+        chunk({}, "stop"),
+        json.dumps({**base, "choices": [], "usage": usage}, separators=(",", ":")).encode(),
+    ]
+
+
+def at_ns(event: int, number: int) -> int:
+    """When the n-th event of a stream arrived."""
+    return FIRST_NS + event * GAP_NS + (event * 7919 + number * 104729) % 9_000_000
+
+
+def _records(number: int) -> list[AnyRecord]:
+    sid = stream_id(number)
+    body = [b"data: " + data + b"\n\n" for data in (*chunks(number), b"[DONE]")]
+    frames = [(at_ns(event, number), data) for event, data in enumerate(body)]
+    wall_ns = (_START_MS + number) * 1_000_000
+    head = ResponseHead(200, [("content-type", "text/event-stream")], FIRST_NS - 1)
+    records: list[AnyRecord] = [
+        Opened(
+            stream=sid, seq=0, tap="bench", tap_worker=0, incarnation="i", gateway=f"gw-{number % 2}",
+            server_address="127.0.0.1", server_port=80, method="POST", path="/v1/chat/completions", wall_ns=wall_ns,
+            mono_ns=number * 1_000_000, client_start_ns=0, trace_id=f"{number:032x}", span_id=f"{number:016x}",
+            parent_span_id=None, trace_flags=1, client_id=None, headers=[],
+        ),
+        Request(sid, 1, json.dumps({"model": model(number), "stream": True}).encode(), False),
+    ]  # fmt: skip
+    for at in range(0, len(frames), FRAMES_A_RECORD):
+        records.append(Frames(sid, len(records), frames[at : at + FRAMES_A_RECORD], None if at else head))
+    size, end_ns = sum(map(len, body)), frames[-1][0] + 1_000_000
+    records.append(
+        Closed(
+            stream=sid, seq=len(records), cause="complete", detail=None, end_ns=end_ns, connected_ns=0, request_sent_ns=0,
+            request_bytes=60, response_bytes=size, delivered_bytes=size, client_drain_ns=end_ns,
+        )
+    )  # fmt: skip
+    return records
+
+
+def entries(streams: int, first: int = 0) -> Iterator[bytes]:
+    """The log's entries of that many streams, numbered from `first` on."""
+    for at in range(first, first + streams, SIDE_BY_SIDE):
+        lanes = [_records(number) for number in range(at, min(at + SIDE_BY_SIDE, first + streams))]
+        for records in zip(*lanes, strict=True):
+            yield pack(list(records), compress=True)
+
+
+def messages(streams: int) -> Iterator[tuple[str, bytes]]:
+    """(stream id, JSON) of each event, `SIDE_BY_SIDE` streams interleaved; `at_ns` is told beside the chunk."""
+    for at in range(0, streams, SIDE_BY_SIDE):
+        numbers = range(at, min(at + SIDE_BY_SIDE, streams))
+        lanes = {number: chunks(number) for number in numbers}
+        for event in range(EVENTS_A_STREAM - 1):
+            for number in numbers:
+                yield (
+                    stream_id(number),
+                    b'{"at_ns":%d,"data":%b}' % (at_ns(event, number), lanes[number][event]),
+                )
+        for number in numbers:
+            yield stream_id(number), b'{"at_ns":%d,"data":null}' % at_ns(EVENTS_A_STREAM - 1, number)
