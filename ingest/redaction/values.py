@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from ingest.redaction.body import BodyRedactor
 
 _WRAP = b'{"usage":'
-_STRING = re.compile(r'[:\[]"')
+_NUMBER = re.compile(r"(?<=[:,\[])(-?\d[\d.eE+-]*)(?=[,\]}])")
+_PLAIN = re.compile(r'(?:[{},]|"[A-Za-z0-9_.$@-]{0,64}":|-?\d[\d.eE+-]*+|null|true|false)*+')
 _TITLE = re.compile(r"[A-Za-z0-9_.:/@+=~%#() -]{0,64}")
 
 
 def numbers_only(report: str) -> str:
-    """A report of counts and times, as compact JSON: its numbers, its keys, and the words that are known."""
-    if _STRING.search(report) is None:
+    """A report of counts and times, as compact JSON: its numbers, its keys, and the words that are known.
+
+    A stream may report with each event, the same words with other numbers: what is decided of the words is kept.
+    """
+    if _PLAIN.fullmatch(report) is not None:
         return report
-    return BodyRedactor().feed(_WRAP + report.encode() + b"}")[len(_WRAP) : -1].decode()
+    parts = _NUMBER.split(report)  # words and numbers in turn
+    words = _words(tuple(parts[::2]))
+    if words is None:
+        return _redacted(report)
+    parts[::2] = words
+    return "".join(parts)
 
 
 def title(text: str) -> str:
@@ -23,3 +33,15 @@ def title(text: str) -> str:
     found = _TITLE.match(text)
     stays = found.end() if found is not None else 0
     return text[:stays] + "x" * (len(text) - stays)
+
+
+@lru_cache(maxsize=1024)
+def _words(words: tuple[str, ...]) -> tuple[str, ...] | None:
+    """What stays of the words around numbers; None when a number does not stay, or text looks like one."""
+    made = _NUMBER.split(_redacted("7".join(words)))
+    stays = [len(word) for word in made[::2]] == [len(word) for word in words] and set(made[1::2]) <= {"7"}
+    return tuple(made[::2]) if stays else None
+
+
+def _redacted(report: str) -> str:
+    return BodyRedactor().feed(_WRAP + report.encode() + b"}")[len(_WRAP) : -1].decode()
