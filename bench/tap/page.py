@@ -93,6 +93,9 @@ def write(order: list[str]) -> None:
         if name in known:
             kept = known[name]
             result = Result(kept["what"], tuple(kept["shown"]), kept["rounds"], kept["by_target"])
-            note = f"`python -m bench tap {name}`, medians (of memory, errors and losses the worst) of {result.rounds}, {kept['at']}, {kept['machine']}."
+            note = (
+                f"`python -m bench tap {name}`, medians (of memory, errors and losses the worst) of {result.rounds}, "
+                f"{kept['at']}, {kept['machine']}."
+            )
             parts.append(f"{table(result)}\n{note}\n")
     PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(parts) + f"\n{END}{after}")

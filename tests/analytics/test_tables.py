@@ -35,7 +35,7 @@ DUCKDB_TYPES = {
         "stream_minutes",
         "histogram_minutes",
         "stalls",
-    ],  # fmt: skip
+    ],
 )
 def test_columns_and_types_are_those_of_the_schema(table: str) -> None:
     con = duckdb.connect()

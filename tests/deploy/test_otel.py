@@ -90,7 +90,7 @@ def test_metrics_as_prometheus_would_have_them(profile: str) -> None:
 def test_the_panels_parse_and_stand_side_by_side(tmp_path: Path) -> None:
     dashboard = json.loads((OTEL / "grafana.json").read_text())
     taken: set[tuple[int, int]] = set()
-    expressions = []
+    expressions: list[str] = []
     for panel in dashboard["panels"]:
         place = panel["gridPos"]
         cells = {
@@ -101,8 +101,7 @@ def test_the_panels_parse_and_stand_side_by_side(tmp_path: Path) -> None:
         assert place["x"] + place["w"] <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
-        for target in panel.get("targets", []):
-            expressions.append(target["expr"].replace("$__rate_interval", "1m"))
+        expressions += [t["expr"].replace("$__rate_interval", "1m") for t in panel.get("targets", [])]
     rules = [{"record": f"panel:{number}", "expr": expr} for number, expr in enumerate(expressions)]
     (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     assert f"{len(expressions)} rules found" in promtool("check", "rules", tmp_path / "panels.yaml")
