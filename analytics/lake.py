@@ -19,6 +19,7 @@ import duckdb
 
 from analytics.extensions import load
 from analytics.guard import one_line
+from analytics.rows import first_row
 
 NAME = "lake"
 """Of the attached catalog, in every process."""
@@ -103,9 +104,11 @@ def attach_catalog(connection: duckdb.DuckDBPyConnection, lake: Lake, name: str)
 
 def data_path_of(connection: duckdb.DuckDBPyConnection) -> str:
     """Where the attached lake's files are."""
-    row = connection.execute(
-        f"SELECT value FROM ducklake_options('{NAME}') WHERE option_name = 'data_path' AND scope = 'GLOBAL'"
-    ).fetchone()
+    row = first_row(
+        connection.execute(
+            f"SELECT value FROM ducklake_options('{NAME}') WHERE option_name = 'data_path' AND scope = 'GLOBAL'"
+        )
+    )
     return str(row[0]) if row else ""
 
 

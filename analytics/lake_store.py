@@ -31,6 +31,7 @@ import polars as pl
 from analytics.lake import INLINED_ROWS, NAME, Lake, attach, new_database, said
 from analytics.lake_turns import Turns
 from analytics.rollup import DEFAULT_STALL, rollups
+from analytics.rows import first_row
 from analytics.schema import SCHEMA_VERSION, add_missing_columns
 from analytics.store import Commit, Fenced, Position, StoredPosition, StoreFailed, Tap
 
@@ -91,7 +92,7 @@ class LakeStore:
     @property
     def lake_id(self) -> str:
         """The lake's own id: consumers of one lake are one group."""
-        row = self._connection.execute("SELECT value FROM internal.meta WHERE key = 'lake_id'").fetchone()
+        row = first_row(self._connection.execute("SELECT value FROM internal.meta WHERE key = 'lake_id'"))
         assert row is not None, "made by `prepare`"
         return str(row[0])
 
@@ -113,10 +114,12 @@ class LakeStore:
         key = (log_id, partition)
         with _transaction(self._connection):
             run("UPDATE internal.claims SET number = number + 1")
-            row = run(
-                "SELECT high, low, open_stream_ids, version FROM log_positions WHERE log_id = ? AND partition = ?",
-                key,
-            ).fetchone()
+            row = first_row(
+                run(
+                    "SELECT high, low, open_stream_ids, version FROM log_positions WHERE log_id = ? AND partition = ?",
+                    key,
+                )
+            )
             run("DELETE FROM internal.positions WHERE log_id = ? AND partition = ?", key)
             high, low, ids, version = row or (0, 0, [], 0)
             self._add_position(
@@ -350,10 +353,12 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
 
 
 def _meta(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
-    there = connection.execute(
-        "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'internal' AND table_name = 'meta'",
-        [NAME],
-    ).fetchone()
+    there = first_row(
+        connection.execute(
+            "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'internal' AND table_name = 'meta'",
+            [NAME],
+        )
+    )
     return dict(connection.execute("SELECT key, value FROM internal.meta").fetchall()) if there else {}
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import duckdb
 
 from analytics.lake import Lake, attach_catalog
+from analytics.rows import first_row
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +39,9 @@ class Turns:
     def __init__(self, connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
         """`connection` is one of the process's database, any. Raises OSError when PostgreSQL cannot be reached."""
         self._cursor = connection.cursor()
-        there = self._cursor.execute(
-            "SELECT 1 FROM duckdb_databases() WHERE database_name = ?", [_CATALOG]
-        ).fetchone()
+        there = first_row(
+            self._cursor.execute("SELECT 1 FROM duckdb_databases() WHERE database_name = ?", [_CATALOG])
+        )
         if there is None:
             attach_catalog(self._cursor, lake, _CATALOG)
 
@@ -61,9 +62,11 @@ class Turns:
         """True for the one process that holds the office now, for as long as it stays within; the others get False."""
         self._begin(OFFICE_FROZEN_S)
         try:
-            row = self._cursor.execute(
-                f"FROM postgres_query('{_CATALOG}', 'SELECT pg_try_advisory_xact_lock({_KEY}, {_OFFICE}) AS mine')"
-            ).fetchone()
+            row = first_row(
+                self._cursor.execute(
+                    f"FROM postgres_query('{_CATALOG}', 'SELECT pg_try_advisory_xact_lock({_KEY}, {_OFFICE}) AS mine')"
+                )
+            )
             yield bool(row and row[0])
         finally:
             self._end()

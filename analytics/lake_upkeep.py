@@ -24,6 +24,7 @@ from analytics.lake import NAME, said
 from analytics.lake_store import LakeStore, is_conflict
 from analytics.lake_turns import Turns
 from analytics.retention import BY_STREAM_ID, BY_TIME, first_id_at
+from analytics.rows import first_row
 from analytics.settle import settle
 
 log = logging.getLogger(__name__)
@@ -184,11 +185,11 @@ class Upkeep:
         return gone
 
     def _expire_rows(self, table: str, where: str, limit: object) -> int:
-        row = self._cursor.execute(f"SELECT count(*) FROM {table} WHERE {where}", [limit]).fetchone()
+        row = first_row(self._cursor.execute(f"SELECT count(*) FROM {table} WHERE {where}", [limit]))
         if row is None or not row[0]:
             return 0
         with self._alone():
-            row = self._cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]).fetchone()
+            row = first_row(self._cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]))
             gone = int(row[0]) if row else 0
             self._cursor.execute(
                 "INSERT INTO internal.counted VALUES (?, ?)", [f"expired_{table}_rows", gone]

@@ -18,6 +18,7 @@ import uuid
 import duckdb
 
 from analytics.guard import one_line
+from analytics.rows import first_row
 from analytics.settle import settle
 from analytics.store import Store, add_totals
 
@@ -91,9 +92,11 @@ class Retention:
 
     def _sweep_table(self, table: str, before: str) -> int:
         """Delete what is older than the id `before`, in slices of time that hold about `SLICE_ROWS` rows each."""
-        row = self._cursor.execute(
-            f"SELECT count(*), min(stream_id)::VARCHAR FROM {table} WHERE stream_id < ?::UUID", [before]
-        ).fetchone()
+        row = first_row(
+            self._cursor.execute(
+                f"SELECT count(*), min(stream_id)::VARCHAR FROM {table} WHERE stream_id < ?::UUID", [before]
+            )
+        )
         if row is None or not row[0]:
             return 0
         slices = -(-row[0] // SLICE_ROWS)
@@ -110,7 +113,7 @@ class Retention:
         run = self._cursor.execute
         run("BEGIN TRANSACTION")
         try:
-            row = run(f"DELETE FROM {table} WHERE {where}", list(values)).fetchone()
+            row = first_row(run(f"DELETE FROM {table} WHERE {where}", list(values)))
             gone: int = row[0] if row else 0
             add_totals(self._cursor, {f"expired_{table}_rows": gone})
             run("COMMIT")

@@ -17,6 +17,7 @@ import duckdb
 
 from analytics.guard import one_line
 from analytics.rollup import DEFAULT_STALL, rollups
+from analytics.rows import first_row
 
 SCHEMA_VERSION = 2
 BACKFILL_STREAMS = 20_000
@@ -64,7 +65,7 @@ def open_file(path: Path, memory_limit_bytes: int | None) -> duckdb.DuckDBPyConn
 
 def _default_memory_bytes(connection: duckdb.DuckDBPyConnection) -> int:
     """Half of what DuckDB would take (80 % of the machine or its cgroup), and never more than 8 GiB."""
-    row = connection.execute("SELECT parse_formatted_bytes(current_setting('memory_limit'))").fetchone()
+    row = first_row(connection.execute("SELECT parse_formatted_bytes(current_setting('memory_limit'))"))
     return max(min(int(row[0]) // 2 if row else 2**31, 8 * 2**30), 256 * 2**20)
 
 
@@ -76,7 +77,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
     here = resources.files("analytics")
     schema = (here / "schema.sql").read_text()
     connection.execute(_INTERNAL)
-    found = connection.execute("SELECT max(version) FROM internal.migrations").fetchone()
+    found = first_row(connection.execute("SELECT max(version) FROM internal.migrations"))
     version = found[0] if found else None
     if version is not None and version > SCHEMA_VERSION:
         raise OSError(

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import duckdb
 
+from analytics.rows import first_row
+
 MOST_NAMES = 100
 OTHER = "_other"
 MINUTES_A_STEP = 120
@@ -82,9 +84,9 @@ def _choose(connection: duckdb.DuckDBPyConnection, until_us: int) -> tuple[int, 
         f") WHERE minute <= make_timestamptz(?) ORDER BY minute LIMIT {MINUTES_A_STEP}",
         [until_us],
     )
-    row = run(
-        "SELECT count(*), epoch_us(min(minute)), epoch_us(max(minute)) FROM temp.due_minutes"
-    ).fetchone()
+    row = first_row(
+        run("SELECT count(*), epoch_us(min(minute)), epoch_us(max(minute)) FROM temp.due_minutes")
+    )
     return row if row is not None and row[0] else None
 
 

@@ -28,6 +28,7 @@ import polars as pl
 
 from analytics.guard import one_line
 from analytics.rollup import DEFAULT_STALL, rollups
+from analytics.rows import first_row
 from analytics.schema import open_file, prepare
 
 log = logging.getLogger(__name__)
@@ -128,9 +129,9 @@ class Store:
         except OSError:
             self._connection.close()
             raise
-        row = self._connection.execute(
-            "SELECT coalesce(max(number), 0) FROM internal.open_stream_records"
-        ).fetchone()
+        row = first_row(
+            self._connection.execute("SELECT coalesce(max(number), 0) FROM internal.open_stream_records")
+        )
         self._kept = row[0] if row else 0
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
@@ -143,11 +144,13 @@ class Store:
         Whoever owned it before is fenced from the next commit on.
         """
         key = (log_id, partition)
-        row = self._connection.execute(
-            "UPDATE log_positions SET owner = ?, version = version + 1, updated_at = now() "
-            "WHERE log_id = ? AND partition = ? RETURNING high, low, open_stream_ids, version",
-            [self.owner, *key],
-        ).fetchone()
+        row = first_row(
+            self._connection.execute(
+                "UPDATE log_positions SET owner = ?, version = version + 1, updated_at = now() "
+                "WHERE log_id = ? AND partition = ? RETURNING high, low, open_stream_ids, version",
+                [self.owner, *key],
+            )
+        )
         self._versions[key] = row[3] if row else 0
         return StoredPosition(row[0], row[1], tuple(row[2])) if row else None
 
@@ -281,9 +284,12 @@ class Store:
             raise Fenced(f"partition {partition} is not claimed")
         values = [position.high, position.low, list(position.open_stream_ids)]
         if version == 0:
-            row = self._connection.execute(
-                "SELECT count(*) FROM log_positions WHERE log_id = ? AND partition = ?", [log_id, partition]
-            ).fetchone()
+            row = first_row(
+                self._connection.execute(
+                    "SELECT count(*) FROM log_positions WHERE log_id = ? AND partition = ?",
+                    [log_id, partition],
+                )
+            )
             if row != (0,):
                 raise Fenced(f"another consumer has begun to read partition {partition}")
             self._connection.execute(
@@ -292,11 +298,13 @@ class Store:
                 [log_id, partition, *values, self.owner],
             )
             return 1
-        row = self._connection.execute(
-            "UPDATE log_positions SET high = ?, low = ?, open_stream_ids = ?, version = version + 1, updated_at = now() "
-            "WHERE log_id = ? AND partition = ? AND owner = ? AND version = ?",
-            [*values, log_id, partition, self.owner, version],
-        ).fetchone()
+        row = first_row(
+            self._connection.execute(
+                "UPDATE log_positions SET high = ?, low = ?, open_stream_ids = ?, version = version + 1, updated_at = now() "
+                "WHERE log_id = ? AND partition = ? AND owner = ? AND version = ?",
+                [*values, log_id, partition, self.owner, version],
+            )
+        )
         if row != (1,):
             raise Fenced(f"another consumer has taken over partition {partition}")
         return version + 1

@@ -31,7 +31,7 @@ import logging, sys
 from pathlib import Path
 from analytics.consume import AnalyzeOptions, run
 logging.basicConfig(level=logging.INFO)
-sys.exit(run(AnalyzeOptions(data=Path(sys.argv[1]), quack_port=0)))
+sys.exit(run(AnalyzeOptions(data=Path(sys.argv[1]), quack_port=0, retain_events_s=None, retain_streams_s=None)))
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from analytics import schema
 from analytics.ask import frame
+from analytics.retention import Retention
 from analytics.schema import SCHEMA_VERSION
 from analytics.store import (
     Commit,
@@ -22,6 +24,7 @@ from analytics.store import (
     StoredPosition,
     StoreFailed,
     Tap,
+    add_totals,
 )
 
 LOG = "log-1"
@@ -303,3 +306,22 @@ def test_every_view_can_be_read_and_is_documented(store: Store) -> None:
     for name, comment in views:
         assert frame(store.cursor().execute(f"FROM {name}")).width
         assert comment, name
+
+
+def test_checkpoints_succeed_beside_an_idle_store(store: Store) -> None:
+    """A result that is not read to its end would hold a snapshot, and no checkpoint could follow later commits."""
+    with contextlib.closing(store.cursor()) as cursor:
+        for _ in range(3):
+            cursor.execute("BEGIN TRANSACTION")
+            add_totals(cursor, {"expired_events_rows": 1})
+            cursor.execute("COMMIT")
+            cursor.execute("CHECKPOINT").fetchall()
+    keeper = Retention(store, events_s=1.0, streams_s=1.0)
+    with contextlib.closing(store.cursor()) as cursor:
+        for _ in range(2):
+            keeper.sweep(0.0)
+            cursor.execute("BEGIN TRANSACTION")
+            add_totals(cursor, {"read_records": 1})
+            cursor.execute("COMMIT")
+            cursor.execute("CHECKPOINT").fetchall()
+    keeper.close()
