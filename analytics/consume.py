@@ -37,6 +37,8 @@ __all__ = ["AnalyzeOptions", "run", "serve_until"]
 log = logging.getLogger(__name__)
 
 SWEEP_S = 5.0
+DRAIN_S = 5.0
+"""After the word to stop: for so long what the log has is still read."""
 IDLE_WAIT_S = 0.25
 
 
@@ -107,6 +109,9 @@ def _consume(
             if time.monotonic() - swept_s > SWEEP_S:
                 telemetry.tell_health({**consumer.health(), **home.sweep()})
                 swept_s = time.monotonic()
+        until_s = time.monotonic() + DRAIN_S
+        while consumer.step(0.0) and time.monotonic() < until_s:
+            pass  # what the log has by now; the rest is read by the next run
         consumer.finish()
     except (StoreFailed, Fenced) as e:
         log.error("analytics stops: %s", e)
