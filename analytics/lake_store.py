@@ -33,7 +33,7 @@ from analytics.lake_turns import Turns
 from analytics.rollup import DEFAULT_STALL, rollups
 from analytics.rows import first_row
 from analytics.schema import SCHEMA_VERSION, add_missing_columns
-from analytics.store import Commit, Fenced, Position, StoredPosition, StoreFailed, Tap
+from analytics.store import Commit, Fenced, Position, StoredPosition, StoreFailed, Tap, remembered_taps
 
 log = logging.getLogger(__name__)
 
@@ -154,22 +154,7 @@ class LakeStore:
 
     def taps(self) -> list[Tap]:
         """What is remembered of every tap."""
-        rows = self._connection.execute(
-            "SELECT tap, tap_worker, incarnation, epoch_ns(started_at), epoch_ns(last_alive_at), stopping, counters "
-            "FROM internal.taps"
-        ).fetchall()
-        return [
-            Tap(
-                tap=row[0],
-                tap_worker=row[1],
-                incarnation=row[2],
-                started_wall_ns=row[3],
-                wall_ns=row[4],
-                stopping=row[5],
-                counters=json.loads(row[6]),
-            )
-            for row in rows
-        ]
+        return remembered_taps(self._connection)
 
     def totals(self) -> dict[str, int]:
         """The ledger's counters, over the life of the lake, of all consumers."""

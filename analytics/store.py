@@ -178,22 +178,7 @@ class Store:
 
     def taps(self) -> list[Tap]:
         """What is remembered of every tap."""
-        rows = self._connection.execute(
-            "SELECT tap, tap_worker, incarnation, epoch_ns(started_at), epoch_ns(last_alive_at), stopping, counters "
-            "FROM internal.taps"
-        ).fetchall()
-        return [
-            Tap(
-                tap=row[0],
-                tap_worker=row[1],
-                incarnation=row[2],
-                started_wall_ns=row[3],
-                wall_ns=row[4],
-                stopping=row[5],
-                counters=json.loads(row[6]),
-            )
-            for row in rows
-        ]
+        return remembered_taps(self._connection)
 
     def totals(self) -> dict[str, int]:
         """The ledger's counters, over the life of the file."""
@@ -334,6 +319,26 @@ class Store:
         with contextlib.suppress(duckdb.Error):
             self._connection.execute("CHECKPOINT")
         self._connection.close()
+
+
+def remembered_taps(connection: duckdb.DuckDBPyConnection) -> list[Tap]:
+    """What the tables, of a file or of a lake, remember of every tap."""
+    rows = connection.execute(
+        "SELECT tap, tap_worker, incarnation, epoch_ns(started_at), epoch_ns(last_alive_at), stopping, counters "
+        "FROM internal.taps"
+    ).fetchall()
+    return [
+        Tap(
+            tap=row[0],
+            tap_worker=row[1],
+            incarnation=row[2],
+            started_wall_ns=row[3],
+            wall_ns=row[4],
+            stopping=row[5],
+            counters=json.loads(row[6]),
+        )
+        for row in rows
+    ]
 
 
 def add_totals(connection: duckdb.DuckDBPyConnection, increments: Mapping[str, int]) -> None:
