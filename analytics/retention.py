@@ -3,8 +3,8 @@
 Stream ids are UUIDv7, so a stream's age is in its id: the tables that have no time of their own are cut by it, and
 DuckDB skips what is younger by its zone maps. Each step deletes at most one slice of time in a transaction of its own
 and adds what went to the ledger's counters. Blocks that become free are used again by later rows, the first in the file
-first, and a checkpoint cuts off those at the end of the file: so a steady load has a file of steady size, and when less is
-kept than before, the file has shrunk to that as soon as what lay at its end has gone too, at the latest after the longest age.
+first, and a checkpoint cuts off those at the end of the file: so a steady load has a file of steady size. When less is kept
+than before, the file shrinks only as far as nothing that stays (a roll-up, the catalogue) lies at its end.
 """
 
 from __future__ import annotations
