@@ -54,3 +54,23 @@ def skip_without_java() -> None:
     """Skip early and with the reason. (`broker` itself says it too.)"""
     if not shutil.which("java") or not shutil.which("mvn"):
         pytest.skip("no Java 17 and Maven; on Debian: apt-get install openjdk-17-jre-headless maven")
+
+
+def sasl_ssl(store: Path, ca: Path, password: str) -> tuple[list[str], dict[str, str]]:
+    """Arguments of a broker that wants SASL_SSL of the user `gauge`, and the options of a client that has it."""
+    properties = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'user_gauge="{password}";',
+        "ssl.keystore.location": str(store),
+        "ssl.keystore.password": "changeit",
+    }
+    configured = [part for name, value in properties.items() for part in ("--config", f"{name}={value}")]
+    options = {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "gauge",
+        "sasl_plain_password": password,
+        "ssl_cafile": str(ca),
+    }
+    return ["--security", "SASL_SSL", *configured], options

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.running import simulator, up
 from tests.e2e.test_both_logs import traffic
 from tests.ingest.log.test_kafka import certificate  # noqa: F401 - a fixture
-from tests.kafka import Broker
+from tests.kafka import Broker, sasl_ssl
 
 PASSWORD = "pw-plantedzwiebel"
 
@@ -28,22 +28,9 @@ def test_ship_and_analytics_sign_in_over_tls(
     certificate: tuple[Path, Path],  # noqa: F811
 ) -> None:
     store, pem = certificate
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    properties = {
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.client.plain.sasl.jaas.config": f'{login} user_gauge="{PASSWORD}";',
-        "ssl.keystore.location": str(store),
-        "ssl.keystore.password": "changeit",
-    }
-    configured = [part for name, value in properties.items() for part in ("--config", f"{name}={value}")]
-    broker = own_broker("--security", "SASL_SSL", *configured)
-    options = json.dumps({
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": "gauge",
-        "sasl_plain_password": PASSWORD,
-        "ssl_cafile": str(pem),
-    })  # fmt: skip
+    arguments, wanted = sasl_ssl(store, pem, PASSWORD)
+    broker = own_broker(*arguments)
+    options = json.dumps(wanted)
     data = tmp_path / "data"
     flags = ["--kafka", broker.address, *(["--kafka-options", options] if way == "flag" else [])]
     environment = {"STREAMGAUGE_KAFKA_OPTIONS": options} if way == "environment" else {}

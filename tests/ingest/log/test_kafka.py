@@ -21,7 +21,7 @@ from ingest.log import Damage, Entry, LogBroken, LogChanged
 from ingest.log.kafka import KafkaReader, KafkaWriter, check_options, ensure_topic, split_brokers
 from ingest.records import Alive, Frames, Lost, pack, unpack
 from tests.ingest.log.entries import entry_of, frames, records_of
-from tests.kafka import Broker
+from tests.kafka import Broker, sasl_ssl
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -326,22 +326,8 @@ def test_tls_and_sasl_reach_kafka_through_the_options(
     open_writer: Any,
 ) -> None:
     store, pem = certificate
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    properties = {
-        "sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.client.plain.sasl.jaas.config": f'{login} user_gauge="secret";',
-        "ssl.keystore.location": str(store),
-        "ssl.keystore.password": "changeit",
-    }
-    settings = [part for name, value in properties.items() for part in ("--config", f"{name}={value}")]
-    broker = own_broker("--security", "SASL_SSL", *settings)
-    options = {
-        "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": "gauge",
-        "sasl_plain_password": "secret",
-        "ssl_cafile": str(pem),
-    }
+    arguments, options = sasl_ssl(store, pem, "secret")
+    broker = own_broker(*arguments)
     open_writer(broker.address, topic, options).append([entry_of(frames("s", 0))])
     assert len(read_until(open_reader(broker.address, topic, options), lambda got: len(got) >= 1)) == 1
 
