@@ -24,6 +24,7 @@ from analytics.assemble import Assembler
 from analytics.consumer import Consumer
 from analytics.endpoint import Endpoint
 from analytics.folder import own
+from analytics.garbage import look_seldom
 from analytics.home import FileHome, LakeHome, home_of
 from analytics.measure import measure
 from analytics.store import Fenced, StoreFailed
@@ -48,6 +49,7 @@ def run(options: AnalyzeOptions) -> int:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
+    look_seldom()
     return serve_until(options, stop)
 
 

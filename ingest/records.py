@@ -14,6 +14,7 @@ entries of a local log could not be read when it was moved on.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -204,6 +205,16 @@ decode = _record_decoder.decode
 """The record that `encode` made these bytes of. Raises msgspec.DecodeError."""
 
 
+class _Own(threading.local):
+    """What a thread has of its own: a decompressor serves one at a time, and costs as much to make as a small entry to unpack."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_own = _Own()
+
+
 class Poison(msgspec.Struct, frozen=True):
     """Something in the log that is not a record of ours: counted and set aside, never raised."""
 
@@ -246,7 +257,7 @@ def unpack(payload: bytes) -> tuple[list[AnyRecord], list[Poison]]:
             # What a frame says of its size is taken at its word, and memory made ready for it, whatever the limit.
             if 0 <= zstandard.frame_content_size(body) > MAX_ENTRY_BYTES:
                 return [], [Poison("too_large", len(payload), payload)]
-            body = zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_ENTRY_BYTES)
+            body = _own.decompressor.decompress(body, max_output_size=MAX_ENTRY_BYTES)
         except zstandard.ZstdError:
             return [], [Poison("bad_compression", len(payload), payload)]
     elif form == DAMAGE:
