@@ -1,7 +1,8 @@
 """Open the DuckDB file, and make in it what this version needs: tables, missing columns, views.
 
 An older file gets the columns that it lacks (NULL in its rows), the roll-ups of its rows, and this version's views; each
-change is noted in `internal.migrations`. A newer file is refused. What is in the schema `internal` is not for SQL from outside.
+change is noted in `internal.migrations`. All of it is one transaction: an upgrade that is killed leaves the file as it was,
+for the version of before as well. A newer file is refused. What is in the schema `internal` is not for SQL from outside.
 
 Versions: 1 the first; 2 has roll-ups by the minute, and stalls in a table of their own.
 """
@@ -72,10 +73,12 @@ def _default_memory_bytes(connection: duckdb.DuckDBPyConnection) -> int:
 def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | None) -> None:
     """Make what is missing, bring an older file up to date, make the views anew. `stall` as in `Store`.
 
-    Raises OSError with one line for a file of a newer version, duckdb.Error when it cannot be written.
+    Raises OSError with one line for a file of a newer version, duckdb.Error when it cannot be written; nothing is
+    changed then, once the connection is closed.
     """
     here = resources.files("analytics")
     schema = (here / "schema.sql").read_text()
+    connection.execute("BEGIN TRANSACTION")
     connection.execute(_INTERNAL)
     found = first_row(connection.execute("SELECT max(version) FROM internal.migrations"))
     version = found[0] if found else None
@@ -88,14 +91,12 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
     connection.execute(schema)
     added = add_missing_columns(connection, schema)
     notes = [f"columns added: {', '.join(added)}"] if added else []
-    connection.execute("BEGIN TRANSACTION")
     if version is None:
         notes = ["first schema"]
     elif version < 2:
         notes.append(f"roll-ups made of {_backfill(connection, stall or DEFAULT_STALL)} streams")
     for note in notes:
         connection.execute("INSERT INTO internal.migrations VALUES (?, ?, now())", [SCHEMA_VERSION, note])
-    connection.execute("COMMIT")
     meta = {"schema_version": str(SCHEMA_VERSION)}
     if stall is not None:
         meta |= {"stall_floor_ns": str(stall[0]), "stall_factor": str(stall[1])}
@@ -105,6 +106,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
     for name in ("views.sql", "comments.sql"):
         if (file := here / name).is_file():
             connection.execute(file.read_text())
+    connection.execute("COMMIT")
 
 
 def _backfill(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float]) -> int:
