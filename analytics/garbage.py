@@ -1,8 +1,8 @@
 """How often Python looks for objects that only each other hold.
 
-The streams of a second are some hundred thousand objects that all live until their commit. Looking through the young ones after
-every 700, and through all of them from time to time, took a sixth of the consumer's CPU, and found nothing: rows, records and decoders
-hold no cycles (a test keeps it so), so reference counts free them at once.
+The streams of a second are some hundred thousand objects that all live until their commit. Looking through the young ones
+after every 700, and through all of them from time to time, took a sixth of the consumer's CPU, and found nothing: rows, records
+and decoders hold no cycles (a test keeps it so), so reference counts free them at once.
 """
 
 from __future__ import annotations

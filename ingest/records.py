@@ -206,7 +206,7 @@ decode = _record_decoder.decode
 
 
 class _Own(threading.local):
-    """What a thread has of its own: a decompressor serves one at a time, and costs as much to make as a small entry to unpack."""
+    """What a thread has of its own: a decompressor serves one at a time, and making one costs as much as a small entry."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
