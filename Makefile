@@ -1,4 +1,5 @@
 # make demo   the main job: simulated gateway, tap, analytics, dashboard
+# make up     in front of your gateway: make up UPSTREAM=http://localhost:4000
 # make test   everything that must hold
 # make help   the rest
 SHELL := /bin/bash
@@ -6,7 +7,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-.PHONY: help setup test-setup demo test lint format types quick chaos bench browser screenshots fuzz site wheel audit licences lock clean
+UPSTREAM ?= http://localhost:4000
+
+.PHONY: help setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz site wheel audit licences lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -21,6 +24,9 @@ test-setup: setup ## what only the tests need: Java and Maven, Chromium, the Lit
 
 demo: setup ## run the demo and open the address that it prints; ARGS="--seconds 60" ends by itself
 	@$(PY) -m streamgauge demo $(ARGS)
+
+up: setup ## in front of your gateway, with its dashboard: UPSTREAM=http://localhost:4000
+	@$(PY) -m streamgauge up --upstream $(UPSTREAM) $(ARGS)
 
 lint: setup ## ruff: rules and format
 	$(PY) -m ruff check .

@@ -222,8 +222,9 @@ class Demo:
             f"  Simulator   {simulator}   models: {simulator}/v1/models, truth: {simulator}/simulator/ledger"
         )
         self.say(
-            f'  SQL         streamgauge sql --data {data} "SELECT outcome, count(*) FROM streams GROUP BY 1"'
+            f'  SQL         {_command()} sql --data {data} "SELECT outcome, count(*) FROM streams GROUP BY 1"'
         )
+        self.say("  Ctrl-C      ends it" + ("" if self.options.data else ", and removes what it wrote"))
         self.say("")
 
     # traffic
@@ -341,6 +342,14 @@ class Demo:
                 self.say(f"{name} did not stop in {STOP_TIMEOUT_S:.0f} s and was killed")
                 process.kill()
                 process.wait()
+
+
+def _command() -> str:
+    """How whoever reads this calls `streamgauge`: after `make demo` it is in .venv, and not on the PATH."""
+    here = Path(sys.executable).parent / "streamgauge"
+    if shutil.which("streamgauge") or not here.exists():
+        return "streamgauge"
+    return str(here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here)
 
 
 def _said(path: Path) -> dict[str, Any] | None:
