@@ -33,6 +33,7 @@ class AnalyzeOptions:
     retain_events_s: float | None = 7 * 86400.0
     """None: for ever."""
     retain_streams_s: float | None = 90 * 86400.0
+    retain_rollups_s: float | None = 400 * 86400.0
     capture: Sequence[str] = ()
     """Globs of the paths whose generated text is stored."""
     stall_floor_s: float = 0.5
@@ -42,6 +43,10 @@ class AnalyzeOptions:
     memory_limit_bytes: int | None = None
     """Of DuckDB; None: 40 % of the machine, at most 8 GiB (a lake's: 2 GiB)."""
     telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
+    otlp_listen: str | None = None
+    """HOST:PORT where spans of others are taken; None: nowhere."""
+    otlp_token: str | None = field(default=None, repr=False)
+    """What their senders must give; None: nothing, on the loopback only."""
     version: str = ""
     """Of Streamgauge, told with the telemetry."""
     pace: Pace | None = None

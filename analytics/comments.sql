@@ -132,15 +132,15 @@ COMMENT ON COLUMN server_stats.value IS 'The number in `unit`.';
 COMMENT ON COLUMN server_stats.unit IS 'ns, tok/s, tokens or 1.';
 COMMENT ON COLUMN server_stats.raw IS 'As sent.';
 
-COMMENT ON TABLE spans IS 'Trace spans made of streams.';
+COMMENT ON TABLE spans IS 'Trace spans: made of streams, and those that others sent (stream_id is NULL; attributes have service.name).';
 COMMENT ON COLUMN spans.trace_id IS 'W3C trace id.';
 COMMENT ON COLUMN spans.span_id IS 'Span id.';
 COMMENT ON COLUMN spans.parent_span_id IS 'Parent span.';
-COMMENT ON COLUMN spans.stream_id IS 'The stream.';
+COMMENT ON COLUMN spans.stream_id IS 'The stream; NULL for a span that others sent.';
 COMMENT ON COLUMN spans.name IS 'Name of the span.';
 COMMENT ON COLUMN spans.kind IS 'OpenTelemetry span kind.';
 COMMENT ON COLUMN spans.started_at IS 'Instant of its start.';
-COMMENT ON COLUMN spans.start_ns IS 'Its start - t0 of the stream.';
+COMMENT ON COLUMN spans.start_ns IS 'Its start - t0 of the stream; 0 for a span that others sent.';
 COMMENT ON COLUMN spans.duration_ns IS 'Its length.';
 COMMENT ON COLUMN spans.status IS 'OpenTelemetry status: unset, ok or error.';
 COMMENT ON COLUMN spans.status_message IS 'Error type, when it failed.';

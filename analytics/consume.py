@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -30,8 +31,12 @@ from analytics.measure import measure
 from analytics.store import Fenced, StoreFailed
 from analytics.stream import FinishedStream
 from analytics.telemetry import Telemetry
+from analytics.witnesses import Witnesses
 from ingest.log import LogBroken, LogChanged, LogReader
 from ingest.log.embedded import EmbeddedReader
+
+if TYPE_CHECKING:
+    from analytics.otlp_intake import OtlpIntake
 
 __all__ = ["AnalyzeOptions", "run", "serve_until"]
 
@@ -68,6 +73,9 @@ def serve_until(
         closing.callback(telemetry.close)
         home = home_of(options)
         closing.callback(home.store.close)
+        intake = _intake(options, home)
+        if intake is not None:
+            closing.callback(intake.close)
         reader = _reader(options, home)
         closing.callback(reader.close)
         consumer = Consumer(
@@ -82,10 +90,10 @@ def serve_until(
             replace(home.pace, lost_after_s=options.lost_after_s, writers_are_local=options.kafka is None),
             is_gone=_gone(options),
             begins_at=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
-            witness=telemetry,
+            witness=Witnesses(telemetry, *([intake.queue] if intake is not None else [])),
         )
         _tell_of_leaving(reader, consumer)
-        return _consume(options, home, consumer, telemetry, stop, ready)
+        return _consume(options, home, consumer, telemetry, intake, stop, ready)
 
 
 def _consume(
@@ -93,12 +101,17 @@ def _consume(
     home: FileHome | LakeHome,
     consumer: Consumer,
     telemetry: Telemetry,
+    intake: OtlpIntake | None,
     stop: threading.Event,
     ready: Callable[[Endpoint], None] | None,
 ) -> int:
     try:
         endpoint = home.open(telemetry.metrics_url)
         consumer.start()
+        if intake is not None:
+            intake.start()
+            endpoint = replace(endpoint, otlp=intake.url)
+            log.info("spans of others are taken at %s", intake.url)
         endpoints.write(options.data, endpoint)
         log.info(
             "analytics is ready: %s", f"SQL at {endpoint.quack}" if endpoint.quack else "it writes a lake"
@@ -109,7 +122,8 @@ def _consume(
         while not stop.is_set():
             consumer.step(IDLE_WAIT_S)
             if time.monotonic() - swept_s > SWEEP_S:
-                telemetry.tell_health({**consumer.health(), **home.sweep()})
+                told = intake.queue.health() if intake is not None else {}
+                telemetry.tell_health({**consumer.health(), **home.sweep(), **told})
                 swept_s = time.monotonic()
         until_s = time.monotonic() + DRAIN_S
         while consumer.step(0.0) and time.monotonic() < until_s:
@@ -128,9 +142,23 @@ def _consume(
         return 1
     finally:
         endpoints.remove(options.data, os.getpid())
+        if intake is not None:
+            intake.close()
         home.close()
     log.info("analytics has stopped")
     return 0
+
+
+def _intake(options: AnalyzeOptions, home: FileHome | LakeHome) -> OtlpIntake | None:
+    if options.otlp_listen is None:
+        return None
+    from analytics.otlp_intake import OtlpIntake  # late: it brings a web server, which only this needs
+    from analytics.received_queue import ReceivedQueue
+
+    host, _, port = options.otlp_listen.rpartition(":")
+    return OtlpIntake(
+        ReceivedQueue(home.store), host=host.strip("[]"), port=int(port), token=options.otlp_token
+    )
 
 
 def _reader(options: AnalyzeOptions, home: FileHome | LakeHome) -> LogReader:

@@ -37,6 +37,10 @@ log = logging.getLogger(__name__)
 class Witness(Protocol):
     """Told of what is committed: it may add tables of its own to the transaction, and never fails it."""
 
+    @property
+    def waiting(self) -> bool:
+        """Whether it has rows to commit, streams or not."""
+
     def rows(
         self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
     ) -> Mapping[str, pl.DataFrame]:
@@ -148,7 +152,7 @@ class Consumer:
                     self.commit()
         if not entries:
             self._end_the_silent()
-        if self._holdings.high and self._due_in_s() <= 0:
+        if self._due_in_s() <= 0:
             self.commit()
         return bool(entries)
 
@@ -201,12 +205,10 @@ class Consumer:
 
     def _due_in_s(self) -> float:
         """Seconds until there is something to commit, as things are; at most 0.25, so that signals are heard."""
-        if not self._holdings.high:
-            return 0.25
         since_s = time.monotonic() - self._committed_s
-        if self._finished:
+        if self._finished or (self._witness is not None and self._witness.waiting):
             return max(self._pace.commit_interval_s, 3 * self._commit_cost_s) - since_s
-        if self._holdings.moved or self._dead or self._open_is_stale:
+        if self._holdings.high and (self._holdings.moved or self._dead or self._open_is_stale):
             return max(OPEN_STREAMS_EVERY_S, 3 * self._commit_cost_s) - since_s
         return 0.25
 
@@ -215,7 +217,7 @@ class Consumer:
         began_s, holdings = time.monotonic(), self._holdings
         self._take_finished()
         self._bury_failures()
-        commit = Commit(self._reader.log_id)
+        commit = Commit(self._reader.log_id if holdings.high else "")  # one that was never reached has no id
         checkpoints = self._assembler.checkpoint_records()
         commit.keep = [(c.partition, c.stream_id, c.payload) for c in checkpoints]
         holdings.kept_ids.update(c.stream_id for c in checkpoints)
@@ -228,7 +230,7 @@ class Consumer:
         if self._witness is not None:
             tables |= self._witness.rows(self._finished, tables)
         tables["losses"] = self._assembler.take_losses()
-        tables["dead_letters"] = self._dead.rows(self._reader.log_id)
+        tables["dead_letters"] = self._dead.rows(commit.log_id)
         commit.tables = tables
         if self._open_is_stale and began_s - self._opened_at_s >= max(
             OPEN_STREAMS_EVERY_S, 10 * self._open_cost_s

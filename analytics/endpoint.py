@@ -25,6 +25,8 @@ class Endpoint:
     """URL of its Prometheus endpoint, where there is one."""
     lake: str | None = field(default=None, repr=False)
     """The lake that it writes (`ducklake:postgres:…`): then it answers no SQL itself, and `quack` is empty."""
+    otlp: str | None = None
+    """URL where it takes spans, where it does."""
 
 
 def read(data: Path) -> Endpoint | None:
@@ -37,6 +39,7 @@ def read(data: Path) -> Endpoint | None:
             int(found["pid"]),
             found.get("metrics"),
             found.get("lake"),
+            found.get("otlp"),
         )
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -56,6 +59,7 @@ def write(data: Path, endpoint: Endpoint) -> None:
             "token": endpoint.token,
             "metrics": endpoint.metrics,
             "lake": endpoint.lake,
+            "otlp": endpoint.otlp,
         }
         json.dump(said, file)
     part.replace(path)

@@ -98,6 +98,11 @@ class Telemetry:
             )
 
     @property
+    def waiting(self) -> bool:
+        """Nothing is committed for the sake of telemetry."""
+        return False
+
+    @property
     def metrics_url(self) -> str | None:
         """Where Prometheus reads."""
         return self.metrics.endpoint.url if self.metrics is not None and self.metrics.endpoint else None

@@ -76,6 +76,13 @@ OWN_OBSERVED = (
     ),
     Instrument(OWN + "spans_failed", "total", "{span}", "Spans that the receiver did not take"),
     Instrument(OWN + "spans_not_made", "total", "{stream}", "Streams whose spans could not be made"),
+    Instrument(OWN + "otlp.received", "total", "{span}", "Spans of others that came over OTLP and were queued"),
+    Instrument(OWN + "otlp.stored", "total", "{span}", "Spans of others that were committed"),
+    Instrument(OWN + "otlp.doubled", "total", "{span}", "Spans of others that were in the table already"),
+    Instrument(OWN + "otlp.refused", "total", "{span}", "Spans of others that cannot be any"),
+    Instrument(
+        OWN + "otlp.turned_away", "total", "{span}", "Spans of others for which the queue had no room; to be sent again"
+    ),
     Instrument(OWN + "events_dropped", "total", "{event}", "Exception events dropped or not taken"),
 )
 

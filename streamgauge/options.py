@@ -58,7 +58,7 @@ def _kind(annotation: Any) -> Any:
 
 
 def _metavar(name: str, kind: Any) -> str:
-    if name in ("listen", "admin", "kafka"):
+    if name in ("listen", "admin", "kafka", "otlp_listen"):
         return "HOST:PORT"
     return {int: "N", float: "SECONDS", dict: "JSON", Path: "PATH", SecretStr: "SECRET"}.get(kind, "TEXT")
 

@@ -85,6 +85,8 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
 
     if settings.metrics:
         _say_if_open("analytics' metrics port", split_address(settings.metrics)[0], settings.metrics)
+    if settings.otlp_listen:
+        _say_if_open("the intake of spans", split_address(settings.otlp_listen)[0], settings.otlp_listen)
     address = f"{settings.quack_host}:{settings.quack_port}"
     _say_if_open("the SQL port, which is not encrypted,", settings.quack_host, address)
     return AnalyzeOptions(
@@ -99,9 +101,12 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         data_path=settings.data_path,
         retain_events_s=parse_age(settings.retain_events),
         retain_streams_s=parse_age(settings.retain_streams),
+        retain_rollups_s=parse_age(settings.retain_rollups),
         capture=settings.capture,
         stall_floor_s=settings.stall_floor,
         stall_factor=settings.stall_factor,
+        otlp_listen=settings.otlp_listen or None,
+        otlp_token=settings.otlp_token.get_secret_value() if settings.otlp_token else None,
         version=__version__,
         telemetry=TelemetryOptions(
             semconv=settings.semconv,

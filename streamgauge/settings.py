@@ -119,6 +119,10 @@ class Settings(BaseSettings):
         default="7d", description="Age at which rows of events go (7d, 36h, 90m; 'forever' keeps them)."
     )
     retain_streams: str | None = Field(default="90d", description="Age at which rows of streams go.")
+    retain_rollups: str | None = Field(
+        default="400d",
+        description="Age at which the roll-ups by the minute go; never before the streams that they count.",
+    )
     capture_content: bool = Field(
         default=False,
         description="Store generated text and error messages (streams.output_text, reasoning_text, error_message), and let "
@@ -144,6 +148,15 @@ class Settings(BaseSettings):
     )
     export_unsampled: bool = Field(
         default=False, description="Export also the spans of traces that their caller did not sample."
+    )
+    otlp_listen: str = Field(
+        default="",
+        description="Address where analytics takes spans of clients and gateways over OTLP/HTTP (/v1/traces), such as "
+        "127.0.0.1:4318; empty = nowhere.",
+    )
+    otlp_token: SecretStr | None = Field(
+        default=None,
+        description="Bearer token that senders of spans must give; beyond this machine --otlp-listen needs one.",
     )
     client_key: SecretStr | None = Field(
         default=None,
@@ -233,7 +246,7 @@ class Settings(BaseSettings):
             value = [part for part in value.replace(",", " ").split() if part]
         return parse_upstreams(value)
 
-    @field_validator("retain_events", "retain_streams", "log_age")
+    @field_validator("retain_events", "retain_streams", "retain_rollups", "log_age")
     @classmethod
     def _ages(cls, value: str | None) -> str | None:
         parse_age(value)
@@ -258,9 +271,9 @@ class Settings(BaseSettings):
         split_address(value)
         return value
 
-    @field_validator("metrics")
+    @field_validator("metrics", "otlp_listen")
     @classmethod
-    def _metrics(cls, value: str) -> str:
+    def _addresses_or_none(cls, value: str) -> str:
         if value:
             split_address(value)
         return value

@@ -205,6 +205,8 @@ def _check(settings: Settings) -> None:
     places.append(("--quack-port", settings.quack_host, settings.quack_port))
     if settings.metrics:
         places.append(("--metrics", *split_address(settings.metrics)))
+    if settings.otlp_listen:
+        places.append(("--otlp-listen", *split_address(settings.otlp_listen)))
     if not settings.no_dashboard:
         places.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
     from ingest.tap_worker import bind  # late: it brings all of the tap, which only this needs
@@ -247,7 +249,7 @@ def _parts(settings: Settings) -> list[Part]:
     if settings.kafka_options:
         environment["STREAMGAUGE_KAFKA_OPTIONS"] = json.dumps(settings.kafka_options)
     environment["STREAMGAUGE_STORE"] = settings.store
-    for secret in ("quack_token", "client_key", "dashboard_token"):
+    for secret in ("quack_token", "client_key", "dashboard_token", "otlp_token"):
         if (value := getattr(settings, secret)) is not None:
             environment[f"STREAMGAUGE_{secret.upper()}"] = value.get_secret_value()
 
@@ -278,6 +280,8 @@ def _welcome(supervisor: Supervisor, settings: Settings) -> None:
             f'streamgauge sql --data {settings.data} "FROM streams LIMIT 10"   (or attach {said["analyze"].get("quack")})',
         ),
     ]
+    if said["analyze"].get("otlp"):
+        lines.append(("spans", f"{said['analyze']['otlp']}/v1/traces takes those of clients and gateways"))
     if "dashboard" in said:
         lines.insert(0, ("dashboard", str(said["dashboard"].get("url"))))
     if settings.kafka:

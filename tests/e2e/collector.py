@@ -86,20 +86,24 @@ def collector(
     folder: Path,
     config: Path | None = None,
     *,
+    beside: Path | None = None,
     ports: tuple[int, int] | None = None,
     **environment: str,
 ) -> Iterator[Collector]:
-    """A collector that is ready, with this configuration (None: it tells all that comes); `ports`: of gRPC and HTTP."""
+    """A collector that is ready, with this configuration (None: it tells all that comes); `ports`: of gRPC and HTTP.
+
+    `beside`: a second configuration file."""
     binary = os.environ.get("STREAMGAUGE_OTELCOL") or built("collector-for-tests")
     grpc, http = ports or free_ports(2)
     if config is None:
         config = folder / "tells-all.yaml"
         config.write_text(_TELLS_ALL)
+    configs = [part for path in (config, beside) if path is not None for part in ("--config", path)]
     log = folder / f"{config.stem}-{http}.log"
     with log.open("w") as sink:
         process = subprocess.Popen(
             # Its own metrics would take a port of their own.
-            [binary, "--config", config, "--config", "yaml:service::telemetry::metrics::level: none"],
+            [binary, *configs, "--config", "yaml:service::telemetry::metrics::level: none"],
             stdout=sink,
             stderr=subprocess.STDOUT,
             env={

@@ -1,7 +1,8 @@
 """Spans arrive in a real OpenTelemetry collector; client, tap and gateway are one trace; a real Prometheus reads the metrics.
 
 One set-up serves nearly all: simulator → tap → analytics → the collector with deploy/otel/collector.yaml → a collector that
-tells all that it got, and Prometheus with deploy/otel/prometheus.yaml and alerts.yaml.
+tells all that it got, and, by collector-to-streamgauge.yaml, back to analytics' own intake; and Prometheus with
+deploy/otel/prometheus.yaml and alerts.yaml.
 """
 
 from __future__ import annotations
@@ -61,13 +62,16 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("scene")
-    gateway_port, prometheus_port = free_ports(2)
+    gateway_port, prometheus_port, intake_port = free_ports(3)
+    intake = f"http://127.0.0.1:{intake_port}"
     with contextlib.ExitStack() as running:
         backend = running.enter_context(collector(folder))
         front = running.enter_context(
             collector(
                 folder,
                 OTEL / "collector.yaml",
+                beside=OTEL / "collector-to-streamgauge.yaml",
+                STREAMGAUGE_ENDPOINT=intake,
                 TRACES_ENDPOINT=backend.http,
                 LOGS_ENDPOINT=backend.http,
                 METRICS_ENDPOINT=backend.http,
@@ -83,9 +87,12 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             up(
                 [f"sim={upstream}", f"litellm=http://127.0.0.1:{gateway_port}"],
                 folder / "data",
+                "--otlp-listen",
+                intake.removeprefix("http://"),
                 **front.environment("http/protobuf"),  # type: ignore[arg-type]
             )
         )
+        assert instance.part("analyze")["otlp"] == intake
         yield Scene(instance, backend, front, gateway_port, prometheus_port)
 
 
@@ -319,3 +326,32 @@ def test_client_tap_and_litellm_are_one_trace_with_the_right_parents(scene: Scen
         assert all(s.parent_id in found for s in of_trace if s.span_id != client_id), (
             "no span is without its parent"
         )
+        _three_services_in_the_table(instance, trace_id, client_id, str(row["span_id"]))
+
+
+def _three_services_in_the_table(instance: Up, trace_id: str, client_id: str, tap_id: str) -> None:
+    """What client and gateway exported stands beside the tap's own spans, under the right parents, without a prompt."""
+    told = f"""
+        SELECT span_id, parent_span_id, name, stream_id IS NOT NULL AS is_ours, attributes, events, status_message,
+            attributes->>'$."service.name"' AS service
+        FROM spans WHERE trace_id = '{trace_id}'"""
+
+    def all_three() -> list[dict[str, Any]] | None:
+        rows = instance.sql(told)
+        return rows if {"client", "litellm", "streamgauge"} <= {r["service"] for r in rows} else None
+
+    until(all_three, "the spans of all three services")
+    rows = instance.sql(told)
+    by_id = {r["span_id"]: r for r in rows}
+    assert len(by_id) == len(rows), "our own spans came back by way of the collector and are not doubled"
+    assert by_id[client_id]["parent_span_id"] is None
+    assert by_id[tap_id]["parent_span_id"] == client_id
+    assert by_id[tap_id]["is_ours"]
+    below = [r for r in rows if r["parent_span_id"] == tap_id and not r["is_ours"]]
+    assert {r["service"] for r in below} == {"litellm"}
+    assert all(r["parent_span_id"] in by_id for r in rows if r["span_id"] != client_id)
+    for row in rows:
+        if not row["is_ours"]:
+            assert PROMPT not in str(row)
+            assert "runs quietly" not in str(row), "what LiteLLM tells of the answer"
+            assert (row["status_message"], row["events"]) == (None, "[]")
