@@ -1,0 +1,91 @@
+"""Streams at a time, as taps and a ship would bring them: what the consumer, Kafka and PostgreSQL take, and how old rows are
+when they can be seen.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.scale.run import Run
+from bench.scale.traffic import GAP_NS, INCARNATION, READS, closing, head, opening, stream_id
+from ingest.log.kafka import KafkaWriter
+from ingest.records import Alive, AnyRecord, Frames, pack
+from tests.kafka import Broker
+from tests.postgres import Postgres
+
+TICK_S = 0.1
+TOKENS_S = 50.0
+"""Events a second of one live stream: a fast model."""
+
+
+def live(broker: Broker, postgres: Postgres, level: int, seconds: float) -> None:
+    """`level` streams at a time, one after the other. Prints what it took."""
+    with tempfile.TemporaryDirectory() as folder, Run(broker, postgres, Path(folder), 1) as run:
+        before, began_s = run.cpu_s(), time.monotonic()
+        events, ages_s = _play(run, level, seconds)
+        took_s = time.monotonic() - began_s
+        spent = {name: s - before[name] for name, s in run.cpu_s().items()}
+        stored = run.number("SELECT count(*) FROM events")
+        size = sum(path.stat().st_size for path in (Path(folder) / "files").rglob("*.parquet"))
+    cores = ", ".join(f"{name} {s / took_s:.3f}" for name, s in spent.items())
+    print(
+        f"{level} streams at a time: {events / took_s:,.0f} events/s; cores: {cores}; rows seen after "
+        f"{statistics.median(ages_s):.2f} s (median); {stored:,.0f} rows of events, files {size / 2**20:.2f} MiB",
+        flush=True,
+    )
+
+
+@dataclass
+class _Slot:
+    """One of the streams at a time."""
+
+    sid: str = ""
+    seq: int = 0
+    sent: int = len(READS)
+
+
+def _play(run: Run, level: int, seconds: float) -> tuple[int, list[float]]:
+    """Live traffic for so long; how many events, and how old the newest finished stream was when it was seen."""
+    writer = KafkaWriter(run.broker.address, run.topic, {})
+    slots = [_Slot() for _ in range(level)]
+    events, number, ages_s = 0, 0, []
+    ended: dict[str, float] = {}
+    began_s = asked_s = time.monotonic()
+    ticks = 0
+    while time.monotonic() - began_s < seconds:
+        batch: list[AnyRecord] = []
+        for place, slot in enumerate(slots):
+            if slot.sent >= len(READS):
+                number += 1
+                ms = int(time.time() * 1000)
+                # Streams begin one after the other, not all in one tick.
+                sent = 0 if ticks else place * 7 % len(READS)
+                slot.sid, slot.seq, slot.sent = stream_id(number, ms), 2, sent
+                batch += opening(slot.sid, ms)
+            reads = READS[slot.sent : slot.sent + int(TOKENS_S * TICK_S)]
+            frames = [(100_000_000 + (slot.sent + i) * GAP_NS, data) for i, data in enumerate(reads)]
+            batch.append(Frames(slot.sid, slot.seq, frames, head() if slot.seq == 2 else None))
+            events += len(reads)
+            slot.seq, slot.sent = slot.seq + 1, slot.sent + len(reads)
+            if slot.sent >= len(READS):
+                batch.append(closing(slot.sid, slot.seq, frames[-1][0]))
+                ended[slot.sid] = time.monotonic()
+        if ticks % 20 == 0:
+            mono_ns = time.monotonic_ns()
+            batch.append(Alive("tap-1", 0, INCARNATION, time.time_ns(), mono_ns, mono_ns))
+        writer.append([pack(batch, compress=True)])
+        ticks += 1
+        if time.monotonic() - asked_s > 0.5:
+            asked_s = time.monotonic()
+            newest = "SELECT stream_id::VARCHAR FROM streams ORDER BY started_at DESC LIMIT 500"
+            ages_s += [
+                time.monotonic() - ended.pop(str(sid)) for (sid,) in run.ask(newest) if str(sid) in ended
+            ]
+        time.sleep(max(0.0, began_s + ticks * TICK_S - time.monotonic()))
+    time.sleep(2)
+    writer.close()
+    return events, ages_s or [float("nan")]

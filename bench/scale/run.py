@@ -1,0 +1,150 @@
+"""Some `streamgauge analyze` processes on a topic and a lake of their own, with a real broker and a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from analytics.ask import LakeAsker, NotRunning
+from analytics.lake import Lake
+from bench.scale.processes import Spent, cpu_s_of, family, main_thread
+from ingest.log.kafka import ensure_topic
+from tests.kafka import Broker
+from tests.postgres import Postgres
+
+PARTITIONS = 4
+SESSION_MS = 300_000
+"""Consumers may be held for longer than an ordinary session lasts."""
+SHARED_S = 120.0
+
+
+@contextmanager
+def servers() -> Iterator[tuple[Broker, Postgres]]:
+    """A broker, and a PostgreSQL that waits for its disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        broker, postgres = Broker(Path(folder) / "kafka"), Postgres(durable=True)
+        try:
+            broker.start()
+            postgres.start()
+            yield broker, postgres
+        finally:
+            broker.stop()
+            postgres.stop()
+
+
+@dataclass
+class Run:
+    """A context: consumers that share the partitions when it begins, and are ended with it.
+
+    `cores`: for each consumer the cores that it may use, as `taskset` sets it; none: all.
+    """
+
+    broker: Broker
+    postgres: Postgres
+    folder: Path
+    consumers: int
+    cores: Sequence[set[int]] = ()
+    topic: str = field(default_factory=lambda: f"scale-{uuid.uuid4()}")
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __enter__(self) -> Run:
+        ensure_topic(self.broker.address, self.topic, {}, partitions=PARTITIONS)
+        self.dsn = self.postgres.new_database()
+        try:
+            for number in range(self.consumers):
+                self._start(number)
+                self._until_shared(number + 1)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, number: int) -> None:
+        options = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 1000, "retry_backoff_ms": 50}
+        environment = {
+            **os.environ,
+            "STREAMGAUGE_STORE": f"ducklake:postgres:{self.dsn}",
+            "STREAMGAUGE_DATA_PATH": str(self.folder / "files"),
+            "STREAMGAUGE_KAFKA_OPTIONS": json.dumps(options),
+            "STREAMGAUGE_METRICS": "",
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "streamgauge",
+            "analyze",
+            "--data",
+            str(self.folder / f"data{number}"),
+        ]
+        command += ["--kafka", self.broker.address, "--kafka-topic", self.topic]
+        if self.cores:
+            command = ["taskset", "--cpu-list", ",".join(map(str, sorted(self.cores[number]))), *command]
+        with (self.folder / f"log{number}").open("wb") as said:
+            self.processes.append(subprocess.Popen(command, env=environment, stderr=said))
+
+    def _until_shared(self, many: int) -> None:
+        deadline_s = time.monotonic() + SHARED_S
+        while True:
+            assert time.monotonic() < deadline_s, "the consumers did not share the partitions"
+            time.sleep(0.2)
+            try:
+                if not hasattr(self, "asker"):
+                    self.asker = LakeAsker(Lake(self.dsn))
+                owners = self.asker.query("SELECT count(*) AS n FROM log_positions GROUP BY owner")
+            except NotRunning:
+                continue
+            if sorted(owners["n"].to_list()) == [PARTITIONS // many] * many:
+                return
+
+    def ask(self, sql: str) -> list[tuple[object, ...]]:
+        """Rows of the lake."""
+        return self.asker.query(sql, max_rows=1_000_000, timeout_s=60).rows()
+
+    def number(self, sql: str) -> float:
+        """One number of the lake."""
+        return float(str(self.ask(sql)[0][0] or 0))
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to every consumer."""
+        for process in self.processes:
+            process.send_signal(number)
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU seconds so far, by who took them."""
+        assert self.postgres.process is not None
+        return {
+            **{f"consumer {n + 1}": cpu_s_of(process.pid) for n, process in enumerate(self.processes)},
+            "Kafka": cpu_s_of(self.broker.pid),
+            "PostgreSQL": sum(cpu_s_of(pid) for pid in family(self.postgres.process.pid)),
+            "bench": time.process_time(),
+        }
+
+    def main_threads(self) -> list[Spent]:
+        """Where the consumers' main threads were, so far."""
+        return [main_thread(process.pid) for process in self.processes]
+
+    def close(self) -> None:
+        """End the consumers, in order."""
+        for process in self.processes:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in self.processes:
+            process.wait(60)
+        if hasattr(self, "asker"):
+            self.asker.close()
