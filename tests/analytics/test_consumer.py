@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -245,6 +246,20 @@ def test_a_backlog_is_committed_in_bounded_batches(store: Store) -> None:
     assert run.commits >= 4
     run.finish()
     assert len(outcomes(store)) == 40
+
+
+def test_dear_commits_are_further_apart_while_there_is_more_to_read(store: Store) -> None:
+    log = MemoryLog({"w0": []})
+    run = consumer(log, store)
+    payloads = entries(range(2), chunks=2, width=1)
+    for payload in payloads:
+        log.partitions_["w0"].append(payload)
+        run._commit_cost_s, run._committed_s = 100.0, time.monotonic() - 150.0
+        run.step(0)
+    assert run.commits == 0
+    run.step(0)  # finds nothing more
+    assert run.commits == 1
+    assert len(outcomes(store)) == 2
 
 
 def test_an_idle_log_costs_no_commits(store: Store) -> None:
