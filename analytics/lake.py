@@ -4,8 +4,8 @@ A lake is DuckLake's: the catalog in PostgreSQL, the rows as Parquet files in a 
 Rules
 1. The DSN may hold a password: it is never shown, neither in a log line nor in an error.
 2. The data path is told once, when the lake is made; the catalog remembers it. Another one later is refused.
-3. S3 is reached with what the environment says (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`,
-   `AWS_REGION`, `AWS_ENDPOINT_URL`), as other tools do. PostgreSQL's own (`PGPASSWORD`, `~/.pgpass`, `PGSSLMODE` …) hold too.
+3. S3 is reached with the account that other tools find too (`analytics.lake_s3`). PostgreSQL's own variables and files
+   (`PGPASSWORD`, `~/.pgpass`, `PGSSLMODE` …) hold too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import duckdb
 
 from analytics.extensions import load
 from analytics.guard import one_line
+from analytics.lake_s3 import account
 from analytics.rows import first_row
 
 NAME = "lake"
@@ -125,18 +126,20 @@ def quoted(text: str) -> str:
 
 
 def _let_in(connection: duckdb.DuckDBPyConnection) -> None:
-    """Tell DuckDB of the S3 account that the environment names, if it names one."""
-    said_by = os.environ.get
-    key, secret = said_by("AWS_ACCESS_KEY_ID"), said_by("AWS_SECRET_ACCESS_KEY")
-    if not key or not secret:
+    """Tell DuckDB of the S3 account, if there is one."""
+    found = account(os.environ)
+    if found is None:
         return
     load(connection, "httpfs")
-    parts = {"KEY_ID": key, "SECRET": secret, "SESSION_TOKEN": said_by("AWS_SESSION_TOKEN")}
-    parts["REGION"] = said_by("AWS_REGION") or said_by("AWS_DEFAULT_REGION")
-    endpoint = said_by("AWS_ENDPOINT_URL_S3") or said_by("AWS_ENDPOINT_URL")
+    parts = {
+        "KEY_ID": found.key_id,
+        "SECRET": found.secret,
+        "SESSION_TOKEN": found.session_token,
+        "REGION": found.region,
+    }
     options = [f"{name} {quoted(value)}" for name, value in parts.items() if value]
-    if endpoint:
-        scheme, _, host = endpoint.rpartition("://")
+    if found.endpoint:
+        scheme, _, host = found.endpoint.rpartition("://")
         options += [f"ENDPOINT {quoted(host.rstrip('/'))}", "URL_STYLE 'path'"]
         options.append(f"USE_SSL {str(scheme != 'http').lower()}")
     connection.execute(f"CREATE OR REPLACE SECRET streamgauge_s3 (TYPE s3, {', '.join(options)})")

@@ -1,0 +1,61 @@
+"""The S3 account that this process uses, as other tools find it.
+
+Rules
+1. Environment before files, as with AWS' own tools: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; else the
+   profile `AWS_PROFILE` (`default`) in `AWS_SHARED_CREDENTIALS_FILE` (`~/.aws/credentials`).
+2. `AWS_REGION` or `AWS_DEFAULT_REGION`, and `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, likewise; else `region` and
+   `endpoint_url` of that profile in `AWS_CONFIG_FILE` (`~/.aws/config`).
+3. Keys are read when a lake is attached. Roles of a machine or a cluster, and keys that expire while it runs, are not followed.
+4. A file that cannot be read, or is none, counts as absent; keys are in no message.
+"""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What lets us into S3, and where it is. `endpoint` None: AWS."""
+
+    key_id: str
+    secret: str = field(repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    region: str | None = None
+    endpoint: str | None = None
+
+
+def account(environment: Mapping[str, str]) -> Account | None:
+    """The account, None when nothing names one."""
+    home = Path(environment.get("HOME") or "~").expanduser()
+    profile = environment.get("AWS_PROFILE") or "default"
+    kept = _section(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials", profile)
+    config = _section(
+        environment.get("AWS_CONFIG_FILE") or home / ".aws/config",
+        profile if profile == "default" else f"profile {profile}",
+    )
+    if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
+        kept = {name.lower(): value for name, value in environment.items()}
+    key_id, secret = kept.get("aws_access_key_id"), kept.get("aws_secret_access_key")
+    if not key_id or not secret:
+        return None
+    named = environment.get
+    return Account(
+        key_id,
+        secret,
+        kept.get("aws_session_token") or None,
+        named("AWS_REGION") or named("AWS_DEFAULT_REGION") or config.get("region"),
+        named("AWS_ENDPOINT_URL_S3") or named("AWS_ENDPOINT_URL") or config.get("endpoint_url"),
+    )
+
+
+def _section(path: str | Path, name: str) -> Mapping[str, str]:
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, configparser.Error):
+        return {}
+    return parser[name] if parser.has_section(name) else {}
