@@ -1,8 +1,8 @@
 """The spans of one trace as lanes: client, tap, gateway and whatever else told of itself, parents above their children. Pure.
 
-The table has the tap's own spans, and others only where somebody put them there: clients and gateways export to a backend of
-their own. But the tap sees both ends of each stream, so it can say how long the client's request and the gateway's answer were
-seen from here. Such a lane is marked as observed, and gives way to the real span where there is one.
+The table has the tap's own spans, which belong to a stream, and those that clients and gateways sent (`--otlp-listen`). Where
+they sent none, the tap tells: it sees both ends of each stream, so it can say how long the client's request and the gateway's
+answer were seen from here. Such a lane is marked as observed, and gives way to the real span where there is one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ OBSERVED = "as the tap saw it"
 def with_observed(spans: Sequence[Span], streams: Sequence[Mapping[str, Any]]) -> list[Span]:
     """The spans, and for each stream what the tap saw of its client and its gateway; offsets begin at 0 again.
 
-    `spans` need `span_id, parent_span_id, offset_ns, duration_ns, kind, attributes`; `streams` the row's own columns.
+    `spans` need `span_id, parent_span_id, stream_id, offset_ns, duration_ns, kind, attributes`; `streams` a row's own columns.
     """
     known = {s["span_id"]: s for s in spans}
-    parents = {s["parent_span_id"] for s in spans if service(s) != _service_of_tap(spans)}
+    parents = {s["parent_span_id"] for s in spans if not s["stream_id"]}
     lanes: list[Span] = list(spans)
     for stream in streams:
         tap = known.get(stream["span_id"])
@@ -59,11 +59,6 @@ def _observed(
         "status": "unset",
         "attributes": json.dumps({"service.name": f"{who.split()[0]}, {OBSERVED}"}),
     }
-
-
-def _service_of_tap(spans: Sequence[Span]) -> str | None:
-    """The service of the spans that belong to a stream of ours: the first such span's."""
-    return next((service(s) for s in spans if s.get("stream_id") and s["kind"] == "client"), None)
 
 
 def nested(spans: Sequence[Span]) -> list[Span]:

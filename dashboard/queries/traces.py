@@ -7,10 +7,14 @@ import polars as pl
 from dashboard.queries import Ask
 from dashboard.queries.selection import MODEL, Selection, instant, literal
 
+SERVICE = """CASE WHEN json_valid(attributes) THEN attributes->>'$."service.name"' END"""
+"""SQL of which part of the way a span belongs to."""
+
 
 def latest(ask: Ask, selection: Selection, *, text: str = "", most: int = 200) -> pl.DataFrame:
-    """Columns `trace_id, began_at, spans, duration_ns, names, errors` of traces that began in the time range, newest first.
+    """Traces that began in the time range, newest first.
 
+    Columns: `trace_id, began_at, spans, duration_ns, services, names, errors`.
     Only the spans of the newest `most` traces are read: the list costs the same however many there are.
     """
     within = f"started_at >= {instant(selection.since)} AND started_at < {instant(selection.until)}"
@@ -27,16 +31,19 @@ def latest(ask: Ask, selection: Selection, *, text: str = "", most: int = 200) -
         SELECT trace_id, min(started_at) AS began_at, count(*) AS spans,
             (date_diff('microsecond', min(started_at), max(started_at + to_microseconds(duration_ns // 1000))) * 1000)::BIGINT
                 AS duration_ns,
+            string_agg(DISTINCT coalesce({SERVICE}, '?'), ', ' ORDER BY coalesce({SERVICE}, '?')) AS services,
             string_agg(DISTINCT name, ', ' ORDER BY name) AS names, count(*) FILTER (lower(status) = 'error') AS errors
         FROM spans WHERE {within} AND trace_id IN (SELECT trace_id FROM newest)
         GROUP BY ALL ORDER BY began_at DESC, trace_id LIMIT {most:d}""")
 
 
 def spans(ask: Ask, trace_id: str, *, most: int = 1000) -> pl.DataFrame:
-    """The spans of one trace by their start, with `offset_ns` from the first."""
+    """The spans of one trace by their start, with `offset_ns` from the first. Of two with one id, ours."""
     return ask(f"""
         SELECT *, (date_diff('microsecond', min(started_at) OVER (), started_at) * 1000)::BIGINT AS offset_ns
-        FROM spans WHERE trace_id = {literal(trace_id.lower())} ORDER BY started_at, start_ns LIMIT {most:d}""")
+        FROM spans WHERE trace_id = {literal(trace_id.lower())}
+        QUALIFY row_number() OVER (PARTITION BY span_id ORDER BY stream_id NULLS LAST) = 1
+        ORDER BY started_at, start_ns LIMIT {most:d}""")
 
 
 def streams_of(ask: Ask, trace_id: str) -> pl.DataFrame:

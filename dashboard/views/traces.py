@@ -37,6 +37,7 @@ def body(chosen: Selection) -> None:
             (pl.col("duration_ns") / 1e6).alias("length_ms"),
             "spans",
             "errors",
+            "services",
             "names",
         ),
         hide_index=True,
@@ -49,6 +50,7 @@ def body(chosen: Selection) -> None:
             "length_ms": grids.column.NumberColumn("Length", format="%.0f ms"),
             "spans": grids.column.NumberColumn("Spans", format="%d"),
             "errors": grids.column.NumberColumn("Errors", format="%d"),
+            "services": grids.column.TextColumn("Services", width="medium"),
             "names": grids.column.TextColumn("Names", width="large"),
         },
     )
@@ -57,8 +59,8 @@ def body(chosen: Selection) -> None:
 def no_spans() -> None:
     st.info("No spans are stored yet.", icon=":material/account_tree:")
     st.markdown(
-        "Spans are built from finished streams and from what gateways send. Until there are some, a stream's own phases "
-        "stand on its **Stream** page, and the trace ids are in `streams.trace_id`."
+        "Spans are built from finished streams, and clients and gateways send theirs to `--otlp-listen`. Until there are "
+        "some, a stream's own phases stand on its **Stream** page, and the trace ids are in `streams.trace_id`."
     )
 
 
@@ -83,9 +85,10 @@ def one(trace_id: str) -> None:
     with st.container(border=True):
         st.markdown(
             "**Waterfall**",
-            help="Clients and gateways export their own spans to a backend of yours, under this trace id. Where theirs are not "
-            "here, their lanes are drawn as the tap saw them: from the request's first byte to the last byte that the client "
-            "took, and from the request being sent to the gateway's last byte.",
+            help="Each service has a colour; a span stands below its parent. Clients and gateways send theirs to "
+            "`--otlp-listen`. Where they sent none, their lanes are drawn as the tap saw them: from the request's first byte "
+            "to the last byte that the client took, and from the request being sent to the gateway's last byte. Times are "
+            "each sender's own clock's.",
         )
         charts.legend(colors)
         charts.draw(waterfall(rows, colors), "Spans of the trace as a waterfall", key="trace-waterfall")
@@ -93,8 +96,9 @@ def one(trace_id: str) -> None:
         st.caption("The first 1,000 spans are drawn.")
     grids.plain(
         spans.select(
-            "name", "kind", "status", "status_message", (pl.col("offset_ns") / 1e6).alias("offset, ms"),
-            (pl.col("duration_ns") / 1e6).alias("duration, ms"), "span_id", "parent_span_id", "attributes", "events",
+            "name", pl.Series("service", [lanes.service(s) for s in spans.to_dicts()]), "kind", "status", "status_message",
+            (pl.col("offset_ns") / 1e6).alias("offset, ms"), (pl.col("duration_ns") / 1e6).alias("duration, ms"), "span_id",
+            "parent_span_id", "attributes", "events",
         ),
         key="spans", zone=filters.zone(),
     )  # fmt: skip

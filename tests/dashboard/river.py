@@ -217,7 +217,7 @@ def _spans(dice: random.Random, row: dict[str, Any]) -> list[dict[str, Any]]:
         ),
     )
     return [
-        {"trace_id": row["trace_id"], "span_id": own, "parent_span_id": parent, "stream_id": row["stream_id"], "name": name, "kind": kind,
+        {"trace_id": row["trace_id"], "span_id": own, "parent_span_id": parent, "stream_id": row["stream_id"] if service == "tap" else None, "name": name, "kind": kind,
          "started_at": row["started_at"] + timedelta(microseconds=start // 1000), "start_ns": start, "duration_ns": end - start, "status": "ok",
          "attributes": json.dumps({"service.name": service, "gen_ai.request.model": row["request_model"]}), "events": "[]"}
         for own, parent, name, kind, service, start, end in ways

@@ -12,7 +12,7 @@ def span(
 ) -> dict[str, Any]:
     return {
         "span_id": span_id, "parent_span_id": parent, "offset_ns": offset, "duration_ns": length, "name": span_id,
-        "kind": "internal", "attributes": None, **more,
+        "kind": "internal", "attributes": None, "stream_id": None, **more,
     }  # fmt: skip
 
 
@@ -35,7 +35,8 @@ def test_nobody_is_lost_whatever_the_parents_are() -> None:
 
 def test_the_tap_tells_of_both_ends_where_they_tell_nothing() -> None:
     rows = with_observed(
-        [TAP, span("connect", "tap", 1, attributes='{"service.name": "streamgauge"}')], [STREAM]
+        [TAP, span("connect", "tap", 1, stream_id="s", attributes='{"service.name": "streamgauge"}')],
+        [STREAM],
     )
     placed = {s["name"]: (s["offset_ns"], s["duration_ns"], s["depth"]) for s in nested(rows)}
     assert placed == {

@@ -279,6 +279,19 @@ def test_spans_of_a_trace_are_found_in_any_case(store: duckdb.DuckDBPyConnection
     assert traces.latest(ask_of(store), HOUR, text="nothing").is_empty()
 
 
+def test_of_two_spans_with_one_id_ours_is_drawn(store: duckdb.DuckDBPyConnection) -> None:
+    trace = "cd" * 16
+    insert(store, "spans", [
+        {"trace_id": trace, "span_id": "1" * 16, "stream_id": stream_id, "name": name, "kind": "client", "started_at": NOON,
+         "start_ns": 0, "duration_ns": MS, "status": "unset", "attributes": f'{{"service.name": "{name}"}}'}
+        for name, stream_id in (("forged", None), ("ours", "0" * 31 + "1"), ("sent again", None))
+    ])  # fmt: skip
+    assert traces.spans(ask_of(store), trace)["name"].to_list() == ["ours"]
+    assert traces.latest(ask_of(store), HOUR, text=trace)["services"].to_list() == [
+        "forged, ours, sent again"
+    ]
+
+
 @pytest.mark.parametrize(("length", "bucket_s"), [(60, 1), (3600, 60), (86_400, 1800), (30 * 86_400, 43_200)])
 def test_a_line_has_about_sixty_points(length: int, bucket_s: int) -> None:
     assert Selection(since=NOON, until=NOON + timedelta(seconds=length)).bucket_s == bucket_s

@@ -262,14 +262,22 @@ def test_sql_that_is_wrong_or_too_much_is_one_line(
     assert "\n" not in str(app.error[0].value)
 
 
-def test_a_trace_has_its_spans_and_links_to_its_stream(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_has_the_spans_of_all_services_and_links_to_its_stream(
+    river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = opened(river, monkeypatch, "traces", range="24h")
     assert len(app.dataframe[0].value) == 30
-    row = Asker(river).query("SELECT trace_id, stream_id FROM spans LIMIT 1").to_dicts()[0]
+    assert set(app.dataframe[0].value["services"]) == {"app, gateway, tap"}
+    row = (
+        Asker(river)
+        .query("SELECT trace_id, stream_id FROM spans WHERE stream_id IS NOT NULL LIMIT 1")
+        .to_dicts()[0]
+    )
     app = opened(river, monkeypatch, "traces", trace=row["trace_id"])
     assert not app.exception
     assert len(app.get("vega_lite_chart")) == 1
-    assert len(app.dataframe[0].value) == 4
+    assert list(app.dataframe[0].value["service"]) == ["app", "tap", "gateway", "gateway"]
+    assert "as the tap saw it" not in said(app)
     assert app.page_link[0].value == f"Stream {row['stream_id']}"
 
 
