@@ -27,6 +27,7 @@ import duckdb
 import polars as pl
 
 from analytics.guard import one_line
+from analytics.inlets import Inlets
 from analytics.rollup import DEFAULT_STALL, rollups
 from analytics.rows import first_row
 from analytics.schema import open_file, prepare
@@ -121,6 +122,7 @@ class Store:
         self._versions: dict[tuple[str, str], int] = {}
         self._numbers: dict[str, int] = {}
         self._connection = open_file(path, memory_limit_bytes)
+        self._inlets = Inlets(self._connection)
         try:
             prepare(self._connection, stall)
         except duckdb.Error as e:
@@ -225,11 +227,11 @@ class Store:
         }
         for table, rows in tables.items():
             if not rows.is_empty():
-                self._append(table, rows)
+                self._inlets.append(table, rows)
         if commit.open_streams is not None:
             run("DELETE FROM open_streams")
             if not commit.open_streams.is_empty():
-                self._append("open_streams", commit.open_streams)
+                self._inlets.append("open_streams", commit.open_streams)
         kept = self._kept
         if commit.keep:
             rows = pl.DataFrame(
@@ -243,7 +245,7 @@ class Store:
                 schema_overrides={"number": pl.Int64},
             )
             kept += len(commit.keep)
-            self._append("internal.open_stream_records", rows)
+            self._inlets.append("internal.open_stream_records", rows)
         if commit.forget:
             run(
                 "DELETE FROM internal.open_stream_records WHERE stream_id IN (SELECT unnest(?::UUID[]))",
@@ -255,13 +257,6 @@ class Store:
         run("COMMIT")
         self._versions.update(versions)
         self._kept = kept
-
-    def _append(self, table: str, rows: pl.DataFrame) -> None:
-        self._connection.register("appended", rows)
-        try:
-            self._connection.execute(f"INSERT INTO {table} BY NAME FROM appended")
-        finally:
-            self._connection.unregister("appended")
 
     def _move(self, log_id: str, partition: str, position: Position) -> int:
         version = self._versions.get((log_id, partition))
@@ -313,6 +308,7 @@ class Store:
     def _roll_back(self) -> None:
         with contextlib.suppress(duckdb.Error):
             self._connection.execute("ROLLBACK")
+        self._inlets.forget()
 
     def close(self) -> None:
         """Checkpoint and close; what was committed is safe either way."""
