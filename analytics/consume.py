@@ -62,7 +62,16 @@ def serve_until(
     options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Endpoint], None] | None = None
 ) -> int:
     """As `run`, until `stop` is set; `ready` is called with the endpoint once SQL is answered."""
-    with own(options.data), contextlib.ExitStack() as closing:
+    with own(options.data):
+        while True:
+            code = _serve(options, stop, ready)
+            if code or stop.is_set():
+                return code
+
+
+def _serve(options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Endpoint], None] | None) -> int:
+    """One run over the open tables; it ends with 0 when told to stop, or when the tables want to be opened anew."""
+    with contextlib.ExitStack() as closing:
         stall_floor_ns = int(options.stall_floor_s * 1e9)
         telemetry = Telemetry(
             options.telemetry,
@@ -71,7 +80,7 @@ def serve_until(
             stall_factor=options.stall_factor,
         )
         closing.callback(telemetry.close)
-        home = home_of(options)
+        home = home_of(options, stop)
         closing.callback(home.store.close)
         intake = _intake(options, home)
         if intake is not None:
@@ -119,13 +128,17 @@ def _consume(
         if ready is not None:
             ready(endpoint)
         swept_s = float("-inf")
-        while not stop.is_set():
+        rest = False
+        while not (stop.is_set() or rest):
             consumer.step(IDLE_WAIT_S)
             if time.monotonic() - swept_s > SWEEP_S:
                 told = intake.queue.health() if intake is not None else {}
                 telemetry.tell_health({**consumer.health(), **home.sweep(), **told})
                 swept_s = time.monotonic()
-        until_s = time.monotonic() + DRAIN_S
+                rest = home.wants_rest()
+        if rest:
+            log.info("most of the file is free: SQL is away while it is made smaller")
+        until_s = time.monotonic() + (0.0 if rest else DRAIN_S)
         while consumer.step(0.0) and time.monotonic() < until_s:
             pass  # what the log has by now; the rest is read by the next run
         consumer.finish()
@@ -145,7 +158,8 @@ def _consume(
         if intake is not None:
             intake.close()
         home.close()
-    log.info("analytics has stopped")
+    if not rest:
+        log.info("analytics has stopped")
     return 0
 
 

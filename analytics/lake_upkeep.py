@@ -23,7 +23,7 @@ import duckdb
 from analytics.lake import NAME, said
 from analytics.lake_store import LakeStore, is_conflict
 from analytics.lake_turns import Turns
-from analytics.retention import BY_STREAM_ID, BY_TIME, first_id_at
+from analytics.retention import BY_STREAM_ID, BY_TIME, ages_s, first_id_at
 from analytics.rows import first_row
 from analytics.settle import settle
 
@@ -58,11 +58,16 @@ _SUPERSEDED = (
 class Upkeep:
     """One process's candidate for the office. Owns a thread and connections of its own."""
 
-    def __init__(self, store: LakeStore, *, events_s: float | None, streams_s: float | None) -> None:
-        """Ages at which rows go, in seconds, None = for ever. Events never outlive their streams."""
-        if streams_s is not None:
-            events_s = min(events_s, streams_s) if events_s is not None else streams_s
-        self._ages_s = {"events": events_s, "streams": streams_s}
+    def __init__(
+        self,
+        store: LakeStore,
+        *,
+        events_s: float | None,
+        streams_s: float | None,
+        rollups_s: float | None = None,
+    ) -> None:
+        """Ages at which rows go, as `analytics.retention.ages_s` takes them."""
+        self._ages_s = ages_s(events_s, streams_s, rollups_s)
         self._lake, self._owner = store.lake, store.owner
         self._cursor = store.cursor()
         self._office, self._turns = Turns(self._cursor, store.lake), Turns(self._cursor, store.lake)
@@ -175,13 +180,12 @@ class Upkeep:
         for kind, age_s in self._ages_s.items():
             if age_s is None:
                 continue
-            for table in BY_STREAM_ID[kind]:
+            for table in BY_STREAM_ID.get(kind, ()):
                 gone += self._expire_rows(table, "stream_id < ?::UUID", first_id_at(now_s - age_s))
-            if kind == "streams":
-                for table, column in BY_TIME.items():
-                    gone += self._expire_rows(
-                        table, f"{column} < make_timestamptz(?)", int((now_s - age_s) * 1e6)
-                    )
+            for table, column in BY_TIME.get(kind, {}).items():
+                gone += self._expire_rows(
+                    table, f"{column} < make_timestamptz(?)", int((now_s - age_s) * 1e6)
+                )
         return gone
 
     def _expire_rows(self, table: str, where: str, limit: object) -> int:

@@ -1,4 +1,4 @@
-"""Let old rows go, in small steps, beside the consumer and never in its way; the roll-ups by the minute stay.
+"""Let old rows go, in small steps, beside the consumer and never in its way; the roll-ups by the minute stay for longer.
 
 Stream ids are UUIDv7, so a stream's age is in its id: the tables that have no time of their own are cut by it, and
 DuckDB skips what is younger by its zone maps. Each step deletes at most one slice of time in a transaction of its own
@@ -30,7 +30,26 @@ PAUSE_S = 0.05
 """Between steps: the consumer's commits come first."""
 
 BY_STREAM_ID = {"events": ("events",), "streams": ("usage_reports", "server_stats", "stalls", "streams")}
-BY_TIME = {"spans": "started_at", "losses": "lost_at", "dead_letters": "set_aside_at"}
+BY_TIME = {
+    "streams": {"spans": "started_at", "losses": "lost_at", "dead_letters": "set_aside_at"},
+    "rollups": {"stream_minutes": "minute", "histogram_minutes": "minute"},
+}
+"""By what has an age of its own: the tables whose rows go with it, and what tells how old a row is."""
+
+
+def ages_s(
+    events_s: float | None, streams_s: float | None, rollups_s: float | None
+) -> dict[str, float | None]:
+    """The age in seconds at which rows of each kind go, None = for ever.
+
+    Events never outlive their streams, nor streams the roll-ups of them.
+    """
+    if streams_s is None:
+        rollups_s = None
+    else:
+        events_s = min(events_s, streams_s) if events_s is not None else streams_s
+        rollups_s = max(rollups_s, streams_s) if rollups_s is not None else None
+    return {"events": events_s, "streams": streams_s, "rollups": rollups_s}
 
 
 def first_id_at(wall_s: float) -> str:
@@ -41,11 +60,11 @@ def first_id_at(wall_s: float) -> str:
 class Retention:
     """Deletes rows older than it is told, and settles roll-ups. Owns a thread and a cursor of its own."""
 
-    def __init__(self, store: Store, *, events_s: float | None, streams_s: float | None) -> None:
-        """Ages in seconds, None = for ever. Events never outlive their streams."""
-        if streams_s is not None:
-            events_s = min(events_s, streams_s) if events_s is not None else streams_s
-        self._ages_s = {"events": events_s, "streams": streams_s}
+    def __init__(
+        self, store: Store, *, events_s: float | None, streams_s: float | None, rollups_s: float | None = None
+    ) -> None:
+        """As `ages_s` takes them."""
+        self._ages_s = ages_s(events_s, streams_s, rollups_s)
         self._cursor = store.cursor()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
@@ -78,11 +97,10 @@ class Retention:
             if age_s is None:
                 continue
             before = first_id_at(now_s - age_s)
-            for table in BY_STREAM_ID[kind]:
+            for table in BY_STREAM_ID.get(kind, ()):
                 gone += self._sweep_table(table, before)
-            if kind == "streams":
-                for table, column in BY_TIME.items():
-                    gone += self._step(table, f"{column} < make_timestamptz(?)", int((now_s - age_s) * 1e6))
+            for table, column in BY_TIME.get(kind, {}).items():
+                gone += self._step(table, f"{column} < make_timestamptz(?)", int((now_s - age_s) * 1e6))
         if gone:
             with contextlib.suppress(
                 duckdb.TransactionException

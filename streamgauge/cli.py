@@ -50,6 +50,7 @@ ELSEWHERE = {
     "simulate": "streamgauge.simulator.command:simulate_command",
     "sql": "streamgauge.sql:sql_command",
     "status": "streamgauge.status:status_command",
+    "compact": "streamgauge.compact:compact_command",
     "read": "streamgauge.read:read_command",
     "config": "streamgauge.config:config_command",
 }
@@ -64,6 +65,7 @@ ORDER = [
     "analyze",
     "dashboard",
     "simulate",
+    "compact",
     "config",
     "version",
 ]

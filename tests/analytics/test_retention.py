@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from analytics import retention
-from analytics.retention import Retention, first_id_at
+from analytics.retention import Retention, ages_s, first_id_at
 from analytics.settle import settle
 from analytics.store import Commit, Store
 
@@ -125,9 +125,22 @@ def test_space_is_given_back_or_used_again(store: Store) -> None:
 def test_rollups_outlive_the_rows_they_count(store: Store) -> None:
     fill(store, days=3, per_day=20, events=4)
     query = "SELECT sum(streams) FROM throughput_by_minute"
-    keeper = Retention(store, events_s=DAY_S, streams_s=DAY_S)
+    keeper = Retention(store, events_s=DAY_S, streams_s=DAY_S, rollups_s=31 * DAY_S)
     settle(store.cursor(), NOW_S + DAY_S)
-    keeper.sweep(NOW_S + 30 * DAY_S)
+    keeper.sweep(NOW_S + 28 * DAY_S)
     assert counts(store)["streams"] == counts(store)["events"] == 0
     assert store.cursor().execute(query).fetchall() == [(60,)]
+    for day, left in ((29, 40), (30, 20)):  # the oldest minutes are three days old by now
+        keeper.sweep(NOW_S + day * DAY_S)
+        assert store.cursor().execute(query).fetchall() == [(left,)]
+        assert store.totals()["expired_stream_minutes_rows"] >= day - 28
+    keeper.sweep(NOW_S + 31 * DAY_S)
+    for table in ("stream_minutes", "histogram_minutes"):
+        assert store.cursor().execute(f"SELECT count(*) FROM {table}").fetchall() == [(0,)]
     keeper.close()
+
+
+def test_rollups_never_go_before_their_streams() -> None:
+    assert ages_s(1.0, 20.0, 3.0) == {"events": 1.0, "streams": 20.0, "rollups": 20.0}
+    assert ages_s(50.0, 20.0, None) == {"events": 20.0, "streams": 20.0, "rollups": None}
+    assert ages_s(1.0, None, 30.0) == {"events": 1.0, "streams": None, "rollups": None}
