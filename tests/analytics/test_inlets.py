@@ -67,6 +67,7 @@ def test_what_was_rolled_back_is_not_there_and_the_next_is(connection: duckdb.Du
     inlets.append("marks", _marks(1))
     connection.execute("ROLLBACK")
     inlets.forget()
+    connection.execute("ALTER TABLE marks ADD COLUMN more INTEGER")  # the INSERT is planned anew
     inlets.append("marks", _marks(2))
     connection.execute("BEGIN")
     inlets.append("marks", _marks(3))
