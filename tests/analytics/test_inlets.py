@@ -23,7 +23,8 @@ def _marks(*numbers: int) -> pl.DataFrame:
             "n": numbers,
             "word": [None if n % 2 else "w" * n for n in numbers],
             "seen_at": pl.Series(numbers, dtype=pl.Int64).cast(pl.Datetime("us", "UTC")),
-        }
+        },
+        schema_overrides={"word": pl.String},
     )
 
 
