@@ -1,0 +1,105 @@
+"""A lake from end to end: tap, ship, real Kafka, analytics, real PostgreSQL, a real S3 server; then everybody who reads it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analytics.ask import LakeAsker
+from analytics.lake import Lake, parse
+from dashboard import units
+from tests.dashboard.pages import VIEWS, metric, opened
+from tests.e2e.running import Up, simulator, up
+from tests.e2e.test_both_logs import traffic
+from tests.postgres import Postgres
+from tests.s3 import s3_server
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def lake(postgres: Postgres) -> Lake:
+    found = parse(f"ducklake:postgres:{postgres.new_database()}")
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def filled(
+    kafka_broker: str, lake: Lake, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Up, int]]:
+    """A running `up` whose analytics writes a lake in S3, and how many requests went through its tap."""
+    folder = tmp_path_factory.mktemp("lake")
+    with pytest.MonkeyPatch.context() as patch, s3_server(folder) as s3:
+        for name, value in {**s3.environment, "STREAMGAUGE_STORE": lake.store}.items():
+            patch.setenv(name, value)
+        patch.setenv("STREAMGAUGE_KAFKA", kafka_broker)
+        patch.setenv("STREAMGAUGE_KAFKA_TOPIC", f"lake-{folder.name}")
+        patch.setenv("STREAMGAUGE_DATA_PATH", f"{s3.bucket('bucket')}/streams")
+        with (
+            simulator("--seed", "11") as upstream,
+            up(f"sim={upstream}", folder / "data") as running,
+        ):
+            count = traffic(running.tap)
+            running.rows(count)
+            yield running, count
+        assert running.process.returncode == 0, running.log.read_text()
+        assert any(key.startswith("streams/main/events/") for key in s3.objects("bucket"))
+
+
+def streamgauge(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Where nothing but the environment tells of the lake."""
+    return subprocess.run(
+        [sys.executable, "-m", "streamgauge", *argv], capture_output=True, text=True, timeout=90, check=False
+    )
+
+
+def test_status_reconciles(filled: tuple[Up, int]) -> None:
+    running, count = filled
+    done = streamgauge("status", "--data", str(running.data), "--format", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout)
+    assert (said["captured"], said["stored"], said["in_flight"], said["lost"]) == (count, count, 0, 0)
+    assert said["unknown"] == []
+
+
+def test_sql_reads_the_lake_from_any_folder(filled: tuple[Up, int], tmp_path: Path) -> None:
+    _, count = filled
+    question = "SELECT count(*) AS n, sum(event_count)::BIGINT AS events, count(DISTINCT request_id) AS ids FROM streams"
+    done = streamgauge("sql", "--data", str(tmp_path / "none"), "--format", "json", question)
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["n"] == row["ids"] == count
+    done = streamgauge("sql", "--format", "json", "SELECT count(*) AS n FROM events")
+    assert json.loads(done.stdout) == [{"n": row["events"]}]
+    done = streamgauge("sql", "DROP TABLE streams")
+    assert done.returncode != 0
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_dashboard_shows_the_lake(
+    view: str, filled: tuple[Up, int], lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, count = filled
+    app = opened(running.data, monkeypatch, view, range="24h", refresh="off")
+    assert not app.exception
+    assert not app.error
+    if view == "overview":
+        assert metric(app, "Requests") == str(count)
+    if view == "streams":
+        assert len(app.dataframe[0].value) == count
+    if view == "stream":
+        asker = LakeAsker(lake)
+        newest = (
+            "SELECT stream_id, ttft_ns FROM streams WHERE outcome = 'ok' ORDER BY started_at DESC LIMIT 1"
+        )
+        (row,) = asker.query(newest).to_dicts()
+        asker.close()
+        app = opened(running.data, monkeypatch, view, id=row["stream_id"])
+        assert not app.exception
+        assert metric(app, "TTFT") == units.duration(row["ttft_ns"])
