@@ -20,7 +20,8 @@ from analytics.endpoint import Endpoint
 from analytics.extensions import load
 from analytics.guard import Guard, NotAdmitted, one_line
 from analytics.lake import SCHEME, Lake, attach, data_path_of, new_database, parse
-from analytics.serve import directive, end_at, lock_down
+from analytics.serve import directive, lock_down
+from analytics.watch import Ended, Watch, growth_bytes
 
 
 class AskError(Exception):
@@ -118,6 +119,7 @@ class LocalAsker:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         """`connection` is to the database that is asked, and is locked down and owned from now on."""
         self._connection = connection
+        self._growth_bytes = growth_bytes(connection)
         lock_down(connection)
         row = connection.execute("SELECT current_database()").fetchone()
         self._catalog = row[0] if row else ""
@@ -133,20 +135,19 @@ class LocalAsker:
         except NotAdmitted as e:
             raise Refused(str(e)) from None
         cursor.execute(f'USE "{self._catalog}"')
-        done = threading.Event()
-        threading.Thread(
-            target=end_at, args=(time.monotonic() + timeout_s, done, cursor), daemon=True
-        ).start()
+        watch = Watch(cursor, deadline_s=time.monotonic() + timeout_s, growth_bytes=self._growth_bytes)
         try:
             found = frame(cursor.execute(f"FROM (\n{admitted.sql}\n) LIMIT {max_rows + 1}"))
         except duckdb.InterruptException:
+            if watch.ended is Ended.MEMORY:
+                raise Refused("too much memory: interrupted; aggregate fewer rows or groups") from None
             raise TooSlow(f"too slow: interrupted after {timeout_s:g} s") from None
         except duckdb.IOException as e:
             raise NotRunning(f"the tables cannot be read: {one_line(e)}") from None
         except duckdb.Error as e:
             raise Refused(one_line(e)) from None
         finally:
-            done.set()
+            watch.done()
             cursor.close()
         if found.height > max_rows:
             raise Refused(f"too many rows: more than {max_rows}; aggregate, or add a LIMIT")
@@ -228,7 +229,7 @@ def _durations(column: pa.ChunkedArray) -> pa.Array:
 def _translated(error: duckdb.Error, to: Endpoint) -> AskError:
     text = one_line(error)
     said = text.removeprefix("Invalid Input Error: ").removeprefix("Invalid Input Error: ")
-    if said.startswith(("refused: ", "too many rows: ", "failed: ")):
+    if said.startswith(("refused: ", "too many rows: ", "too much memory: ", "failed: ")):
         return Refused(said.removeprefix("refused: "))
     if said.startswith(("too slow: ", "busy: ")):
         return TooSlow(said)

@@ -10,7 +10,7 @@ Rules, all of them on the parsed tree (DuckDB's own parser, `json_serialize_sql`
 4. What it becomes when its names are put in is bounded: planning cannot be interrupted (`analytics.plan_size`).
 5. A function whose result is as long as an argument says takes only a small constant there, and all such constants of a
    statement multiplied are bounded too: strings and lists live outside the memory limit, and while one function makes
-   them no limit of time ends it.
+   them no limit of time ends it. So a lambda uses only what it is given, and nothing whose work is the square of its text.
 
 The other half of the lock is DuckDB's: no external access, configuration locked (`analytics.serve`).
 """
@@ -32,6 +32,8 @@ MAX_GENERATED = 100_000
 """Largest constant that `repeat`, `lpad`, `range` as a value … take."""
 MAX_GROWTH = 10_000_000
 """What the sizes of a statement may amount to when multiplied: those constants, replacements, long literals."""
+MAX_PATTERN_CHARS = 1_000
+"""Of LIKE."""
 _LONG_LITERAL_CHARS = 256
 
 TABLE_FUNCTIONS = frozenset(
@@ -52,6 +54,9 @@ DENIED_FUNCTIONS = frozenset(
         # SQL inside strings, plans, raw aggregate states
         "json_serialize_plan", "json_serialize_sql", "json_deserialize_sql", "json_execute_serialized_sql",
         "query", "query_table", "combine", "finalize", "create_sort_key",
+        # one call takes hours or all memory, and cannot be interrupted
+        "list_reduce", "array_reduce", "reduce", "reservoir_quantile", "bitstring_agg",
+        "levenshtein", "editdist3", "damerau_levenshtein", "jaro_similarity", "jaro_winkler_similarity", "glob",
     }
 )  # fmt: skip
 
@@ -63,11 +68,17 @@ WINDOW_FUNCTIONS = frozenset(
 )  # fmt: skip
 
 GENERATORS = frozenset(
-    {"repeat", "lpad", "rpad", "range", "generate_series", "array_resize", "list_resize", "bar"}
+    {"repeat", "lpad", "rpad", "range", "generate_series", "array_resize", "list_resize", "bar", "bitstring"}
 )
 
 REPLACERS = frozenset({"replace", "regexp_replace"})
 FORMATTERS = frozenset({"format", "printf"})
+MATCHERS = {
+    **dict.fromkeys(("~~", "!~~", "~~*", "!~~*"), "%"),
+    **dict.fromkeys(("like_escape", "not_like_escape", "ilike_escape", "not_ilike_escape"), "%"),
+    "~~~": "*",
+}
+"""LIKE and its kin, with their wildcard: they try every way, which is the power of its number."""
 _WIDTH = re.compile(r"\d{4,}|\*|:\{")
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
@@ -175,6 +186,8 @@ class Guard:
             item["function"]["class"] = "TABLE_FUNCTION"  # checked: not to be read as a scalar call again
         elif kind == "SHOW_REF":
             self._check_show(item)
+        elif kind == "LAMBDA":
+            _check_lambda(item)
         elif "function_name" in item and item.get("class") != "TABLE_FUNCTION":
             self._check_function(item)
 
@@ -206,6 +219,10 @@ class Guard:
 
         if name in REPLACERS and not isinstance(_constant(_argument(item, 2)), str):
             raise NotAdmitted(f"{name} takes only a constant as its replacement")
+        if name in MATCHERS and not _is_linear(name, _constant(_argument(item, 1))):
+            raise NotAdmitted(
+                "LIKE takes only a constant with one wildcard before its last; use regexp_matches"
+            )
         if name in FORMATTERS:
             form = _constant(_argument(item, 0))
             if not isinstance(form, str) or _WIDTH.search(form):
@@ -227,6 +244,24 @@ class Guard:
             and node.get("aggregate_handling") == "STANDARD_HANDLING"
             and all(_is_column_or_constant(e) for e in node["select_list"])
         )
+
+
+def _check_lambda(item: dict[str, Any]) -> None:
+    """What it uses, but is not given, it would copy for each element, in one call that nothing ends.
+
+    JSON's arrow is a lambda to the parser as well; what stands right of it is a constant.
+    """
+    given = {str(one["column_names"]) for one in _dicts(item.get("lhs")) if one.get("class") == "COLUMN_REF"}
+    stack = [item.get("expr")]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            if node.get("class") == "COLUMN_REF" and str(node["column_names"][:1]) not in given:
+                raise NotAdmitted("a lambda may use only its own parameters here")
+            if node.get("class") != "LAMBDA":  # one within is looked at by itself
+                stack.extend(node.values())
+        elif isinstance(node, list):
+            stack.extend(node)
 
 
 def _too_large(node: Any) -> str | None:
@@ -257,7 +292,19 @@ def _is_small(argument: dict[str, Any]) -> bool:
     if argument.get("class") != "CONSTANT":
         return False
     value = argument.get("value", {}).get("value")
+    if isinstance(value, str):  # a filling, or a number in quotes
+        return len(value) == 1 or not any(character.isdigit() for character in value)
     return not isinstance(value, int | float) or abs(value) <= MAX_GENERATED
+
+
+def _is_linear(matcher: str, pattern: Any) -> bool:
+    """Whether DuckDB needs no time beyond the text's length for it; LIKE without `_` it searches piece by piece."""
+    if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN_CHARS:
+        return False
+    if matcher in ("~~", "!~~") and "_" not in pattern:
+        return True
+    wildcard = MATCHERS[matcher]
+    return pattern.rstrip(wildcard).count(wildcard) <= 1
 
 
 def _argument(item: dict[str, Any], place: int) -> dict[str, Any]:

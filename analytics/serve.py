@@ -4,8 +4,8 @@ DuckDB lets one process write a file and nobody else open it, so the writer itse
 client may do anything and a query may run for ever; what stands in the way:
 1. Quack asks an *authorization function* for the statement to run instead of the client's; ours is Python (`_Door`).
 2. It admits what `analytics.guard` admits, and nothing else.
-3. It runs the query itself, on a cursor of its own that a timer interrupts, into a table of the attached in-memory
-   database `answers`, row limit included, and hands back `FROM answers.…`: so time, rows and concurrency are bounded,
+3. It runs the query itself, on a cursor of its own that a watch interrupts, into a table of the attached in-memory
+   database `answers`, row limit included, and hands back `FROM answers.…`: so time, rows, memory and concurrency are bounded,
    and the writer can end every query when it needs the memory (`interrupt`).
    A plain scan of one table (that is how ATTACH reads) is passed on: it streams, as fast as its client takes it.
 4. External access is off and the configuration locked before the first client is let in. `httpfs` is loaded before
@@ -30,6 +30,7 @@ from duckdb.func import FunctionNullHandling
 
 from analytics.extensions import load
 from analytics.guard import Guard, NotAdmitted, one_line
+from analytics.watch import Ended, Watch, growth_bytes
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +68,6 @@ def lock_down(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("SET lock_configuration = true")
 
 
-def end_at(deadline_s: float, done: threading.Event, cursor: duckdb.DuckDBPyConnection) -> None:
-    """Interrupt what `cursor` runs from `deadline_s` (monotonic) on, until it is done: one that had not begun is missed."""
-    left_s = deadline_s - time.monotonic()
-    while not done.wait(max(left_s, 0.05)):
-        cursor.interrupt()
-        left_s = 0.05
-
-
 class _Door:
     """The authorization function: takes a client's statement, answers with the one to run. Called by Quack's threads."""
 
@@ -89,12 +82,14 @@ class _Door:
         self._running: dict[int, duckdb.DuckDBPyConnection] = {}
         self._waiting = 0
         self._made = 0
+        self._growth_bytes = growth_bytes(connection)
         self._answers: deque[tuple[float, str]] = deque()
         self.counters = {
             "queries": 0,
             "refused": 0,
             "failed": 0,
             "too_slow": 0,
+            "too_large": 0,
             "too_many_rows": 0,
             "busy": 0,
         }
@@ -158,11 +153,13 @@ class _Door:
             number = self._made
             self._running[number] = cursor
         name = f"answers.main.a{number}"
-        done = threading.Event()
-        threading.Thread(target=end_at, args=(deadline, done, cursor), daemon=True).start()
+        watch = Watch(cursor, deadline_s=deadline, growth_bytes=self._growth_bytes)
         try:
             row = cursor.execute(f"CREATE TABLE {name} AS FROM (\n{sql}\n) LIMIT {max_rows + 1}").fetchone()
         except duckdb.InterruptException:
+            if watch.ended is Ended.MEMORY:
+                self._count("too_large")
+                return _error("too much memory: interrupted; aggregate fewer rows or groups")
             self._count("too_slow")
             if time.monotonic() < deadline:
                 return _error("too slow: interrupted, because the store needed the memory")
@@ -171,7 +168,7 @@ class _Door:
             self._count("failed")
             return _error(one_line(e))
         finally:
-            done.set()
+            watch.done()
             with self._lock:
                 del self._running[number]
             cursor.close()
@@ -269,7 +266,7 @@ class Server:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Queries answered, refused, failed, too slow, too large, turned away."""
+        """Queries answered, refused, failed, too slow, with too much memory, with too many rows, turned away."""
         return dict(self._door.counters)
 
     def sweep(self) -> None:

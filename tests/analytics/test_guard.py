@@ -68,6 +68,10 @@ ADMITTED = [
     "WITH a AS (FROM streams), b AS (FROM a), c AS (FROM a JOIN b USING (stream_id)) FROM c UNION ALL FROM c",
     "SELECT ttft_ns AS a, a / 1e6 AS b, b / 1e3 AS c, a + b + c FROM streams",
     'SELECT 1 AS "getenv(", \'DROP TABLE streams\' AS s',
+    "FROM streams WHERE outcome LIKE '%a%b%c%' AND outcome NOT LIKE 'x%' AND outcome LIKE 'tap_%' AND outcome ILIKE '%LOST%'",
+    "FROM streams WHERE outcome GLOB '*lost' AND outcome LIKE '10\\%' ESCAPE '\\'",
+    "SELECT [x + 1 FOR x IN [1, 2] IF x > 1], list_transform([[1]], lambda x: list_transform(x, lambda y: y + 1))",
+    "SELECT '{\"a\": {\"b\": 1}}'::JSON -> 'a' -> 'b', lpad(outcome, 9, '0'), bar(ttft_ns, 0, 9, 20) FROM streams",
 ]  # fmt: skip
 
 REFUSED = [
@@ -249,6 +253,26 @@ REFUSED = [
     "SELECT format(outcome, 1) FROM streams",
     "SELECT flatten(list_transform(range(20000), lambda x: range(20000)))",
     "SELECT array_to_string(list_transform(range(100000), lambda x: repeat('x', 20000)), '')",
+    "SELECT repeat('x', '2000000000'::INT)",
+    "SELECT repeat('x', '2000000000')",
+    "SELECT bitstring('1', 2000000000)",
+    "SELECT bitstring_agg(ttft_ns, 0, 999999999) FROM streams GROUP BY outcome",
+    "SELECT reservoir_quantile(ttft_ns, 0.5, 2000000000) FROM streams",
+    "SELECT list_reduce(['x' FOR i IN range(60)], lambda a, b: a || a)",
+    "SELECT [[l FOR y IN range(1000)] FOR x IN range(1000)] FROM (SELECT list(ttft_ns) AS l FROM streams)",
+    "SELECT list_transform([l], lambda x: list_transform(range(9999), lambda y: x)) FROM (SELECT list(1) AS l)",
+    # hours in one call, which nothing ends
+    "SELECT levenshtein(s, s || 'x') FROM (SELECT string_agg(outcome) AS s FROM streams)",
+    "SELECT jaro_similarity(s, s || 'x') FROM (SELECT string_agg(outcome) AS s FROM streams)",
+    "SELECT s LIKE '%a%a%a%a%a_b' FROM (SELECT repeat('a', 500) AS s)",
+    "SELECT s NOT LIKE '%a%a%a%a%a_b' FROM (SELECT repeat('a', 500) AS s)",
+    "SELECT s ILIKE '%a%a%a%a%a%b' FROM (SELECT repeat('a', 500) AS s)",
+    "SELECT s NOT ILIKE '%a%a%a%a%a%b' FROM (SELECT repeat('a', 500) AS s)",
+    "SELECT s GLOB '*a*a*a*a*b' FROM (SELECT repeat('a', 500) AS s)",
+    "SELECT s LIKE '%a%a%a%a%a%b' ESCAPE '!' FROM (SELECT repeat('a', 500) AS s)",
+    "SELECT s LIKE ('%a%a%a%a%a' || '_b') FROM (SELECT repeat('a', 500) AS s)",
+    "SELECT 'a' LIKE outcome FROM streams",
+    "SELECT \"~~~\"(s, '*a*a*a*a*b') FROM (SELECT repeat('a', 500) AS s)",
 ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from analytics.endpoint import Endpoint
 from analytics.extensions import load
 from analytics.serve import Bounds, Server
 from analytics.store import Commit, Store
+from analytics.watch import resident_bytes
 from tests.analytics.test_guard import REFUSED
 
 RUNAWAY = "SELECT count(*) FROM range(100000000000) a, range(100000000000) b"
@@ -135,6 +136,28 @@ def test_a_runaway_query_is_ended(asker: Asker, sql: str) -> None:
     with pytest.raises(TooSlow, match=r"after 0\.5 s"):
         asker.query(sql, timeout_s=0.5)
     assert asker.query("SELECT 42").item() == 42
+
+
+def test_a_query_that_gathers_more_than_the_process_may_have_is_ended(tmp_path: Path) -> None:
+    store = Store(tmp_path / "t.duckdb", memory_limit_bytes=64 * 2**20)
+    server = Server(store.cursor(), port=0)
+    asker = Asker(Endpoint(server.quack, server.token))
+    before = resident_bytes()
+    most = []
+    try:
+        for aggregate in ("quantile_cont(range, 0.5)", "mode(range)", "approx_quantile(range, 0.5)"):
+            group = " GROUP BY range" if "approx" in aggregate else ""
+            with pytest.raises(Refused, match=r"too much memory|Out of Memory"):
+                asker.query(f"SELECT {aggregate} FROM range(1000000000){group}")
+            most.append(resident_bytes() - before)
+        assert server.counters["too_large"] >= 2
+        assert max(most) < 600 * 2**20
+        store.commit(Commit("log", totals={"entries": 1}))
+        assert asker.query("SELECT 42").item() == 42
+    finally:
+        asker.close()
+        server.close()
+        store.close()
 
 
 def test_the_writer_writes_while_queries_run_away(store: Store, asker: Asker) -> None:

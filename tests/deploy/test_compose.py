@@ -49,3 +49,5 @@ def test_our_containers_are_locked_down_and_only_the_tap_is_reached_from_elsewhe
             assert service["read_only"]
             assert service["cap_drop"] == ["ALL"]
             assert service["security_opt"] == ["no-new-privileges:true"]
+            assert service["mem_limit"].endswith("g")
+            assert service["pids_limit"] > 0

@@ -35,6 +35,19 @@ def test_no_stage_that_is_shipped_runs_as_root() -> None:
         assert stage.index("USER 10001:10001") < stage.index("ENTRYPOINT")
 
 
+def test_what_is_shipped_says_whether_it_is_well_and_what_is_in_it() -> None:
+    stages = dict(re.findall(r"^FROM \S+(?: AS (\S+))?\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.M | re.S))
+    for shipped in (stages["tap"], stages[""]):
+        assert re.search(r"^HEALTHCHECK .+\n +CMD \[", shipped, re.M)
+        assert "VOLUME /data\n" in shipped  # the one place that is written to: the root stays read-only
+        (packages,) = re.findall(r"^COPY --from=(\S+) /opt/streamgauge /opt/streamgauge$", shipped, re.M)
+        (bill,) = re.findall(
+            r"install -m 0644 /wheel/(\S+) /opt/streamgauge/sbom\.cdx\.json", stages[packages]
+        )
+        (lock,) = re.findall(rf"cyclonedx-py requirements .+ -o /wheel/{bill} (\S+)", stages["wheel"])
+        assert f"--require-hashes -r {lock} " in stages[packages], "the bill is of what is installed"
+
+
 def test_the_tap_and_ship_import_nothing_beyond_their_lock() -> None:
     code = """
 import importlib, pathlib, sys

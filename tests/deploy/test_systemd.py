@@ -24,6 +24,13 @@ def test_command_and_settings_exist(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_memory_is_bounded_and_who_takes_too_much_does_not_take_the_tap_along(unit: Path) -> None:
+    text = unit.read_text()
+    assert re.search(r"^MemoryMax=\d+[MG]$", text, re.M)
+    assert ("\nOOMPolicy=continue\n" in text) == ("streamgauge up" in text)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_systemd_accepts_the_unit_and_its_exposure_is_low(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze")
