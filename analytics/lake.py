@@ -11,7 +11,6 @@ Rules
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import duckdb
 
 from analytics.extensions import load
 from analytics.guard import one_line
+from analytics.lake_dsn import without_password
 from analytics.lake_s3 import account
 from analytics.rows import first_row
 
@@ -115,9 +115,7 @@ def data_path_of(connection: duckdb.DuckDBPyConnection) -> str:
 
 def said(error: duckdb.Error, lake: Lake) -> str:
     """An error in one line, without the DSN and what it holds."""
-    text = one_line(error).replace(lake.dsn, "…")
-    text = re.sub(r"(?i)(password\s*=\s*)('[^']*'|\S+)", r"\1…", text)
-    return re.sub(r"(://[^:/@\s]+:)[^@\s]+@", r"\1…@", text)
+    return without_password(one_line(error).replace(lake.dsn, "…"))
 
 
 def quoted(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from pydantic import SecretStr
 
+from analytics.lake_dsn import without_password
 from streamgauge.options import flag, load
 from streamgauge.settings import Settings, config_file
 
@@ -26,6 +27,8 @@ def check() -> int:
             shown = "(set)"
         elif isinstance(value, dict):  # its values may be secrets
             shown = " ".join(value) or "(none)"
+        elif name == "store":
+            shown = without_password(value)
         elif name == "upstream":
             shown = " ".join(f"{u.name}={u.url}" for u in value) or "(none)"
         else:

@@ -70,6 +70,13 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
     assert "quack_token = (set)" in done.stdout
 
 
+def test_config_check_shows_the_lake_without_its_password(tmp_path: Path) -> None:
+    store = "ducklake:postgres:host=db password=planted-secret dbname=lake"
+    done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_STORE=store)
+    assert "host=db password=… dbname=lake" in done.stdout
+    assert "planted-secret" not in done.stdout + done.stderr
+
+
 def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = streamgauge(
