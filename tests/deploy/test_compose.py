@@ -10,7 +10,7 @@ import pytest
 
 from tests.deploy.manifests import DEPLOY, assert_command_parses, assert_settings_exist, documents, published
 
-FILES = ["compose.yaml", "compose.kafka.yaml"]
+FILES = ["compose.yaml", "compose.kafka.yaml", "compose.lake.yaml"]
 
 
 def compose(name: str) -> dict[str, Any]:

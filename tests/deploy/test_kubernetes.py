@@ -16,8 +16,8 @@ import yaml
 from tests.deploy.manifests import DEPLOY, assert_command_parses, assert_settings_exist, documents, published
 
 KUBERNETES = DEPLOY / "kubernetes"
-FOLDERS = ["single", "kafka", "sidecar", "monitoring"]
-PATCHES = {KUBERNETES / "sidecar" / "tap.yaml"}
+FOLDERS = ["single", "kafka", "lake", "sidecar", "monitoring"]
+PATCHES = {KUBERNETES / "sidecar" / "tap.yaml", KUBERNETES / "lake" / "no-file.yaml"}
 
 
 def kustomization(folder: str) -> dict[str, Any]:
@@ -130,13 +130,41 @@ def test_services_and_policies_select_pods_and_ports_that_exist() -> None:
                 assert {p["port"] for rule in o["spec"]["ingress"] for p in rule["ports"]} <= ports
 
 
-@pytest.mark.parametrize("folder", ["single", "kafka"])
-def test_kustomize_builds_it(folder: str, tmp_path: Path) -> None:
+def test_the_services_of_kafka_find_the_pods_of_a_lake_in_its_place() -> None:
+    templates = [
+        o["spec"]["template"]
+        for p, o in objects()
+        if p.parent.name == "lake" and "template" in o.get("spec", {})
+    ]
+    (service,) = [
+        o
+        for p, o in objects()
+        if p.name == "analytics.yaml" and p.parent.name == "kafka" and o["kind"] == "Service"
+    ]
+    chosen = [t for t in templates if service["spec"]["selector"].items() <= t["metadata"]["labels"].items()]
+    ports = {p["name"] for t in chosen for c in containers(t["spec"]) for p in c["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
+    (gone,) = documents(KUBERNETES / "lake" / "no-file.yaml")
+    files = documents(KUBERNETES / "kafka" / "analytics.yaml")
+    assert any((o["kind"], o["metadata"]["name"]) == (gone["kind"], gone["metadata"]["name"]) for o in files)
+
+
+@pytest.mark.parametrize(
+    ("folder", "components"),
+    [("single", ["monitoring"]), ("kafka", ["monitoring"]), ("kafka", ["lake", "monitoring"])],
+)
+def test_kustomize_builds_it(folder: str, components: list[str], tmp_path: Path) -> None:
     if shutil.which("kustomize") is None:
         pytest.skip("no kustomize")
     shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
     (tmp_path / "kustomization.yaml").write_text(
-        f"resources: [kubernetes/{folder}]\ncomponents: [kubernetes/monitoring]\n"
+        yaml.safe_dump(
+            {
+                "resources": [f"kubernetes/{folder}"],
+                "components": [f"kubernetes/{name}" for name in components],
+            }
+        )
     )
     done = subprocess.run(["kustomize", "build", tmp_path], capture_output=True, text=True, check=True)
     assert "kind: ServiceMonitor" in done.stdout
+    assert ("kind: StatefulSet" in done.stdout) == ("lake" not in components)
