@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kafka import KafkaAdminClient
+from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 
 SCRIPT = Path(__file__).parents[1] / "deploy" / "kafka" / "broker"
 
@@ -56,12 +58,34 @@ def skip_without_java() -> None:
         pytest.skip("no Java 17 and Maven; on Debian: apt-get install openjdk-17-jre-headless maven")
 
 
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+def let_in_by_scram(broker: str, options: dict[str, str], password: str) -> None:
+    """Let the user `gauge` in by SCRAM as well, with that password; `options` are those of one who is in."""
+    admin = KafkaAdminClient(bootstrap_servers=broker, **options)
+    try:
+        for kind in (
+            ScramMechanism.SCRAM_SHA_256,
+            ScramMechanism.SCRAM_SHA_512,
+        ):  # one user once in a request
+            said = admin.alter_user_scram_credentials([UserScramCredentialUpsertion("gauge", kind, password)])
+            assert said == {"gauge": None}
+    finally:
+        admin.close()
+
+
 def sasl_ssl(store: Path, ca: Path, password: str) -> tuple[list[str], dict[str, str]]:
     """Arguments of a broker that wants SASL_SSL of the user `gauge`, and the options of a client that has it."""
     properties = {
-        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.enabled.mechanisms": ",".join(("PLAIN", *SCRAM)),
         "listener.name.client.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
         f'user_gauge="{password}";',
+        **{
+            f"listener.name.client.{mechanism.lower()}.sasl.jaas.config": "org.apache.kafka.common.security.scram."
+            "ScramLoginModule required;"
+            for mechanism in SCRAM
+        },
         "ssl.keystore.location": str(store),
         "ssl.keystore.password": "changeit",
     }

@@ -21,7 +21,7 @@ from ingest.log import Damage, Entry, LogBroken, LogChanged
 from ingest.log.kafka import KafkaReader, KafkaWriter, check_options, ensure_topic, split_brokers
 from ingest.records import Alive, Frames, Lost, pack, unpack
 from tests.ingest.log.entries import entry_of, frames, records_of
-from tests.kafka import Broker, sasl_ssl
+from tests.kafka import SCRAM, Broker, let_in_by_scram, sasl_ssl
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -331,8 +331,19 @@ def test_tls_and_sasl_reach_kafka_through_the_options(
     open_writer(broker.address, topic, options).append([entry_of(frames("s", 0))])
     assert len(read_until(open_reader(broker.address, topic, options), lambda got: len(got) >= 1)) == 1
 
+    let_in_by_scram(broker.address, options, "another secret")
+    for number, mechanism in enumerate(SCRAM, 1):
+        signed_in = {**options, "sasl_mechanism": mechanism, "sasl_plain_password": "another secret"}
+        open_writer(broker.address, topic, signed_in).append([entry_of(frames("s", number))])
+        entries: list[Entry] = []
+        reader = open_reader(broker.address, topic, signed_in)
+        while len(entries) <= number:
+            entries += read_until(reader, lambda got: len(got) > 0)
+        assert len(entries) == number + 1
+
     for mistake, said in (
         ({"sasl_plain_password": "guess"}, "check user and password"),
+        ({"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_password": "guess"}, "check user and password"),
         ({"ssl_cafile": None}, "certificate verify failed"),
         ({"security_protocol": "PLAINTEXT"}, "no answer to PLAINTEXT"),
     ):
