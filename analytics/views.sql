@@ -125,8 +125,9 @@ SELECT
     sum(parts.delivered_bytes)::BIGINT AS delivered_bytes
 FROM stream_minutes AS parts GROUP BY minute, gateway, provider, model;
 
+-- Not materialized: else all columns of all streams would be written down to read some of a twentieth.
 CREATE OR REPLACE VIEW slow_streams AS
-WITH recent AS (
+WITH recent AS NOT MATERIALIZED (
     SELECT *, coalesce(request_model, response_model) AS model
     FROM streams WHERE started_at > now() - INTERVAL 24 HOUR
 ), usual AS (

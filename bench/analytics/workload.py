@@ -95,16 +95,15 @@ def entries(streams: int, first: int = 0) -> Iterator[bytes]:
             yield pack(list(records), compress=True)
 
 
-def messages(streams: int) -> Iterator[tuple[str, bytes]]:
-    """(stream id, JSON) of each event, `SIDE_BY_SIDE` streams interleaved; `at_ns` is told beside the chunk."""
-    for at in range(0, streams, SIDE_BY_SIDE):
-        numbers = range(at, min(at + SIDE_BY_SIDE, streams))
-        lanes = {number: chunks(number) for number in numbers}
-        for event in range(EVENTS_A_STREAM - 1):
+def messages(streams: int, events_a_message: int = 1) -> Iterator[tuple[str, bytes]]:
+    """(stream id, JSON) of each message, `SIDE_BY_SIDE` streams interleaved; `at_ns` is told beside each chunk."""
+    for first in range(0, streams, SIDE_BY_SIDE):
+        numbers = range(first, min(first + SIDE_BY_SIDE, streams))
+        lanes = {number: [*chunks(number), b"null"] for number in numbers}
+        for at in range(0, EVENTS_A_STREAM, events_a_message):
             for number in numbers:
-                yield (
-                    stream_id(number),
-                    b'{"at_ns":%d,"data":%b}' % (at_ns(event, number), lanes[number][event]),
+                told = (
+                    b'{"at_ns":%d,"data":%b}' % (at_ns(event, number), lanes[number][event])
+                    for event in range(at, min(at + events_a_message, EVENTS_A_STREAM))
                 )
-        for number in numbers:
-            yield stream_id(number), b'{"at_ns":%d,"data":null}' % at_ns(EVENTS_A_STREAM - 1, number)
+                yield stream_id(number), b'{"events":[%b]}' % b",".join(told)

@@ -1,0 +1,161 @@
+"""From a full topic of real Kafka to committed rows: Streamgauge, Quix Streams, and a plain script, beside each other in one run.
+
+Each contender has a topic with the same streams in the form that it reads: Streamgauge what `ship` writes, the others one JSON
+message an event, keyed by its stream; and, since larger messages are what one would try first, one message for five events, which
+is what a tap gathers of a stream in 100 ms. All topics have one partition. Each run is a new process with a new database; its rows are
+held against the others'. Rounds are interleaved, medians count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+from kafka import KafkaProducer
+
+from bench.analytics.workload import EVENTS_A_STREAM, entries, messages
+from ingest.log.kafka import KafkaWriter, ensure_topic
+from ingest.ship import BATCH_BYTES
+from tests.kafka import Broker
+
+HERE = Path(__file__).parent
+LIMIT_S = 240
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A program, and in what form its topic has the streams."""
+
+    name: str
+    job: str
+    events_a_message: int
+    """Of JSON; 0: entries, as `ship` moves a log that has piled up; -1: as it moves them live, a record a message."""
+    share: float = 1.0
+    """Of the streams: a slow one gets fewer."""
+
+
+OURS = Contender("Streamgauge", "streamgauge", 0)
+QUIX = Contender("Quix Streams, a message an event", "quix", 1, 0.5)
+CONTENDERS = (
+    OURS,
+    Contender("Streamgauge, a message for five events", "streamgauge", -1, 0.5),
+    QUIX,
+    Contender("Quix Streams, a message for five events", "quix", 5, 0.5),
+    Contender("kafka-python + json + row inserts, a message an event", "plain", 1, 0.05),
+    Contender("kafka-python + json + row inserts, a message for five events", "plain", 5, 0.05),
+)
+
+
+@dataclass(frozen=True)
+class Took:
+    """What one run took, for so many events."""
+
+    events: int
+    cpu_s: float
+    wall_s: float
+    peak_bytes: int
+
+
+def race(streams: int, rounds: int, contenders: tuple[Contender, ...] = CONTENDERS) -> dict[str, list[Took]]:
+    """Runs by contender. Raises RuntimeError when a job fails or its rows are not those of the others."""
+    found: dict[str, list[Took]] = {contender.name: [] for contender in contenders}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        broker = Broker(folder / "kafka")
+        try:
+            brokers = broker.start()
+            topics: dict[tuple[int, int], str] = {}
+            rows: dict[int, tuple[object, ...]] = {}
+            for _ in range(rounds):
+                for contender in contenders:
+                    many = int(streams * contender.share)
+                    key = (contender.events_a_message, many)
+                    if key not in topics:
+                        topics[key] = fill(brokers, *key)
+                    took, told = _run(contender, brokers, topics[key], folder, many)
+                    if told[0] != many or rows.setdefault(many, told) != told:
+                        raise RuntimeError(f"{contender.name} has other rows: {told} instead of {rows.get(many)}")
+                    found[contender.name].append(took)
+        finally:
+            broker.stop()
+    return found
+
+
+def fill(brokers: str, events_a_message: int, streams: int) -> str:
+    """A topic of those streams; its name. `events_a_message` as in `Contender`."""
+    topic = f"bench-{uuid.uuid4()}"
+    ensure_topic(brokers, topic, {}, partitions=1)
+    if events_a_message > 0:
+        producer = KafkaProducer(
+            bootstrap_servers=brokers, linger_ms=50, batch_size=2**18, compression_type="zstd", acks="all"
+        )
+        for stream_id, value in messages(streams, events_a_message):
+            producer.send(topic, value, key=stream_id.encode())
+        producer.flush()
+        producer.close()
+        return topic
+    writer = KafkaWriter(brokers, topic, {})
+    batch: list[bytes] = []
+    for payload in entries(streams):
+        batch.append(payload)
+        if events_a_message < 0 or sum(map(len, batch)) >= BATCH_BYTES:
+            writer.append(batch)
+            batch = []
+    writer.append(batch)
+    writer.close()
+    return topic
+
+
+def _run(
+    contender: Contender, brokers: str, topic: str, folder: Path, streams: int
+) -> tuple[Took, tuple[object, ...]]:
+    """What it took, and what its rows add up to."""
+    database = folder / f"{uuid.uuid4()}.duckdb"
+    command = [sys.executable, "-m", f"bench.analytics.jobs.{contender.job}"]
+    if contender.job == "quix":
+        command = [str(quix_python()), str(HERE / "jobs" / "quix.py")]
+    done = subprocess.run(
+        [*command, brokers, topic, str(database), str(streams)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{contender.name} failed: {done.stderr[-2000:]}")
+    with duckdb.connect(str(database), read_only=True) as connection:
+        told = connection.execute(ROWS).fetchall()[0]
+    database.unlink()
+    took = json.loads(done.stdout.splitlines()[-1])
+    return Took(streams * EVENTS_A_STREAM, took["cpu_s"], took["wall_s"], took["peak_bytes"]), told
+
+
+ROWS = """
+SELECT * FROM
+    (SELECT count(*), sum(ttft_ns)::BIGINT, round(sum(itl_ns))::BIGINT, sum(input_tokens)::BIGINT, sum(output_tokens)::BIGINT FROM streams),
+    (SELECT count(*), sum(at_ns)::BIGINT, sum(seq)::BIGINT, sum(chars)::BIGINT, count(finish_reason) FROM events)
+"""
+"""What a contender's rows add up to, over what all of them store."""
+
+
+def quix_python() -> Path:
+    """The interpreter of Quix Streams' own environment, made from its lock the first time. Raises CalledProcessError."""
+    lock = HERE / "quix.lock"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streamgauge"
+    folder = cache / f"quix-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    python, ready = folder / "bin" / "python", folder / ".ready"
+    if not ready.exists():
+        venv.create(folder, with_pip=True, clear=True)
+        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]
+        subprocess.run([*install, "--require-hashes", "-r", lock], check=True)
+        ready.touch()
+    return python

@@ -1,0 +1,95 @@
+"""Quix Streams, as its documentation has it: a stateful `apply` by key (RocksDB), and a batching sink that writes each checkpoint.
+
+State is read and written once a message. The sink inserts a checkpoint's rows as two Arrow tables in one transaction, which is
+how DuckDB likes them best. JSON is read by orjson, messages are fetched by librdkafka. A checkpoint is due after a second.
+Runs in an environment of its own (quix.lock), as a script.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from measured import Clock
+from quixstreams import Application
+from quixstreams.sinks import BatchingSink, SinkBatch
+from rows import EVENT_COLUMNS, STREAM_COLUMNS, TABLES, Row, step
+
+COMMIT_INTERVAL_S = 1.0
+
+
+class DuckDBSink(BatchingSink):  # type: ignore[misc]  # not in our environment
+    """Rows of `events` and `streams`, told apart by their length; `on_streams` is told how many of the latter are in."""
+
+    def __init__(self, database: str, on_streams: Any) -> None:
+        super().__init__()
+        self._connection = duckdb.connect(database)
+        self._connection.execute(TABLES)
+        self._connection.execute("SET threads = 1")
+        self._on_streams = on_streams
+        self._streams = 0
+
+    def write(self, batch: SinkBatch) -> None:
+        events: list[Row] = []
+        streams: list[Row] = []
+        for item in batch:
+            (events if len(item.value) == len(EVENT_COLUMNS) else streams).append(item.value)
+        self._connection.begin()
+        for table, columns, rows in (("events", EVENT_COLUMNS, events), ("streams", STREAM_COLUMNS, streams)):
+            if rows:
+                arrays = [pa.array(column) for column in zip(*rows, strict=True)]
+                self._connection.register("rows", pa.table(arrays, names=columns))
+                self._connection.execute(f"INSERT INTO {table} BY NAME FROM rows")
+                self._connection.unregister("rows")
+        self._connection.commit()
+        self._streams += len(streams)
+        self._on_streams(self._streams)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def main(brokers: str, topic: str, database: str, streams: str) -> None:
+    clock: Clock | None = None
+
+    def process(message: dict[str, Any], key: str, timestamp: int, headers: Any, state: Any) -> Iterable[Row]:
+        nonlocal clock
+        clock = clock or Clock()
+        stream = state.get("stream", {})
+        rows, row = step(stream, key, message)
+        if row is None:
+            state.set("stream", stream)
+            return rows
+        state.delete("stream")
+        return [*rows, row]
+
+    def enough(found: int) -> None:
+        if found >= int(streams):
+            assert clock is not None
+            clock.tell()
+            app.stop()
+
+    with tempfile.TemporaryDirectory() as folder:
+        app = Application(
+            broker_address=brokers,
+            consumer_group=f"quix-{topic}",
+            auto_offset_reset="earliest",
+            commit_interval=COMMIT_INTERVAL_S,
+            state_dir=folder,
+            use_changelog_topics="QUIX_WITHOUT_CHANGELOG" not in os.environ,
+            loglevel="WARNING",
+        )
+        messages = app.topic(topic, key_deserializer="str", value_deserializer="json")
+        sink = DuckDBSink(database, enough)
+        app.dataframe(messages).apply(process, stateful=True, expand=True, metadata=True).sink(sink)
+        app.run()
+        sink.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

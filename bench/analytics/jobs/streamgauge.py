@@ -1,0 +1,38 @@
+"""Streamgauge's own consumer, as `streamgauge analyze` has it, from the topic's entries to all tables and their roll-ups."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
+
+from analytics.assemble import Assembler
+from analytics.consumer import Consumer
+from analytics.measure import measure
+from analytics.store import Store
+from bench.analytics.jobs.measured import Clock
+from ingest.log.kafka import KafkaReader
+
+
+def main(brokers: str, topic: str, database: str, streams: str) -> None:
+    reader = KafkaReader(brokers, topic, {})
+    store = Store(Path(database))
+    consumer = Consumer(reader, store, Assembler(), measure)
+    while not reader.partitions():
+        pass
+    clock = Clock()
+    consumer.start()
+    seen = 0
+    while seen == consumer.commits or store.totals().get("streams_rows", 0) < int(streams):
+        seen = consumer.commits
+        consumer.step(0.05)
+    consumer.finish()
+    clock.tell()
+    reader.close()
+    store.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

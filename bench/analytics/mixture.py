@@ -1,0 +1,118 @@
+"""Bytes a stored event, by the real path (assemble, measure, commit): of alike chat streams, and of a mixture as it is in life.
+
+The mixture is every recorded stream of the corpus, over and over in another order, each with times of its own: the first byte after
+0.2 to 2 s, then gaps of 15 ms (log-normal, a spread of 2 x), every fiftieth read ten times as late, every tenth read with two
+events. The corpus is where the tests have it (STREAMGAUGE_CORPUS).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
+
+from analytics.assemble import Assembler
+from analytics.measure import measure
+from analytics.store import Commit, Store
+from bench.analytics.stored import blocks
+from bench.analytics.workload import entries
+from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead, unpack
+from tests.analytics.corpus import recordings
+
+COMMIT_EVENTS = 3_000
+"""What 20,000 events/s bring in 150 ms."""
+_BLANK_LINE = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)|(?<=\r\r)")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a file took."""
+
+    events: int
+    streams: int
+    event_table_bytes: int
+    file_bytes: int
+
+
+def alike(path: Path, events: int) -> Stored:
+    """Streams of 100 alike chunks."""
+    return _stored(path, (unpack(payload)[0] for payload in entries(events // 100)))
+
+
+def mixed(path: Path, events: int, least: int = 1) -> Stored | None:
+    """The mixture, of streams with at least so many events; None where there is no corpus."""
+    found = [one for one in recordings() if one.found["n_events"] >= least]
+    if not found:
+        return None
+    kinds = [(_BLANK_LINE.split(one.body.read_bytes()), one.found) for one in found]
+    return _stored(path, _mixture(kinds, events))
+
+
+def _mixture(kinds: list[tuple[list[bytes], dict[str, object]]], events: int) -> Iterator[list[AnyRecord]]:
+    rng = random.Random(8)
+    made = number = 0
+    now_ms = int(time.time() * 1000)
+    while made < events:
+        rng.shuffle(kinds)
+        for parts, told in kinds:
+            yield _records(parts, told, now_ms + number * 5, number, rng)
+            number += 1
+            made += len(parts)
+
+
+def _records(
+    parts: list[bytes], told: dict[str, object], start_ms: int, number: int, rng: random.Random
+) -> list[AnyRecord]:
+    sid = str(uuid.UUID(int=(start_ms << 80) | (7 << 76) | (rng.getrandbits(12) << 64) | (2 << 62) | rng.getrandbits(62)))
+    at_ns = int(rng.uniform(0.2, 2.0) * 1e9)
+    frames: list[tuple[int, bytes]] = []
+    for part in parts:
+        if frames and rng.random() < 0.1:
+            frames[-1] = (frames[-1][0], frames[-1][1] + part)
+            continue
+        at_ns += int(15e6 * math.exp(rng.gauss(0, 0.7)) * (10 if rng.random() < 0.02 else 1))
+        frames.append((at_ns, part))
+    size = sum(map(len, parts))
+    head = ResponseHead(
+        int(str(told.get("http_status") or 200)), [("content-type", str(told.get("content_type")))], frames[0][0] - 1
+    )
+    return [
+        Opened(
+            sid, 0, "tap-1", number % 4, "i", f"gateway-{number % 3}", "10.0.0.1", 443, "POST", str(told.get("url")),
+            start_ms * 1_000_000, start_ms * 1_000_000, -rng.randrange(50_000, 5_000_000), f"{rng.getrandbits(128):032x}",
+            f"{rng.getrandbits(64):016x}", None, 1, f"client-{rng.randrange(200)}", [],
+        ),
+        Request(sid, 1, json.dumps(told.get("request") or {}).encode(), False),
+        Frames(sid, 2, frames, head),
+        Closed(sid, 3, "complete", None, at_ns + 200_000, 9_000_000, 9_500_000, 900, size, size, at_ns + 300_000),
+    ]  # fmt: skip
+
+
+def _stored(path: Path, batches: Iterator[list[AnyRecord]]) -> Stored:
+    store = Store(path)
+    assembler = Assembler()
+    finished, held = [], 0
+    for offset, records in enumerate(batches):
+        assembler.feed("w0", offset, records)
+        for stream in assembler.take_finished():
+            finished.append(stream)
+            held += len(stream.decoder.events) if stream.decoder is not None else 0
+        if held >= COMMIT_EVENTS:
+            store.commit(Commit("log", tables=measure(finished)))
+            finished, held = [], 0
+    store.commit(Commit("log", tables=measure(finished)))
+    store.cursor().execute("CHECKPOINT")
+    cursor = store.cursor()
+    counted = cursor.execute("SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM streams)").fetchall()[0]
+    size = blocks(cursor, "events")
+    store.close()
+    return Stored(*counted, size, path.stat().st_size)
