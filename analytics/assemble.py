@@ -17,7 +17,9 @@ Rules that this file and `analytics.partition` keep:
    the state in memory is ahead of the store: drop this object and build a new one from the stored positions.
 6. Everything is bounded: open streams (the oldest is ended as `tap_lost`), the events of open streams (the largest
    is ended so), records held for checkpoints (checkpointed early), ids, incarnations. `counters` tells of each.
-7. What cannot be processed is a `Failure`, never an exception: the record is set aside, its stream has a hole.
+7. A stream that was open where entries of the log could not be read is in doubt. Its next record clears it, or shows the hole;
+   when nothing comes for a long time, or its tap ends, its end was there: it is lost.
+8. What cannot be processed is a `Failure`, never an exception: the record is set aside, its stream has a hole.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from analytics.in_flight import open_frame
 from analytics.partition import Checkpoint, Failure, Outbox, Partition, Position
 from analytics.stream import FinishedStream
 from analytics.tables import LOSSES, frame
-from ingest.records import Alive, AnyRecord, unpack
+from ingest.records import Alive, AnyRecord, Damaged, unpack
 
 __all__ = ["Assembler", "Checkpoint", "Failure", "FinishedStream", "Position"]
 
@@ -103,7 +105,7 @@ class Assembler:
         part = self._partition(partition)
         for payload in payloads:
             records, _ = unpack(payload)
-            own = [r for r in records if not isinstance(r, Alive) and r.stream == stream_id]
+            own = [r for r in records if not isinstance(r, (Alive, Damaged)) and r.stream == stream_id]
             part.feed(-1, own)
             stream = part.open.get(stream_id)
             if stream is not None:
@@ -146,6 +148,10 @@ class Assembler:
         watched for `lost_after` without a record).
         """
         self._partition(partition).lose_open()
+
+    def doubt(self, partition: str) -> None:
+        """Some of a partition's entries cannot be read, at the place to which it is fed (rule 7)."""
+        self._partition(partition).doubt()
 
     # -- bounds ----------------------------------------------------------------------------------------------------
 

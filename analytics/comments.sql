@@ -158,12 +158,12 @@ COMMENT ON COLUMN log_positions.version IS 'Grows with each commit: fences a sec
 COMMENT ON COLUMN log_positions.updated_at IS 'Instant of the commit.';
 
 COMMENT ON TABLE losses IS 'Every hole in every stream, with its cause.';
-COMMENT ON COLUMN losses.stream_id IS 'The stream.';
+COMMENT ON COLUMN losses.stream_id IS 'The stream; NULL for a part of the log that could not be read: whose records it held is not known.';
 COMMENT ON COLUMN losses.tap IS 'Its tap; NULL when its first record is lost.';
 COMMENT ON COLUMN losses.partition IS 'Partition of the log.';
-COMMENT ON COLUMN losses.first_seq IS 'First record that is missing.';
-COMMENT ON COLUMN losses.last_seq IS 'Last record that is missing.';
-COMMENT ON COLUMN losses.cause IS 'queue_full, log_full, log_aged, log_error, corrupt_segment, record_too_large, missing (nobody said why), tap_died …';
+COMMENT ON COLUMN losses.first_seq IS 'First record that is missing; without a stream: first entry of the log.';
+COMMENT ON COLUMN losses.last_seq IS 'Last record that is missing; without a stream: last entry of the log.';
+COMMENT ON COLUMN losses.cause IS 'queue_full, log_full, log_aged, log_error, log_damaged, record_too_large, missing (nobody said why), tap_died …';
 COMMENT ON COLUMN losses.bytes IS 'Body bytes in it; NULL when unknown.';
 COMMENT ON COLUMN losses.lost_at IS 'When it happened, as far as known.';
 

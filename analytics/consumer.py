@@ -30,7 +30,7 @@ from analytics.measured import Measure, measured_rows
 from analytics.store import Commit, Tap
 from analytics.stream import FinishedStream
 from ingest.log import Entry, LogReader
-from ingest.records import pack, unpack
+from ingest.records import pack, read_damage, unpack
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Witness(Protocol):
 OPEN_STREAMS_EVERY_S = 0.5
 TOTALS = (
     "records", "frames", "body_bytes", "streams_opened", "streams_finished", "streams_lost", "duplicate_records",
-    "late_records", "failures", "evicted_streams", "oversized_streams", "checkpoints", "early_checkpoints",
+    "late_records", "failures", "doubted_streams", "evicted_streams", "oversized_streams", "checkpoints", "early_checkpoints",
 )  # fmt: skip
 
 
@@ -144,6 +144,7 @@ class Consumer:
         """
         self._holdings.look()
         entries = self._reader.poll(min(timeout_s, self._due_in_s()))
+        self._take_damage()
         foreign: set[str] = set()
         for entry in entries:
             if entry.partition not in self._holdings.high:
@@ -165,7 +166,11 @@ class Consumer:
         partition, payload = entry.partition, entry.payload
         records, poison = unpack(payload)
         for bad in poison:
-            self._dead.bury(partition, entry.offset, None, bad.reason, bad.size, bad.payload)
+            damaged = read_damage(bad.payload)
+            if damaged is not None:
+                self._dead.bury_damage(partition, entry.offset, damaged, bad.payload)
+            else:
+                self._dead.bury(partition, entry.offset, None, bad.reason, bad.size, bad.payload)
         if records:
             try:
                 self._assembler.feed(partition, entry.offset, records)
@@ -234,7 +239,7 @@ class Consumer:
         tables = measured_rows(self._finished, self._measure, self._dead)
         if self._witness is not None:
             tables |= self._witness.rows(self._finished, tables)
-        tables["losses"] = self._assembler.take_losses()
+        tables["losses"] = pl.concat([self._assembler.take_losses(), self._dead.holes()])
         tables["dead_letters"] = self._dead.rows(commit.log_id)
         commit.tables = tables
         if self._open_is_stale and began_s - self._opened_at_s >= max(
@@ -270,12 +275,15 @@ class Consumer:
             self._dead.bury(
                 failure.partition, failure.offset, failure.stream_id, failure.reason, len(payload), payload
             )
-        take_damage = getattr(self._reader, "take_damage", None)
-        if take_damage is not None:
-            for damage in take_damage():
-                self._dead.bury(
-                    damage.partition, damage.first, None, "damaged_segment", damage.end - damage.first, b""
-                )
+
+    def _take_damage(self) -> None:
+        """What the reader could not read lies before what it has just returned."""
+        for damage in self._reader.take_damage():
+            self._dead.bury_damage(
+                damage.partition, damage.first, (damage.partition, damage.first, damage.end)
+            )
+            if damage.partition in self._holdings.high:
+                self._assembler.doubt(damage.partition)
 
     def _news_of_taps(self) -> list[Tap]:
         news = []

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from analytics.tables import LOSSES, frame
+
 MAX_ROWS = 1_000
 """Rows per commit; further ones are only counted (a garbage producer must not fill the table)."""
 MAX_REASON_CHARS = 100
@@ -30,6 +32,7 @@ class DeadLetters:
 
     def __init__(self) -> None:
         self._dead: list[_Dead] = []
+        self._holes: list[tuple[str, int, int]] = []
         self.counters: Counter[str] = Counter()
         """dead_letters, and of these dead_letters_not_kept, since the last `clear`."""
 
@@ -46,6 +49,32 @@ class DeadLetters:
             self._dead.append(_Dead(partition, offset, stream_id, reason[:MAX_REASON_CHARS], size, digest))
         else:
             self.counters["dead_letters_not_kept"] += 1
+
+    def bury_damage(
+        self, partition: str, offset: int, damaged: tuple[str, int, int], payload: bytes = b""
+    ) -> None:
+        """Note entries [first, end) of a partition of some log that could not be read: a hole in streams that nobody knows."""
+        _, first, end = damaged
+        if len(self._dead) < MAX_ROWS:
+            self._holes.append(damaged)
+        self.bury(partition, offset, None, "damaged_segment", end - first, payload)
+
+    def holes(self) -> pl.DataFrame:
+        """Rows of the table `losses`, without a stream: what could not be read, by its entries."""
+        holes, at_us = self._holes, time.time_ns() // 1000
+        return frame(
+            LOSSES,
+            {
+                "stream_id": [None] * len(holes),
+                "tap": [None] * len(holes),
+                "partition": [partition for partition, _, _ in holes],
+                "first_seq": [first for _, first, _ in holes],
+                "last_seq": [end - 1 for _, _, end in holes],
+                "cause": ["log_damaged"] * len(holes),
+                "bytes": [None] * len(holes),
+                "lost_at": [at_us] * len(holes),
+            },
+        )
 
     def rows(self, log_id: str) -> pl.DataFrame:
         """Rows of the table `dead_letters`."""
@@ -67,4 +96,5 @@ class DeadLetters:
     def clear(self) -> None:
         """They are committed."""
         self._dead.clear()
+        self._holes.clear()
         self.counters.clear()

@@ -22,7 +22,7 @@ import polars as pl
 
 from ingest.log.runs import RunTotals
 from ingest.log.segments import list_partitions, list_segments, opened, read_rows
-from ingest.records import Alive, unpack
+from ingest.records import Alive, Damaged, unpack
 
 MAX_LOG_BYTES = 512 * 2**20
 """The log is read up to this far behind the position; what lies further is said to be unknown."""
@@ -196,7 +196,9 @@ class Unread:
         self.complete = self.bytes < MAX_LOG_BYTES
         records = unpack(payload)[0]
         self.records += len(records)
-        self.stream_ids.update(record.stream for record in records if not isinstance(record, Alive))
+        self.stream_ids.update(
+            record.stream for record in records if not isinstance(record, (Alive, Damaged))
+        )
 
 
 def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:

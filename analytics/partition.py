@@ -14,14 +14,26 @@ from dataclasses import dataclass, field
 from analytics.liveness import Liveness
 from analytics.soundness import stream_of, unsound, unsound_frames
 from analytics.stream import FinishedStream, Hole, OpenStream
-from ingest.records import Alive, AnyRecord, Closed, Frames, Lost, Opened, Request, pack
+from ingest.records import (
+    Alive,
+    AnyRecord,
+    Closed,
+    Damaged,
+    Frames,
+    Lost,
+    Opened,
+    Request,
+    StreamRecord,
+    pack,
+)
 
 MAX_PENDING_FRAMES = 512
 MAX_TAPS = 1024
 RECORD_BYTES = 150
 """What a record and a frame cost in memory beside their bytes, about."""
-
-StreamRecord = Opened | Request | Frames | Closed | Lost
+DOUBT_PATIENCE = 15
+"""Times `lost_after_ns` of log time: a stream in doubt that is silent for so long has ended where nobody could read it."""
+DAMAGE = "log_damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +64,15 @@ class Failure:
     stream_id: str | None
     reason: str
     record: AnyRecord
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """An open stream whose records may have been among those that could not be read, and where it was then."""
+
+    stream: OpenStream
+    next_seq: int
+    since_ns: int
 
 
 @dataclass(slots=True)
@@ -102,6 +123,7 @@ class Partition:
         self._doomed: dict[
             str, OpenStream
         ] = {}  # have a hole: lost for sure, and their `Closed` may be in it
+        self._doubted: dict[str, _Doubt] = {}
         self._finished: dict[str, None] = {}  # ids, the newest last
         self._wall_ns = 0
         self._scanned_ns = 0
@@ -173,6 +195,9 @@ class Partition:
             self._fail(offset, record, reason, self.open.get(stream_id) if stream_id else None)
         elif isinstance(record, Alive):
             self._feed_alive(record)
+        elif isinstance(record, Damaged):
+            for incarnation in record.incarnations:
+                self._doubt(self._by_incarnation.get(incarnation, {}).values())
         elif isinstance(record, Lost):
             self._feed_lost(offset, record)
         else:
@@ -225,7 +250,9 @@ class Partition:
             self._out.counters["duplicate_records"] += 1
             return None
         if record.seq > stream.next_seq:
-            self._break(stream, stream.next_seq, record.seq - 1, "missing")
+            doubted = self._doubted.get(record.stream)
+            told = doubted is not None and doubted.next_seq == stream.next_seq
+            self._break(stream, stream.next_seq, record.seq - 1, DAMAGE if told else "missing")
             stream.next_seq = record.seq
             self._out.counters["holes"] += 1
         return stream
@@ -271,6 +298,24 @@ class Partition:
         limit_ns = self.liveness.now_ns - self._lost_after_ns
         for stream in [s for s in self._doomed.values() if s.last_log_ns < limit_ns]:
             self._finish(stream, None, "missing")
+        self._look_at_doubted()
+
+    def doubt(self) -> None:
+        """Entries of this partition could not be read: the end of any open stream may have been among them."""
+        self._doubt(self.open.values())
+
+    def _doubt(self, streams: Iterable[OpenStream]) -> None:
+        for stream in streams:
+            self._doubted[stream.stream_id] = _Doubt(stream, stream.next_seq, self.liveness.now_ns)
+            self._out.counters["doubted_streams"] += 1
+
+    def _look_at_doubted(self) -> None:
+        limit_ns = self.liveness.now_ns - DOUBT_PATIENCE * self._lost_after_ns
+        for stream_id, doubt in list(self._doubted.items()):
+            if doubt.stream.next_seq != doubt.next_seq:
+                del self._doubted[stream_id]
+            elif doubt.since_ns < limit_ns:
+                self._finish(doubt.stream, None)
 
     def lose_open(self) -> None:
         """Nobody writes here any more: end all open streams as lost."""
@@ -291,6 +336,9 @@ class Partition:
         self.decode(stream)
         del self.open[stream_id]
         self._doomed.pop(stream_id, None)
+        doubt = self._doubted.pop(stream_id, None)
+        if doubt is not None and doubt.next_seq == stream.next_seq and cause == "tap_died":
+            cause = DAMAGE
         if stream.opened is not None:
             siblings = self._by_incarnation[stream.opened.incarnation]
             del siblings[stream_id]
@@ -328,7 +376,7 @@ class Partition:
         """Set a record aside; its stream, if there is one, has a hole there."""
         self._out.failures.append(Failure(self.name, offset, stream_of(record), reason, record))
         self._out.counters["failures"] += 1
-        if stream is not None and not isinstance(record, Alive):
+        if stream is not None and not isinstance(record, (Alive, Damaged)):
             seq = min(stream.next_seq, record.seq)
             self._break(stream, seq, seq, reason)
             stream.next_seq = max(stream.next_seq, seq + 1)
@@ -371,7 +419,7 @@ class Partition:
     def checkpoint(self, stream: OpenStream) -> Checkpoint:
         """The records of a stream since its last checkpoint; from now on they need no log."""
         first = stream.held[0]
-        assert not isinstance(first, Alive)
+        assert not isinstance(first, (Alive, Damaged))
         records = stream.without_text(stream.held, capture=self._out.capture)
         checkpoint = Checkpoint(stream.stream_id, self.name, first.seq, pack(records, compress=True))
         self._let_go(stream)

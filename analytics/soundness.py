@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ingest.records import Alive, AnyRecord, Closed, Frames, Lost, Opened
+from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Opened
 
 STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 MAX_NS = 2**61
@@ -21,7 +21,7 @@ MAX_COUNTERS = 1000
 
 def stream_of(record: AnyRecord) -> str | None:
     """The stream that a record names, None if it names none by a proper id."""
-    stream = None if isinstance(record, Alive) else record.stream
+    stream = None if isinstance(record, (Alive, Damaged)) else record.stream
     return stream if stream is not None and STREAM_ID.fullmatch(stream) else None
 
 
@@ -29,6 +29,10 @@ def unsound(record: AnyRecord) -> str | None:
     """Why no honest tap wrote this record, None if it may have. Times within frames are left to `unsound_frames`."""
     if isinstance(record, Alive):
         return _unsound_alive(record)
+    if isinstance(record, Damaged):
+        return (
+            None if len(record.incarnations) <= MAX_COUNTERS and len(record.reason) <= 100 else "bad_numbers"
+        )
     if not STREAM_ID.fullmatch(record.stream):
         return "bad_stream_id"
     counts: tuple[int | None, ...] = (record.seq,)

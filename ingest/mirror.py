@@ -22,6 +22,7 @@ from ingest.records import (
     Alive,
     AnyRecord,
     Closed,
+    Damaged,
     Frames,
     Lost,
     Opened,
@@ -193,7 +194,7 @@ class Mirror:
     def _tell_dropped(self, batch: Iterable[bytes]) -> None:
         """Records that the log's thread gave up."""
         for record in map(decode, batch):
-            if not isinstance(record, Alive):
+            if not isinstance(record, (Alive, Damaged)):
                 size = sum(len(f) for _, f in record.frames) if isinstance(record, Frames) else 0
                 self.counters.lost_records += 1
                 self.counters.lost_bytes += size

@@ -1,6 +1,6 @@
 """What the tap writes and analytics reads: the records of the log, and how they are packed.
 
-Every record but `Alive` belongs to one stream and carries `(stream, seq)`; `seq` counts the records of its stream
+Every record but `Alive` and `Damaged` belongs to one stream and carries `(stream, seq)`; `seq` counts the records of its stream
 from 0 without a gap, so a hole is seen and a duplicate is dropped by that pair alone. `Opened` is seq 0 and `Closed`
 the last. Times named `*_ns` are lengths from the stream's t0 (the instant when the tap turned to the upstream);
 `wall_ns` and `mono_ns` are the two clocks read together at t0. No record ever holds Authorization, API keys or cookies:
@@ -163,7 +163,7 @@ class Lost(Record, frozen=True):
     seq: int
     last_seq: int
     cause: str
-    """queue_full | log_full | log_aged | log_error | corrupt_segment | record_too_large | redaction_state_lost"""
+    """queue_full | log_full | log_aged | log_error | record_too_large | redaction_state_lost"""
     at_wall_ns: int
     bytes: int = 0
     last: bool = False
@@ -186,6 +186,14 @@ class Alive(Record, frozen=True):
     lost_records, lost_bytes, loop_lag_max_ns …"""
 
 
+class Damaged(Record, frozen=True):
+    """Entries of a local log could not be read: records of these runs' streams may never come. Sent where `Alive` is sent."""
+
+    incarnations: list[str]
+    reason: str
+    at_wall_ns: int
+
+
 def captures(opened: Opened, routes: Sequence[str]) -> bool:
     """Whether text of this stream may be kept: its path fits one of the globs, and its client did not forbid it.
 
@@ -195,7 +203,9 @@ def captures(opened: Opened, routes: Sequence[str]) -> bool:
     return opened.capture_content is not False and any(fnmatchcase(path, route) for route in routes)
 
 
-AnyRecord = Opened | Request | Frames | Closed | Lost | Alive
+StreamRecord = Opened | Request | Frames | Closed | Lost
+"""What belongs to one stream."""
+AnyRecord = StreamRecord | Alive | Damaged
 
 _encoder = msgspec.msgpack.Encoder()
 _batch_decoder = msgspec.msgpack.Decoder(list[AnyRecord])
@@ -229,7 +239,7 @@ OPENED = b"\xdc\x00%c\xa6opened" % (len(Opened.__struct_fields__) + 1)
 """How each encoded `Opened` begins: an array of more than 15, its tag first."""
 
 
-def pack(records: list[AnyRecord], *, compress: bool) -> bytes:
+def pack(records: Sequence[AnyRecord], *, compress: bool) -> bytes:
     """Pack records into one entry."""
     return _entry(_encoder.encode(records), compress=compress)
 
@@ -270,13 +280,21 @@ def unpack(payload: bytes) -> tuple[list[AnyRecord], list[Poison]]:
         return _unpack_one_by_one(body)
 
 
+def read_damage(payload: bytes) -> tuple[str, int, int] | None:
+    """Partition, first and end of what an entry of the format `DAMAGE` stands for; None if it is none."""
+    try:
+        partition, first, end, _ = msgspec.msgpack.decode(payload[1:], type=tuple[str, int, int, str])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return (partition, first, end) if payload[:1] == DAMAGE and 0 <= first <= end < 2**62 else None
+
+
 def _damage(payload: bytes) -> Poison:
     """Its size is the number of entries that it stands for."""
-    try:
-        _, first, end, _ = msgspec.msgpack.decode(payload[1:], type=tuple[str, int, int, str])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    found = read_damage(payload)
+    if found is None:
         return Poison("unknown_format", len(payload), payload)
-    return Poison("damaged_segment", max(0, min(end - first, 2**62)), payload)
+    return Poison("damaged_segment", found[2] - found[1], payload)
 
 
 def _unpack_one_by_one(body: bytes) -> tuple[list[AnyRecord], list[Poison]]:

@@ -28,7 +28,8 @@ from ingest.log import LogBroken
 from ingest.log.embedded import EmbeddedReader, log_bytes
 from ingest.log.kafka import KafkaWriter
 from ingest.log.messages import Regrouped, regroup
-from ingest.records import pack_damage
+from ingest.log.runs import runs_of
+from ingest.records import AnyRecord, Damaged, pack_damage
 from ingest.redaction.records import Redactor, filled_poison
 from ingest.redaction.state import RedactionState
 
@@ -136,12 +137,17 @@ class _Ship:
         log.info("stopped shipping: %d records went to Kafka", self._writer.stats()["records"])
 
     def _tell_damage(self) -> None:
-        """What cannot be read is told in the topic, where analytics counts all that it cannot use."""
+        """What cannot be read is told in the topic: its range, and to all partitions whose streams may have been in it."""
         damage = self._reader.take_damage()
         if damage:
             self._damaged += sum(one.end - one.first for one in damage)
             told = [pack_damage(one.partition, one.first, one.end, one.reason) for one in damage]
-            self._writer.deliver(Regrouped(poison=told))
+            now_ns = time.time_ns()
+            doubted: list[AnyRecord] = [
+                Damaged(runs_of(self._log_dir, one), "log_damaged", now_ns)
+                for one in dict.fromkeys(one.partition for one in damage)
+            ]
+            self._writer.deliver(Regrouped(poison=told, alive=doubted))
 
     def _without_text(self, found: Regrouped) -> Regrouped:
         if self._redactor is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingest.log.segments import opened, read_rows
-from ingest.records import Alive, AnyRecord, Closed, Frames, Lost, Request, pack, unpack
+from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Request, pack, unpack
 
 _READ_BYTES = 4 * 2**20
 _PER_ENTRY = 1000
@@ -55,7 +55,7 @@ def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord])
     """Add records to the ranges of their streams, joining neighbours; how many records had a stream."""
     count = 0
     for record in records:
-        if isinstance(record, Alive):
+        if isinstance(record, (Alive, Damaged)):
             continue
         count += 1
         last = record.last_seq if isinstance(record, Lost) else record.seq

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ingest.log.losses import captured_bytes
-from ingest.records import PLAIN, Alive, AnyRecord, Closed, Lost, pack, unpack
+from ingest.records import PLAIN, Alive, AnyRecord, Closed, Damaged, Lost, pack, unpack
 
 TARGET_BYTES = 512 * 2**10
 """A message grows to about this before the next one begins: large enough to compress well, half of Kafka's default limit."""
@@ -31,6 +31,7 @@ class Regrouped:
 
     streams: dict[str, list[AnyRecord]] = field(default_factory=dict)
     alive: list[AnyRecord] = field(default_factory=list)
+    """What every partition must hear: `Alive` and `Damaged`."""
     poison: list[bytes] = field(default_factory=list)
     records: int = 0
 
@@ -44,12 +45,14 @@ def regroup(payloads: Iterable[bytes]) -> Regrouped:
         for record in records:
             if isinstance(record, Alive):
                 alive[record.tap, record.tap_worker, record.incarnation] = record
+            elif isinstance(record, Damaged):
+                found.alive.append(record)
             else:
                 found.streams.setdefault(record.stream, []).append(record)
         found.records += len(records)
         for one in poison:
             found.poison.append(_BEFORE.get(one.reason, b"") + one.payload)
-    found.alive = list(alive.values())
+    found.alive += alive.values()
     return found
 
 
@@ -76,7 +79,7 @@ def messages_of(
             messages.append((value, part))
         else:
             record = part[0]
-            assert not isinstance(record, Alive)
+            assert not isinstance(record, (Alive, Damaged))
             last = record.last_seq if isinstance(record, Lost) else record.seq
             ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
             hole = Lost(

@@ -3,7 +3,7 @@
 Rules
  1. A reader never writes a segment. It may unlink what all readers have released, and set damage aside.
  2. Entries come in order within a partition. An entry whose checksum is wrong is left out and reported, as is a damaged
-    segment from where it cannot be read.
+    segment from where it cannot be read; a poll returns what came before it or what came after it, never both.
  3. The newest segment of a live writer is never set aside: the reader waits until the writer has gone on.
  4. A segment that was dropped at the cap while we read it is left: its streams are told by `Lost` further on.
 """
@@ -270,13 +270,17 @@ class EmbeddedReader:
             return [], error if tail.segment.path.exists() else None
 
     def _take(self, tail: _Tail, rows: list[Row], segment: Segment) -> list[Entry]:
-        tail.position = rows[-1][0] + 1
-        return self._entries(tail.partition, rows, segment.path)
+        sound = [_is_sound(row) for row in rows]
+        first = sound.index(True) if True in sound else len(rows)
+        cut = sound.index(False, first) if False in sound[first:] else len(rows)
+        tail.position = rows[cut][0] if cut < len(rows) else rows[-1][0] + 1
+        return self._entries(tail.partition, rows[:cut], segment.path)
 
     def _entries(self, partition: str, rows: list[Row], path: Path) -> list[Entry]:
         entries = []
-        for offset, payload, crc in rows:
-            if not isinstance(payload, bytes) or zlib.crc32(payload) != crc:
+        for row in rows:
+            offset, payload, _ = row
+            if not _is_sound(row):
                 self._stats["corrupt_entries"] += 1
                 log.error("entry %d of %s is damaged (checksum): left out", offset, path)
                 self._report(Damage(partition, offset, offset + 1, "checksum"))
@@ -335,3 +339,9 @@ class EmbeddedReader:
     def _report(self, damage: Damage) -> None:
         if len(self._damage) < _MAX_DAMAGE:
             self._damage.append(damage)
+
+
+def _is_sound(row: Row) -> bool:
+    """Whether an entry is what its writer wrote."""
+    _, payload, crc = row
+    return isinstance(payload, bytes) and zlib.crc32(payload) == crc

@@ -102,6 +102,11 @@ def read_runs(log_dir: Path) -> dict[str, RunTotals]:
     }
 
 
+def runs_of(log_dir: Path, partition: str) -> list[str]:
+    """The incarnations that are known to have written a partition, the oldest first."""
+    return [_incarnation(entry) for entry in _entries(log_dir / partition / "runs")]
+
+
 def _incarnation(entry: bytes) -> str:
     return str(uuid.UUID(bytes=entry[:16]))
 

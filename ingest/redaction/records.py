@@ -25,6 +25,7 @@ from ingest.records import (
     AnyRecord,
     Closed,
     CodingFault,
+    Damaged,
     Frames,
     Lost,
     Opened,
@@ -122,7 +123,7 @@ class Redactor:
         return made
 
     def _one(self, record: AnyRecord) -> AnyRecord | None:
-        if isinstance(record, Alive):
+        if isinstance(record, (Alive, Damaged)):
             return record
         stream = self._streams.get(record.stream)
         if isinstance(record, Opened) and stream is None:

@@ -1,0 +1,105 @@
+"""The disk spoils a segment of the tap's log before it was read: the streams that it hit are told, and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+
+from analytics.ask import Asker, AskError
+from ingest.log.runs import RunFile
+from ingest.records import AnyRecord, pack
+from tests.analytics.traffic import INCARNATION, alive, stream, stream_id
+from tests.chaos.test_rounds import part
+from tests.e2e.running import until
+from tests.ingest.log.entries import roll, segments_of, writer_of
+
+WHOLE_BEFORE, WITH_A_HOLE, WITHOUT_ITS_END, UNKNOWN, WHOLE_AFTER, UNHURT = range(1, 7)
+
+
+def spoilt_log(data: Path) -> None:
+    """Three segments of one worker's log, the middle one spoilt."""
+    all_of = {n: stream(n, chunks=10) for n in range(1, 7)}
+
+    def some(number: int, first: int, end: int | None = None) -> list[AnyRecord]:
+        return all_of[number][first:end]
+
+    first = [
+        *some(WHOLE_BEFORE, 0),
+        *some(WITH_A_HOLE, 0, 3),
+        *some(WITHOUT_ITS_END, 0, 3),
+        *some(UNHURT, 0, 3),
+    ]
+    spoilt = [*some(WITH_A_HOLE, 3, 4), *some(WITHOUT_ITS_END, 3), *some(UNKNOWN, 0)]
+    last = [*some(WITH_A_HOLE, 4), *some(WHOLE_AFTER, 0), *some(UNHURT, 3)]
+    with writer_of(data / "log", segment_bytes=300_000) as writer:
+        RunFile(data / "log" / "w0", INCARNATION).close()
+        writer.append([pack([alive(0), *first], compress=True)])
+        roll(writer)
+        writer.append([pack([record], compress=True) for record in spoilt])
+        roll(writer)
+        writer.append([pack([*last, alive(10_000, stopping=True)], compress=True)])
+    segment = data / "log" / "w0" / segments_of(data / "log")[1]
+    segment.write_bytes(b"this is no database, and long enough to be sure of it" * 100)
+
+
+def audit(data: Path) -> None:
+    asker = Asker(data)
+
+    def outcomes() -> dict[str, str] | None:
+        with contextlib.suppress(AskError):
+            rows = dict(asker.query("SELECT stream_id::VARCHAR, outcome FROM streams").iter_rows())
+            return rows if len(rows) >= 5 else None
+        return None
+
+    assert until(outcomes, "the streams") == {
+        stream_id(WHOLE_BEFORE): "ok",
+        stream_id(WITH_A_HOLE): "tap_lost",
+        stream_id(WITHOUT_ITS_END): "tap_lost",
+        stream_id(WHOLE_AFTER): "ok",
+        stream_id(UNHURT): "ok",
+    }
+    told = asker.query(
+        "SELECT stream_id::VARCHAR, tap, first_seq, last_seq, cause FROM losses "
+        "WHERE cause <> 'redaction_state_lost' ORDER BY ALL"
+    ).rows()
+    hole, ending, unknown = told
+    assert hole == (stream_id(WITH_A_HOLE), "tap-1", 3, 3, "log_damaged")
+    assert (ending[0], ending[2], ending[4]) == (stream_id(WITHOUT_ITS_END), 3, "log_damaged")
+    assert (unknown[0], unknown[4]) == (None, "log_damaged")
+    assert unknown[3] - unknown[2] + 1 >= 1
+    assert (
+        asker.query(
+            "SELECT count(*) FROM events WHERE stream_id NOT IN (SELECT stream_id FROM streams)"
+        ).item()
+        == 0
+    )
+
+
+def test_a_spoilt_segment_that_analytics_meets(tmp_path: Path) -> None:
+    spoilt_log(tmp_path / "data")
+    with part(
+        tmp_path / "analyze.log",
+        "analyze",
+        "--data",
+        str(tmp_path / "data"),
+        "--quack-port",
+        "0",
+        "--metrics",
+        "",
+    ):
+        audit(tmp_path / "data")
+
+
+@pytest.mark.kafka
+def test_a_spoilt_segment_that_ship_meets(tmp_path: Path, kafka_broker: str) -> None:
+    data = tmp_path / "data"
+    spoilt_log(data)
+    kafka = ("--data", str(data), "--kafka", kafka_broker, "--kafka-topic", f"damage-{time.monotonic_ns()}")
+    with (
+        part(tmp_path / "ship.log", "ship", *kafka),
+        part(tmp_path / "analyze.log", "analyze", *kafka, "--quack-port", "0", "--metrics", ""),
+    ):
+        audit(data)
