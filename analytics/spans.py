@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Sequence
+from operator import itemgetter
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
@@ -36,7 +37,11 @@ MIN_LINGER_NS = 1_000_000
 """Below this a connection that stays open after the terminal is just how it is closed."""
 SCOPE = "streamgauge"
 
-_UNSET = Status(StatusCode.UNSET)
+UNSET = Status(StatusCode.UNSET)
+"""The status of all that did not fail."""
+Mark = tuple[int, str, Attributes]
+"""An event of a span: when, in ns from its start; name; attributes."""
+_at = itemgetter(0)
 COLUMNS = tuple(
     dict.fromkeys(
         (
@@ -47,6 +52,67 @@ COLUMNS = tuple(
     )
 )  # fmt: skip
 """Columns of `streams` that spans are made of."""
+
+
+class StreamSpan(ReadableSpan):
+    """A span as the SDK has it, made for less: its ids stay the digits that they came as and are stored as.
+
+    The SDK's `SpanContext`s and `Event`s are made when an exporter asks for them. The table never does, and to make them cost
+    more than all the rest of the span.
+    """
+
+    __slots__ = (
+        "_attributes", "_end_time", "_ids", "_instrumentation_scope", "_kind", "_name", "_resource", "_start_time", "_status",
+        "marks",
+    )  # fmt: skip
+    _start_time: int
+    _end_time: int
+    _links = ()
+    _instrumentation_info = None
+
+    def __init__(
+        self,
+        name: str,
+        ids: tuple[str, str, str | None, int],
+        times_ns: tuple[int, int],
+        attributes: Attributes,
+        source: tuple[Resource, InstrumentationScope],
+        *,
+        kind: SpanKind = SpanKind.INTERNAL,
+        marks: Sequence[Mark] = (),
+        status: Status = UNSET,
+    ) -> None:
+        """`ids`: of the trace, the span, its parent (`hex_id`), and the trace's flags; `times_ns`: start and end."""
+        self._name, self._ids, self._kind = name, ids, kind
+        self._start_time, self._end_time = times_ns
+        self._attributes, self._status = attributes, status
+        self._resource, self._instrumentation_scope = source
+        self.marks = marks
+        """Its events, in order."""
+
+    @property
+    def ids(self) -> tuple[str, str, str | None]:
+        """Of the trace, the span and its parent, as hexadecimal digits."""
+        return self._ids[:3]
+
+    @property
+    def _context(self) -> SpanContext:  # type: ignore[override]
+        trace_id, span_id, _, flags = self._ids
+        return SpanContext(int(trace_id, 16), int(span_id, 16), False, TraceFlags(flags))
+
+    @property
+    def _parent(self) -> SpanContext | None:  # type: ignore[override]
+        trace_id, _, parent_id, flags = self._ids
+        if parent_id is None:
+            return None
+        remote = (
+            self._kind is SpanKind.CLIENT
+        )  # the caller's; a phase's parent is the operation, which is ours
+        return SpanContext(int(trace_id, 16), int(parent_id, 16), remote, TraceFlags(flags))
+
+    @property
+    def _events(self) -> Sequence[Event]:  # type: ignore[override]
+        return [Event(name, more, self._start_time + at_ns) for at_ns, name, more in self.marks]
 
 
 class SpanBuilder:
@@ -70,74 +136,46 @@ class SpanBuilder:
         self._stall = (stall_floor_ns, stall_factor)
         self._phases = phases
 
-    def build(self, stream: FinishedStream, row: Row) -> list[ReadableSpan]:
+    def build(self, stream: FinishedStream, row: Row) -> list[StreamSpan]:
         """The spans of one stream, the operation's first; none for a stream whose `Opened` was lost: it has no ids."""
-        context = _context(row.get("trace_id"), row.get("span_id"), row.get("trace_flags"))
-        if context is None:
+        trace_id, span_id = hex_id(row.get("trace_id"), 32), hex_id(row.get("span_id"), 16)
+        if trace_id is None or span_id is None:
             return []
-        t0 = stream.started_wall_ns
-        end_ns = _end_ns(stream, row)
+        t0, end_ns = stream.started_wall_ns, _end_ns(stream, row)
+        flags, resource, scope = row.get("trace_flags") or 0, self._resource, self._scope
         attributes = self._attributes(stream, row)
-        operation = self._span(
+        marks = self._marks(stream, row, attributes)
+        operation = StreamSpan(
             " ".join(filter(None, (row.get("operation") or "request", row.get("request_model")))),
-            context,
-            _context(row.get("trace_id"), row.get("parent_span_id"), row.get("trace_flags"), remote=True),
-            SpanKind.CLIENT,
+            (trace_id, span_id, hex_id(row.get("parent_span_id"), 16), flags),
             (t0, t0 + end_ns),
             attributes,
-            self._events(stream, row, t0, attributes),
-            _status(row),
+            (resource, scope),
+            kind=SpanKind.CLIENT,
+            marks=marks,
+            status=_status(row),
         )
         if not self._phases:
             return [operation]
-        spans = [operation]
-        phases = self._phases_of(stream, row, end_ns)
+        spans, phases = [operation], self._phases_of(stream, row, end_ns)
         for phase_id, (name, start_ns, stop_ns, more) in zip(
             _phase_ids(stream.stream_id, len(phases)), phases, strict=True
         ):
-            own = SpanContext(context.trace_id, phase_id, False, context.trace_flags)
-            spans.append(
-                self._span(name, own, context, SpanKind.INTERNAL, (t0 + start_ns, t0 + stop_ns), more)
-            )
+            ids, times = (trace_id, phase_id, span_id, flags), (t0 + start_ns, t0 + stop_ns)
+            spans.append(StreamSpan(name, ids, times, more, (resource, scope)))
         return spans
-
-    def _span(
-        self,
-        name: str,
-        context: SpanContext,
-        parent: SpanContext | None,
-        kind: SpanKind,
-        times: tuple[int, int],
-        attributes: Attributes,
-        events: Sequence[Event] = (),
-        status: Status = _UNSET,
-    ) -> ReadableSpan:
-        return ReadableSpan(
-            name,
-            context,
-            parent,
-            self._resource,
-            attributes,
-            events,
-            (),
-            kind,
-            None,
-            status,
-            *times,
-            self._scope,
-        )
 
     # -- events of the operation's span ------------------------------------------------------------------------------
 
-    def _events(self, stream: FinishedStream, row: Row, t0: int, attributes: Attributes) -> list[Event]:
+    def _marks(self, stream: FinishedStream, row: Row, attributes: Attributes) -> list[Mark]:
         decoder = stream.decoder
         if decoder is None:
             return []
-        marks: list[tuple[int, str, Attributes | None]] = []
+        marks: list[Mark] = []
 
         def mark(at_ns: int | None, name: str, more: Attributes | None = None) -> None:
             if at_ns is not None:
-                marks.append((at_ns, OWN + name, more))
+                marks.append((at_ns, OWN + name, more or {}))
 
         columns = decoder.events
         mark(decoder.first_event_ns, "first_chunk")
@@ -159,8 +197,8 @@ class SpanBuilder:
         if decoder.error is not None:
             mark(decoder.error_ns, "error", {"error.type": row.get("error_type") or "error"})
         mark(decoder.terminal_ns, "terminal")
-        marks.sort(key=lambda m: m[0])
-        return [Event(name, more or {}, t0 + at_ns) for at_ns, name, more in marks]
+        marks.sort(key=_at)
+        return marks
 
     # -- phases ------------------------------------------------------------------------------------------------------
 
@@ -213,22 +251,18 @@ class SpanBuilder:
         return found
 
 
-def _context(
-    trace_id: str | None, span_id: str | None, flags: int | None, *, remote: bool = False
-) -> SpanContext | None:
-    if not trace_id or not span_id:
-        return None
-    context = SpanContext(int(trace_id, 16), int(span_id, 16), remote, TraceFlags(flags or 0))
-    return context if context.is_valid else None
+def hex_id(text: str | None, digits: int) -> str | None:
+    """An id in the one spelling that it has in the table; None for none, and for the ids of zeros that stand for none."""
+    number = int(text, 16) if text else 0
+    spelled = f"{number:0{digits}x}"
+    return spelled if number > 0 and len(spelled) == digits else None
 
 
-def _phase_ids(stream_id: str, count: int) -> list[int]:
-    blocks = (
-        hashlib.blake2b(stream_id.encode(), digest_size=64, salt=number.to_bytes(16, "big")).digest()
-        for number in range(0, count, 8)
-    )
-    digest = b"".join(blocks)
-    return [int.from_bytes(digest[i : i + 8], "big") or 1 for i in range(0, 8 * count, 8)]
+def _phase_ids(stream_id: str, count: int) -> list[str]:
+    digits, name = "", stream_id.encode()
+    for number in range(0, count, 8):
+        digits += hashlib.blake2b(name, digest_size=64, salt=number.to_bytes(16, "big")).hexdigest()
+    return [digits[i : i + 16] for i in range(0, 16 * count, 16)]
 
 
 def _end_ns(stream: FinishedStream, row: Row) -> int:
@@ -242,7 +276,7 @@ def _end_ns(stream: FinishedStream, row: Row) -> int:
 
 def _status(row: Row) -> Status:
     if not failed(row):
-        return _UNSET
+        return UNSET
     return Status(StatusCode.ERROR, row.get("error_message") or row.get("error_type") or row.get("outcome"))
 
 
