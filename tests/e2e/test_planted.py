@@ -3,16 +3,21 @@
 What is searched: every table of the DuckDB file, its internal ones too (kept records unpacked), and the file's bytes; the files
 of the data folder; spans, metrics and their OTLP bytes; the logs, as text and as JSON, also those of a killed analytics and of
 one that meets poison; command lines; /metrics; `status`; every page of the dashboard; with Kafka the bytes of the topic, packed
-and unpacked. The local log alone is raw: it is its owner's (0600), and goes once it is consumed.
+and unpacked; with a lake every table, all that its catalog says, the files of PostgreSQL under it, and the Parquet
+files. The local log alone is raw: it is its owner's (0600), and goes once it is consumed, which is seen to as well.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
+import itertools
 import json
 import os
+import re
 import signal
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -29,11 +34,13 @@ import duckdb
 import httpx
 import pytest
 
+from analytics.lake import attach, new_database, parse
 from ingest.log.kafka import KafkaReader
 from ingest.records import Alive, pack, unpack
 from tests.dashboard.pages import VIEWS
 from tests.dashboard.pages import opened as page
 from tests.e2e.running import Up, until, up
+from tests.postgres import Postgres, find_binaries
 
 MARK = "plantedzwiebel"
 """Every secret has it, in one of these forms."""
@@ -184,7 +191,7 @@ def upstream() -> Iterator[Upstream]:
                 self.end_headers()
                 return
             found.keys_seen.add(str(self.headers.get("authorization")))
-            _, status, kind, reads = CASES[case]
+            _, status, kind, reads = CASES.get(case, ("", 200, "application/json", [b"{}"]))
             self.send_response(status)
             self.send_header("content-type", kind)
             if case == "gzip":
@@ -235,17 +242,22 @@ class Searched:
 
 def search_tables(searched: Searched, file: Path) -> None:
     with duckdb.connect(str(file), read_only=True) as connection:
-        tables = connection.execute(
-            "SELECT schema_name, table_name FROM duckdb_tables() UNION ALL "
-            "SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal"
-        ).fetchall()
-        for schema, table in tables:
-            for row in connection.execute(f'FROM "{schema}"."{table}"').to_arrow_table().to_pylist():
-                for cell in row.values():
-                    searched.look(f"table {schema}.{table}", repr(cell))
-                    if isinstance(cell, bytes):
-                        searched.look(f"unpacked {schema}.{table}", repr(unpack(cell)))
+        search_rows(searched, connection, file.stem)
     searched.look("bytes of the DuckDB file", file.read_bytes())
+
+
+def search_rows(searched: Searched, connection: duckdb.DuckDBPyConnection, database: str) -> None:
+    tables = connection.execute(
+        "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = $1 UNION ALL "
+        "SELECT schema_name, view_name FROM duckdb_views() WHERE database_name = $1 AND NOT internal",
+        [database],
+    ).fetchall()
+    for schema, table in tables:
+        for row in connection.execute(f'FROM "{schema}"."{table}"').to_arrow_table().to_pylist():
+            for cell in row.values():
+                searched.look(f"table {schema}.{table}", repr(cell))
+                if isinstance(cell, bytes):
+                    searched.look(f"unpacked {schema}.{table}", repr(unpack(cell)))
 
 
 def search_running(searched: Searched, running: Up, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,6 +384,99 @@ def test_nothing_of_what_was_planted_leaves_by_kafka(
         "log as text",
         "table main.dead_letters",
     } <= searched.places.keys()
+
+
+@pytest.mark.kafka
+def test_nothing_of_what_was_planted_is_in_a_lake(
+    tmp_path: Path, searched: Searched, kafka_broker: str, postgres: Postgres
+) -> None:
+    lake = parse(f"ducklake:postgres:{postgres.new_database()}", str(tmp_path / "lake"))
+    assert lake is not None
+    flags = (
+        "--kafka",
+        kafka_broker,
+        "--kafka-topic",
+        f"planted-{tmp_path.name}",
+        "--data-path",
+        str(tmp_path / "lake"),
+    )
+    with (
+        upstream() as server,
+        up(f"gw={server.url}", tmp_path / "data", *flags, STREAMGAUGE_STORE=lake.store) as running,
+    ):
+        plant(running.tap)
+        running.rows(len(CASES))
+        search_catalog(searched, postgres, lake.dsn)  # small commits are in the catalog itself
+        assert running.stop() == 0
+    with new_database() as connection:
+        attach(connection, lake, read_only=False)
+        for _ in range(2):  # as rows of the catalog, then as files
+            search_rows(searched, connection, "lake")
+            connection.execute("CALL ducklake_flush_inlined_data('lake')")
+        files = sorted((tmp_path / "lake").rglob("*.parquet"))
+        assert {"streams", "events", "spans"} <= {file.parent.name for file in files}
+        for file in files:
+            searched.look("bytes of Parquet", file.read_bytes())
+            searched.look(
+                "rows of Parquet",
+                repr(connection.execute("FROM read_parquet(?)", [str(file)]).to_arrow_table()),
+            )
+    search_catalog(searched, postgres, lake.dsn)
+    searched.look("log as text", (tmp_path / "data.log").read_bytes())
+    search_folder(searched, tmp_path / "data")
+    assert searched.found == []
+    assert {"table main.events", "catalog", "PostgreSQL's files", "rows of Parquet"} <= searched.places.keys()
+
+
+def search_catalog(searched: Searched, postgres: Postgres, dsn: str) -> None:
+    """All that the catalog says, binary values unpacked, and the files that PostgreSQL keeps it in."""
+    dump = subprocess.run(
+        [find_binaries() / "pg_dump", "--inserts", dsn], capture_output=True, check=True, cwd="/"
+    ).stdout
+    assert b"INSERT INTO public.ducklake_inlined_data" in dump
+    searched.look("catalog", dump)
+    for packed in re.findall(rb"\\x([0-9a-f]+)", dump):
+        searched.look("catalog, binary", bytes.fromhex(packed.decode()))
+    for part in ("base", "pg_wal"):
+        for file in (postgres.folder / "cluster" / part).rglob("*"):
+            if file.is_file():
+                searched.look("PostgreSQL's files", file.read_bytes())
+
+
+def test_the_raw_log_is_gone_once_it_was_read(tmp_path: Path, searched: Searched) -> None:
+    data = tmp_path / "data"
+    with upstream() as server, up(f"gw={server.url}", data, "--log-cap", str(16 * 2**20)) as running:
+        plant(running.tap)
+        running.rows(len(CASES))
+        raw = [file for file in segments(data) if MARK in records_in(file)]
+        assert raw, "the test looks where the secrets are"
+        numbers = itertools.count()
+
+        def gone() -> bool:
+            noise = base64.b64encode(os.urandom(48_000)).decode()
+            request = {"model": noise, "n": next(numbers)}
+            httpx.post(f"{running.tap}{CHAT_PATH}", json=request, headers={"x-case": "noise"})
+            return not any(file.exists() for file in raw)
+
+        until(gone, "the segments to go")
+        assert running.stop() == 0
+    left = segments(data)
+    assert left
+    for file in left:
+        searched.look("records that are left", records_in(file))
+        searched.look("bytes that are left", file.read_bytes())
+    assert searched.found == []
+
+
+def segments(data: Path) -> list[Path]:
+    return sorted((data / "log").rglob("*.sqlite"))
+
+
+def records_in(segment: Path) -> str:
+    """The records of a segment, unpacked."""
+    with contextlib.closing(sqlite3.connect(f"file:{segment}?mode=ro", uri=True)) as connection:
+        payloads = connection.execute("SELECT payload FROM entry").fetchall()
+    return repr([unpack(payload) for (payload,) in payloads])
 
 
 def poison(broker: str, topic: str) -> None:
