@@ -1,11 +1,14 @@
 """The tap beside nginx: added latency, saturation, short requests, memory, CPU per chunk; interleaved, medians, ratios.
 
-`python -m bench tap [PART …] [--rounds 3] [--seconds 3]` runs these parts (all by default), shows each, keeps the figures in
-`bench/tap/results.json` and writes the tap's section of docs/performance.md from it. A part is kept until it is run again.
+`python -m bench tap [PART …] [--rounds N] [--seconds S]` runs these parts (all by default; each under four minutes),
+shows each, keeps the figures in `bench/tap/results.json` and writes the tap's section of docs/performance.md from it. A part is
+kept until it is run again.
 
-Direct, nginx (`proxy_buffering off`, one worker), the tap with its log on, and the tap with it off are measured one after the
-other in each round, so that a machine whose speed drifts drifts for all of them. The proxy has the first core, upstream and
-load client the others. nginx is Debian's package; without it, or without LiteLLM's environment, that row is left out.
+The targets (direct, nginx with `proxy_buffering off` and one worker, the tap with its log on, the tap with it off) are
+measured one after the other in each round, every second round backwards, so that a machine whose speed drifts drifts for
+all of them. A ratio is the median of the ratios within the rounds. The proxy has the first core, upstream and load client the
+others. nginx is Debian's package; without it, or without LiteLLM's environment, that row is left out. A proxy takes two
+descriptors a stream: where the hard limit has no room for the streams of a part, as many as fit are run, and the table says so.
 """
 
 from __future__ import annotations
@@ -14,13 +17,12 @@ import argparse
 import contextlib
 import dataclasses
 import resource
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.tap import page
-from bench.tap.measure import Load, measure
+from bench.tap.measure import Load, measure, room_for_streams, wait_until_quiet
 from bench.tap.servers import Target, compile_c, litellm, mock_upstream, nginx, tap
 from bench.tap.trouble import troubled
 
@@ -29,14 +31,19 @@ Targets = Callable[[Path, int], contextlib.AbstractContextManager[list[Target]]]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One kind of load on some targets. `shown` are keys of `page.SHOW`."""
+    """One kind of load on some targets. `what` may name the `{streams}`; `shown` are keys of `page.SHOW`."""
 
     name: str
     what: str
     load: Load
     shown: tuple[str, ...]
     targets: Targets
-    seconds: float = 3.0
+    seconds: float
+    rounds: int = 5
+    base: str = "nginx"
+    """The target that the ratios are to."""
+    anew: bool = False
+    """Start the targets again for each round: memory that was taken stays taken."""
 
 
 @contextlib.contextmanager
@@ -58,48 +65,66 @@ def with_litellm(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 LATENCY = ("p50_ns", "p99_ns")
 PARTS = [
-    Part("latency", "500 streams × 20 chunks/s", Load("paced", 500, 50_000), (*LATENCY, "cpu_s_per_million"), proxies),
-    Part("flood", "64 streams flat out", Load("flood", 64), ("per_s", "cpu_s_per_million", "shed_share"), proxies),
     Part(
-        "steady", "100,000 chunks/s: 500 streams × 200 chunks/s", Load("paced", 500, 5_000),
-        (*LATENCY, "per_s", "shed_bytes"), proxies,
-    ),
-    Part("short", "short requests, 32 connections", Load("short", 32), ("per_s", "p50_ns", "cpu_s_per_million"), proxies),
-    Part("ttfb", "time to first byte, 50 connections", Load("short", 50, 20_000), LATENCY, proxies),
-    Part(
-        "2000", "2,000 streams × 2 chunks/s", Load("paced", 2_000, 500_000),
-        (*LATENCY, "bytes_per_stream", "errors"), proxies,
+        "latency", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000), (*LATENCY, "cpu_s_per_million"),
+        proxies, 4,
     ),
     Part(
-        "10000", "10,000 streams × 1 chunk/s", Load("paced", 10_000, 1_000_000),
-        (*LATENCY, "bytes_per_stream", "errors"), proxies,
+        "flood", "{streams} streams flat out", Load("flood", 64), ("per_s", "cpu_s_per_million", "shed_share"),
+        proxies, 3,
     ),
-    Part("litellm", "10 streams × 10 chunks/s", Load("paced", 10, 100_000), (*LATENCY, "cpu_s_per_million"), with_litellm),
     Part(
-        "trouble", "500 streams × 20 chunks/s", Load("paced", 500, 50_000),
-        (*LATENCY, "shed_bytes", "log_append_errors"), troubled,
+        "steady", "100,000 chunks/s: {streams} streams × 50 writes/s of 4 chunks", Load("paced", 500, 20_000, 4),
+        (*LATENCY, "per_s", "cpu_share", "shed_bytes"), proxies, 4,
+    ),
+    Part(
+        "single", "as many single chunks as pass: {streams} streams × 200 chunks/s offered", Load("paced", 500, 5_000),
+        ("per_s", "cpu_s_per_million", "cpu_share", "shed_bytes"), proxies, 4,
+    ),
+    Part(
+        "short", "short requests, {streams} connections", Load("short", 32), ("per_s", "p50_ns", "cpu_s_per_million"),
+        proxies, 3,
+    ),
+    Part("ttfb", "time to first byte, {streams} connections", Load("short", 50, 20_000), LATENCY, proxies, 5),
+    Part(
+        "2000", "{streams} streams × 2 chunks/s", Load("paced", 2_000, 500_000),
+        (*LATENCY, "bytes_per_stream", "errors"), proxies, 5, rounds=3, anew=True,
+    ),
+    Part(
+        "10000", "{streams} streams × 1 chunk/s", Load("paced", 10_000, 1_000_000),
+        (*LATENCY, "bytes_per_stream", "errors"), proxies, 7, rounds=3, anew=True,
+    ),
+    Part(
+        "litellm", "{streams} streams × 10 chunks/s", Load("paced", 25, 100_000), (*LATENCY, "cpu_s_per_million"),
+        with_litellm, 4,
+    ),
+    Part(
+        "trouble", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000),
+        (*LATENCY, "shed_bytes", "log_append_errors"), troubled, 4, base="tap, log read",
     ),
 ]  # fmt: skip
 
 
-def run_part(part: Part, folder: Path, rounds: int, seconds: float | None) -> dict[str, dict[str, float]]:
-    """The medians of each target."""
-    with mock_upstream(folder) as upstream, part.targets(folder, upstream) as found:
-        runs: dict[str, list[dict[str, float]]] = {target.name: [] for target in found}
-        for _ in range(rounds):
-            for target in found:
-                runs[target.name].append(measure(folder, target, part.load, seconds or part.seconds))
-    # Memory that was taken stays taken, and an error is an error: of these the largest counts.
-    worst = ("bytes_per_stream", "errors", "shed_bytes", "log_append_errors")
-    return {
-        name: {
-            key: max(run[key] for run in of_one)
-            if key in worst
-            else statistics.median(run[key] for run in of_one)
-            for key in of_one[0]
-        }
-        for name, of_one in runs.items()
-    }
+def run_part(part: Part, folder: Path, rounds: int, seconds: float) -> page.Result:
+    """Measure every target in every round."""
+    room = room_for_streams()
+    load = dataclasses.replace(part.load, connections=min(part.load.connections, room))
+    what = part.what.format(streams=f"{load.connections:,}")
+    if load.connections < part.load.connections:
+        what += f" (of {part.load.connections:,}: the hard limit of descriptors has room for no more)"
+    runs: dict[str, list[dict[str, float]]] = {}
+    with mock_upstream(folder) as upstream, contextlib.ExitStack() as stack:
+        targets: list[Target] = []
+        for n in range(rounds):
+            if part.anew or not targets:
+                stack.close()
+                (place := folder / str(n)).mkdir()
+                targets = stack.enter_context(part.targets(place, upstream))
+            for target in targets if n % 2 == 0 else targets[::-1]:
+                wait_until_quiet(targets)
+                runs.setdefault(target.name, []).append(measure(folder, target, load, seconds))
+        names = [target.name for target in targets]
+    return page.Result(what, part.shown, part.base, {name: runs[name] for name in names})
 
 
 def main() -> int:
@@ -107,8 +132,8 @@ def main() -> int:
     names = [part.name for part in PARTS]
     parser = argparse.ArgumentParser(prog="python -m bench tap", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, help="of each run")
+    parser.add_argument("--rounds", type=int, help="instead of the part's own")
+    parser.add_argument("--seconds", type=float, help="of each run, instead of the part's own")
     given = parser.parse_args()
     if wrong := set(given.parts) - set(names):
         parser.error(f"no part is named {', '.join(sorted(wrong))}; there are {', '.join(names)}")
@@ -121,9 +146,7 @@ def main() -> int:
             folder = Path(name)
             folder.chmod(0o755)
             compile_c(folder)
-            result = page.Result(
-                part.what, part.shown, given.rounds, run_part(part, folder, given.rounds, given.seconds)
-            )
+            result = run_part(part, folder, given.rounds or part.rounds, given.seconds or part.seconds)
         print(page.table(result), flush=True)
         page.keep(part.name, result)
     page.write(names)

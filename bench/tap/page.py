@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import platform
+import statistics
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ SHOW: dict[str, tuple[str, Callable[[float], str]]] = {
     "p99_ns": ("p99 µs", lambda v: f"{v / 1e3:,.0f}"),
     "per_s": ("per s", lambda v: f"{v:,.0f}"),
     "cpu_s_per_million": ("CPU s per million", lambda v: f"{v:.2f}"),
+    "cpu_share": ("of its core", lambda v: f"{v:.0%}"),
     "bytes_per_stream": ("KiB per stream", lambda v: f"{v / 1024:.1f}"),
     "shed_bytes": ("bytes shed", lambda v: f"{v:,.0f}"),
     "shed_share": ("shed", lambda v: f"{v:.0%}"),
@@ -28,14 +30,36 @@ SHOW: dict[str, tuple[str, Callable[[float], str]]] = {
 _RATIO = frozenset({"p50_ns", "p99_ns", "per_s", "cpu_s_per_million"})
 
 
+_WORST = frozenset({"errors", "shed_bytes", "shed_share", "log_append_errors"})
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Medians of one part, by target."""
+    """What was measured in one part: the runs of each target, in the order of the rounds."""
 
     what: str
     shown: tuple[str, ...]
-    rounds: int
-    by_target: dict[str, dict[str, float]]
+    base: str
+    """The target that ratios are to."""
+    runs: dict[str, list[dict[str, float]]]
+
+    def value(self, target: str, key: str) -> float:
+        """The median over the rounds; of errors and losses the worst."""
+        of_rounds = self._of_rounds(target, key)
+        return max(of_rounds) if key in _WORST else statistics.median(of_rounds)
+
+    def ratio(self, target: str, key: str) -> float | None:
+        """To the base, the median of the ratios within the rounds; None where there is nothing to compare."""
+        if self.base not in self.runs:
+            return None
+        pairs = zip(self._of_rounds(target, key), self._of_rounds(self.base, key), strict=True)
+        found = [value / base for value, base in pairs if value and base]
+        return statistics.median(found) if found else None
+
+    def _of_rounds(self, target: str, key: str) -> list[float]:
+        if key == "shed_share":
+            return [run["shed_bytes"] / max(1.0, run["forwarded_bytes"]) for run in self.runs[target]]
+        return [run[key] for run in self.runs[target]]
 
 
 def machine() -> str:
@@ -61,23 +85,18 @@ def keep(name: str, result: Result) -> None:
 
 
 def table(result: Result) -> str:
-    """A Markdown table, with ratios to nginx."""
-    base = result.by_target.get("nginx", {})
+    """A Markdown table, with ratios to the base."""
     head = [result.what]
     for key in result.shown:
-        head += [SHOW[key][0], "× nginx"] if key in _RATIO else [SHOW[key][0]]
+        head += [SHOW[key][0], f"× {result.base}"] if key in _RATIO else [SHOW[key][0]]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|--:" * (len(head) - 1) + "|"]
-    for target, values in result.by_target.items():
+    for target in result.runs:
         row = [target]
         for key in result.shown:
-            value = (
-                values["shed_bytes"] / max(1.0, values["forwarded_bytes"])
-                if key == "shed_share"
-                else values[key]
-            )
-            row.append(SHOW[key][1](value))
+            row.append(SHOW[key][1](result.value(target, key)))
             if key in _RATIO:
-                row.append(f"{value / base[key]:.2f}" if base.get(key) and value else "–")
+                ratio = result.ratio(target, key)
+                row.append("–" if ratio is None else f"{ratio:.2f}")
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines) + "\n"
 
@@ -92,9 +111,10 @@ def write(order: list[str]) -> None:
     for name in order:
         if name in known:
             kept = known[name]
-            result = Result(kept["what"], tuple(kept["shown"]), kept["rounds"], kept["by_target"])
+            result = Result(kept["what"], tuple(kept["shown"]), kept["base"], kept["runs"])
+            rounds = len(next(iter(result.runs.values())))
             note = (
-                f"`python -m bench tap {name}`, medians (of memory, errors and losses the worst) of {result.rounds}, "
+                f"`python -m bench tap {name}`, medians (of errors and losses the worst) of {rounds} rounds, "
                 f"{kept['at']}, {kept['machine']}."
             )
             parts.append(f"{table(result)}\n{note}\n")

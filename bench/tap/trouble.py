@@ -1,7 +1,9 @@
 """The tap while what stands behind it is in trouble: what the clients see must not change.
 
-*nobody reads*: analytics is dead, the log only grows. *Kafka away*: ship runs and finds no broker. *disk full*: the log is on
-a small file system that is full to the last byte (a tmpfs; only root can mount one, else it is left out).
+*log read* is what they are compared with: a reader takes the log's entries away and does nothing with them, so that
+no other process's work is in the figures. *nobody reads*: analytics is dead, the log only grows. *Kafka away*: ship runs and
+finds no broker. *disk full*: the log is on a small file system that is full to the last byte (a tmpfs; only root can mount one,
+else it is left out).
 """
 
 from __future__ import annotations
@@ -17,6 +19,14 @@ from pathlib import Path
 from bench.tap.servers import OTHER_CORES, Target, free_port, nginx, read_json, started, tap, wait_for
 
 _DISK = "8m"
+_READER = """
+import sys; from pathlib import Path; from ingest.log.reader import EmbeddedReader
+reader = EmbeddedReader(Path(sys.argv[1]), "bench")
+while True:
+    reader.partitions()
+    for entry in reader.poll(1.0):
+        reader.release(entry.partition, entry.offset + 1)
+"""
 
 
 @contextlib.contextmanager
@@ -25,6 +35,9 @@ def troubled(folder: Path, upstream: int) -> Iterator[list[Target]]:
     with contextlib.ExitStack() as stack:
         found = [stack.enter_context(nginx(folder, upstream))]
         found.append(stack.enter_context(tap("tap, log off", folder / "off", upstream, log=False)))
+        found.append(stack.enter_context(tap("tap, log read", folder / "read", upstream)))
+        reader = [sys.executable, "-c", _READER, str(folder / "read" / "log")]
+        stack.enter_context(started(reader, OTHER_CORES))
         found.append(stack.enter_context(tap("tap, nobody reads", folder / "unread", upstream)))
         found.append(stack.enter_context(tap("tap, Kafka away", folder / "kafka", upstream)))
         ship = [sys.executable, "-m", "streamgauge", "ship", "--data", str(folder / "kafka")]

@@ -4,7 +4,7 @@
  *
  * Listens on 127.0.0.1 (the port goes to PORT_FILE) and answers by the request's path:
  *   /short        a JSON body of about 200 bytes
- *   /paced/US     an endless event stream, one chunk each US microseconds
+ *   /paced/US/N   an endless event stream, N chunks (1 if it is not said, 16 at most) in one write each US microseconds
  *   /flood        an endless event stream, as fast as it is taken, 256 chunks to a write
  * A chunk carries a 220-byte event, whose content begins with the monotonic clock at its sending: @T<16 hex digits>
  */
@@ -31,6 +31,7 @@
 #define EVENT_END "\"}}]}"
 #define MAX_FDS 65536
 #define FLOOD_CHUNKS 256
+#define MAX_CHUNKS 16
 
 enum mode { IDLE, PACED, FLOOD };
 
@@ -38,7 +39,7 @@ struct connection {
     enum mode mode;
     uint64_t interval_ns, next_ns;
     size_t seen, flood_at;
-    int generation;
+    int generation, chunks;
     char request[4096];
 };
 
@@ -104,8 +105,9 @@ static void send_due(void) {
         uint64_t now = now_ns();
         if (c->next_ns > now) break;
         ring_head++;
-        char out[EVENT_BYTES + 8];
-        size_t n = chunk(out, now);
+        char out[MAX_CHUNKS * (EVENT_BYTES + 8)];
+        size_t n = 0;
+        for (int i = 0; i < c->chunks; i++) n += chunk(out + n, now);
         if (send(d.fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n && errno != EAGAIN) { drop(d.fd); continue; }
         c->next_ns += c->interval_ns;
         put_due(d.fd);
@@ -138,7 +140,10 @@ static void answer(int fd) {
         int n = sprintf(out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 200\r\n\r\n%.200s", body);
         if (send(fd, out, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) != n) drop(fd);
     } else if (!strncmp(path, "/paced/", 7)) {
-        c->interval_ns = strtoull(path + 7, NULL, 10) * 1000u;
+        char *rest;
+        c->interval_ns = strtoull(path + 7, &rest, 10) * 1000u;
+        c->chunks = *rest == '/' ? atoi(rest + 1) : 1;
+        if (c->chunks < 1 || c->chunks > MAX_CHUNKS) { drop(fd); return; }
         uint64_t now = now_ns();
         memcpy(out, head, sizeof head - 1);
         size_t n = sizeof head - 1 + chunk(out + sizeof head - 1, now);
