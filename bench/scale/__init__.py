@@ -1,6 +1,6 @@
 """Analytics on a lake, with real Kafka and PostgreSQL: one consumer and two, and the small end of docs/scaling.md.
 
-`python -m bench scale --levels` is the comparison alone (four minutes), `--rounds 0` the live levels alone.
+`python -m bench scale --levels` is the comparison alone (some four minutes), `--rounds 0` the live levels alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bench.scale.run import servers
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench scale", description=__doc__)
-    parser.add_argument("--streams", type=int, default=30_000, help="of 100 events each, in the full topic")
+    parser.add_argument("--streams", type=int, default=36_000, help="of 100 events each, in the full topic")
     parser.add_argument(
         "--rounds", type=int, default=3, help="pairs of one consumer and two; the median counts"
     )

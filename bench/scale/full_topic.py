@@ -26,7 +26,7 @@ from ingest.log.kafka import ensure_topic
 from tests.kafka import Broker
 from tests.postgres import Postgres
 
-POLL_S = 0.25
+POLL_S = 0.05
 
 
 @dataclass
@@ -102,14 +102,16 @@ def _one_run(
         replay(broker.address, run.topic, entries)
         cpu_before_s, threads_before, began_s = run.cpu_s(), run.main_threads(), time.monotonic()
         run.send(signal.SIGCONT)
-        while run.number("SELECT count(*) FROM streams") < streams:
+        while run.streams() < streams:
             time.sleep(POLL_S)
         took_s = time.monotonic() - began_s
         threads = list(zip(threads_before, run.main_threads(), strict=True))
+        cpu_s = {name: s - cpu_before_s[name] for name, s in run.cpu_s().items()}
+        assert run.number("SELECT count(*) FROM streams") == streams
         return Result(
             streams * len(READS),
             took_s,
-            {name: s - cpu_before_s[name] for name, s in run.cpu_s().items()},
+            cpu_s,
             [1 - (b.ran_s - a.ran_s + b.waited_s - a.waited_s) / took_s for a, b in threads],
             [(b.waited_s - a.waited_s) / took_s for a, b in threads],
             run.ask(f"SELECT {CHECKSUM}")[0],
