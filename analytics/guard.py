@@ -31,7 +31,8 @@ MAX_SQL_CHARS = 256 * 1024
 MAX_GENERATED = 100_000
 """Largest constant that `repeat`, `lpad`, `range` as a value … take."""
 MAX_GROWTH = 10_000_000
-"""What the sizes of a statement may amount to when multiplied: those constants, replacements, long literals."""
+"""What the sizes of a statement may amount to when multiplied: those constants, replacements, long literals; what is
+only compared with something grows nothing."""
 MAX_PATTERN_CHARS = 1_000
 """Of LIKE."""
 _LONG_LITERAL_CHARS = 256
@@ -151,9 +152,11 @@ class Guard:
         if reason is not None:
             raise NotAdmitted(reason)
         growth = 1
+        compared: set[int] = set()
         for item in _dicts(node):
             self._check(item, ctes)
-            growth *= _growth_of(item)
+            compared.update(map(id, _compared(item)))
+            growth *= _growth_of(item) if id(item) not in compared else 1
             if growth > MAX_GROWTH:
                 raise NotAdmitted("the statement could make values that are too long")
         return Admitted(sql, self._is_plain_scan(node))
@@ -337,6 +340,17 @@ def _growth_of(item: dict[str, Any]) -> int:
             )
         )
     return 1
+
+
+def _compared(item: dict[str, Any]) -> list[Any]:
+    """The constants beside =, <, IN and their like, whose result is a truth value however long they are."""
+    if item.get("class") == "COMPARISON":
+        operands = [item.get("left"), item.get("right")]
+    elif item.get("type") in ("COMPARE_IN", "COMPARE_NOT_IN"):
+        operands = item.get("children") or []
+    else:
+        return []
+    return [one for one in operands if isinstance(one, dict) and one.get("class") == "CONSTANT"]
 
 
 def _dicts(node: Any) -> Iterator[dict[str, Any]]:

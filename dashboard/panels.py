@@ -1,4 +1,5 @@
-"""A chart in its box, with its title, its help text, and words in its place when there is nothing to draw."""
+"""What stands in several pages: a chart in its box, with its title, its help text, and words in its place when there is nothing
+to draw; colours of series; a row of options."""
 
 from __future__ import annotations
 
@@ -41,3 +42,12 @@ def colors_of(frame: pl.DataFrame, column: str = "name", order: Sequence[str] = 
     found = set(frame[column].drop_nulls())
     names = [n for n in order if n in found] or sorted(found - {palette.OTHERS})
     return palette.of_series([*names, *([palette.OTHERS] if palette.OTHERS in found else [])])
+
+
+def choice(label: str, options: Sequence[str], usual: str, *, key: str, labelled: bool = True) -> str:
+    """A row of options of which one is chosen; part of the address under `key`. A screen reader always hears the label."""
+    chosen: str = st.segmented_control(
+        label, options, default=usual, required=True, key=key, bind="query-params",
+        label_visibility="visible" if labelled else "collapsed",
+    )  # fmt: skip
+    return chosen

@@ -1,14 +1,18 @@
 """Where the pages' data comes from: the running analytics, asked through `analytics.ask.Asker`, and nothing else.
 
 - One Asker for the process; it follows analytics to another port and token by itself.
-- An answer is shared for a moment by all who look at the same page; how many are kept is bounded.
+- An answer is shared for a moment by all who look at the same page; how many are kept is bounded. So a page may have its
+  questions asked ahead: whoever comes to need an answer that is on its way waits for that one.
 - Every failure is an `AskError` with a message of one line. `frame.py` shows it; nothing else catches it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +29,10 @@ KEPT_ANSWERS = 128
 """Answers kept in memory at most; each has at most `MOST_ROWS` rows, nearly all have under a thousand."""
 MOST_ROWS = 20_000
 TIMEOUT_S = 20.0
+AHEAD = threading.BoundedSemaphore(6)
+"""Questions of all readers that are asked ahead at once; analytics answers four at a time. Others are asked when needed."""
 
-__all__ = ["AskError", "ask", "ask_freshly", "ask_seldom", "data_dir", "slos", "tap_address"]
+__all__ = ["AskError", "ahead", "ask", "ask_freshly", "ask_seldom", "data_dir", "slos", "tap_address"]
 
 
 def data_dir() -> Path:
@@ -83,3 +89,21 @@ def ask_seldom(sql: str) -> pl.DataFrame:
 def ask(sql: str) -> pl.DataFrame:
     """Ask, or give the answer of a moment ago. Raises AskError."""
     return _answer(sql, str(data_dir()))
+
+
+def ahead(*questions: Callable[[], object]) -> None:
+    """Begin to ask, beside the page that is drawn: each question calls `ask`, which gives the page the same answer later.
+
+    A failure is told to whoever asks for that answer.
+    """
+    for question in questions:
+        if AHEAD.acquire(blocking=False):
+            threading.Thread(target=_begun, args=(question,), name="ask-ahead", daemon=True).start()
+
+
+def _begun(question: Callable[[], object]) -> None:
+    try:
+        with contextlib.suppress(AskError):
+            question()
+    finally:
+        AHEAD.release()

@@ -85,7 +85,7 @@ def time_lines(
     if rule is not None:
         layers.append(slo_rule(rule / divisor))
     layers.append(_reading(points, name, list(told), zone, at))
-    return alt.layer(*layers).properties(height=height)
+    return alt.layer(*layers, height=height)
 
 
 OUTLYING = 4.0
@@ -120,12 +120,11 @@ def _reading(points: pl.DataFrame, series: str, names: list[str], zone: ZoneInfo
 
     One column per series under a plain name: a series may be called anything, a field of Vega may not.
     """
-    wide = points.select("at").unique().sort("at")
+    place = {one: f"s{i}" for i, one in enumerate(names)}
+    placed = points.with_columns(pl.col(series).replace_strict(place, default=None).alias("place"))
+    wide = placed.pivot(on="place", on_columns=list(place.values()), index="at", values="said").sort("at")
     tips: list[Any] = [alt.Tooltip("at:T", title="time", timeUnit=TIME_TOOLTIP)]
-    for i, one in enumerate(names):
-        own = points.filter(pl.col(series) == one).select("at", pl.col("said").alias(f"s{i}"))
-        wide = wide.join(own, on="at", how="left")
-        tips.append(alt.Tooltip(f"s{i}:N", title=one or "value"))
+    tips += [alt.Tooltip(f"{field}:N", title=one or "value") for one, field in place.items()]
     near = alt.selection_point(
         name="near", nearest=True, on="pointerover", fields=["at"], empty=False, clear="pointerout"
     )

@@ -35,6 +35,15 @@ SUMMARY = f"""
 """
 """The numbers of any group of streams; quantiles over streams (`quantile_cont`), three at once, which costs as much as one."""
 
+COURSE = f"""
+    count(*) AS requests,
+    {ERROR_RATE} AS error_rate,
+    quantile_cont(ttft_ns, {{quantile}}) AS ttft_ns,
+    quantile_cont(itl_ns, {{quantile}}) AS itl_ns,
+    sum(output_tokens)::BIGINT AS output_tokens
+"""
+"""What is drawn over time; at each point that is a group of its own, so it has no more than is drawn."""
+
 SPREAD = """* EXCLUDE (ttft_q, itl_q),
     ttft_q[1] AS ttft_p50_ns, ttft_q[2] AS ttft_p95_ns, ttft_q[3] AS ttft_p99_ns,
     itl_q[1] AS itl_p50_ns, itl_q[2] AS itl_p95_ns, itl_q[3] AS itl_p99_ns"""
@@ -87,25 +96,26 @@ def active_then(ask: Ask, selection: Selection, at: datetime) -> int:
 
 
 def timeline(ask: Ask, selection: Selection, *, slo_ttft_s: float, slo_itl_s: float) -> pl.DataFrame:
-    """Columns `at`, those of SUMMARY and `good`: one row per point of time that has streams."""
+    """Columns `at`, those of COURSE at the 95th percentile, and `good`: one row per point of time that has streams."""
     return ask(f"""
-        SELECT {SPREAD} FROM (
-            SELECT {selection.bucket()} AS "at", {SUMMARY}, count(*) FILTER ({good(slo_ttft_s, slo_itl_s)}) AS good
-            FROM streams WHERE {selection.where()} GROUP BY ALL)
-        ORDER BY "at" """)
+        SELECT {selection.bucket()} AS "at", {COURSE.format(quantile=0.95)},
+            count(*) FILTER ({good(slo_ttft_s, slo_itl_s)}) AS good
+        FROM streams WHERE {selection.where()} GROUP BY ALL ORDER BY "at" """)
 
 
-def timeline_by(ask: Ask, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
-    """Columns `at`, `name` and those of SUMMARY, of the `most` busiest values of a dimension; the rest is "others"."""
+def timeline_by(
+    ask: Ask, selection: Selection, dimension: str, *, quantile: float = 0.95, most: int = 7
+) -> pl.DataFrame:
+    """Columns `at`, `name` and those of COURSE, of the `most` busiest values of a dimension; the rest is "others"."""
     column = DIMENSIONS[dimension]
     return ask(f"""
-        WITH chosen AS (SELECT *, {column} AS value FROM streams WHERE {selection.where()}),
-            busiest AS (SELECT value FROM chosen GROUP BY value ORDER BY count(*) DESC, value LIMIT {most:d})
-        SELECT {SPREAD} FROM (
-            SELECT {selection.bucket()} AS "at",
-                CASE WHEN value IN (SELECT value FROM busiest) THEN value ELSE 'others' END AS name, {SUMMARY}
-            FROM chosen GROUP BY ALL)
-        ORDER BY "at", name""")
+        WITH busiest AS (
+                SELECT {column} AS value FROM streams WHERE {selection.where()}
+                GROUP BY value ORDER BY count(*) DESC, value LIMIT {most:d})
+        SELECT {selection.bucket()} AS "at",
+            CASE WHEN {column} IN (SELECT value FROM busiest) THEN {column} ELSE 'others' END AS name,
+            {COURSE.format(quantile=f"{quantile:.4f}")}
+        FROM streams WHERE {selection.where()} GROUP BY ALL ORDER BY "at", name""")
 
 
 def moved_most(ask: Ask, selection: Selection, *, least: int = 5, most: int = 6) -> pl.DataFrame:
@@ -115,20 +125,18 @@ def moved_most(ask: Ask, selection: Selection, *, least: int = 5, most: int = 6)
     `error_rate, error_rate_before, error_change` (in points); the largest change of either first.
     """
     before = selection.before()
-    sides = " UNION ALL ".join(
-        f"SELECT '{dimension}' AS dimension, {DIMENSIONS[dimension]} AS name, * FROM chosen"
-        for dimension in ("model", "gateway")
-    )
     return ask(f"""
         WITH chosen AS (
-                SELECT *, started_at >= {instant(selection.since)} AS is_now FROM streams
+                SELECT started_at >= {instant(selection.since)} AS is_now, {MODEL} AS model, {GATEWAY} AS gateway, outcome,
+                    ttft_ns
+                FROM streams
                 WHERE started_at >= {instant(before.since)} AND started_at < {instant(selection.until)}
                     AND {selection.filters()}),
-            sides AS ({sides}),
             grouped AS (
-                SELECT dimension, name, is_now, count(*) AS requests, {ERROR_RATE} AS error_rate,
+                SELECT CASE GROUPING(model, gateway) WHEN 1 THEN 'model' ELSE 'gateway' END AS dimension,
+                    coalesce(model, gateway) AS name, is_now, count(*) AS requests, {ERROR_RATE} AS error_rate,
                     quantile_cont(ttft_ns, 0.5) AS ttft_p50_ns
-                FROM sides GROUP BY ALL)
+                FROM chosen GROUP BY GROUPING SETS ((model, is_now), (gateway, is_now)))
         SELECT a.dimension, a.name, a.requests, b.requests AS requests_before,
             a.ttft_p50_ns, b.ttft_p50_ns AS ttft_p50_before_ns,
             a.ttft_p50_ns / nullif(b.ttft_p50_ns, 0) - 1 AS ttft_change,

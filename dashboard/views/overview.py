@@ -16,8 +16,15 @@ from dashboard.queries import overview, streams
 from dashboard.queries.selection import Selection
 from dashboard.time_charts import time_lines
 
-COURSES = ("requests", "error_rate", "ttft_p95_ns", "itl_p95_ns")
-"""Cards with their course as a small line: each is a chart of its own to the browser, so that not all have one."""
+COURSES = {
+    "requests": "requests",
+    "error_rate": "error_rate",
+    "ttft_p95_ns": "ttft_ns",
+    "itl_p95_ns": "itl_ns",
+}
+"""Cards with their course as a small line, and its column in `overview.timeline`: each is a chart of its own to the browser, so
+that not all have one."""
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 SIGNS: dict[health.State, tuple[str, str]] = {
     "met": ("green", ":material/check_circle:"),
     "broken": ("red", ":material/error:"),
@@ -66,7 +73,7 @@ def numbers(
             a, b = (None if v is None else v / seconds for v in (a, b))
         card(
             label, form(a), now=a, before=b, said_before=form(b), worse=worse, help_text=help_text, points=points,
-            course=rates[key].to_list() if key in COURSES else (),
+            course=rates[COURSES[key]].to_list() if key in COURSES else (),
         )  # fmt: skip
 
     requests, good = now.get("requests") or 0, now.get("good")
@@ -133,28 +140,18 @@ def blame(chosen: Selection, slos: health.Slos) -> None:
             grids.changes(overview.moved_most(source.ask, chosen), chosen)
 
 
+def lines_chosen() -> tuple[str, float]:
+    """By what the lines were drawn last, and at which quantile: known before the page comes to them."""
+    seen = st.session_state
+    return seen.get("by") or "model", PERCENTILES[seen.get("at") or "p95"]
+
+
 def lines(chosen: Selection) -> None:
     """The courses by model, gateway or client, at one percentile."""
     with st.container(horizontal=True, vertical_alignment="center"):
-        by = st.segmented_control(
-            "Lines by",
-            ["model", "gateway", "client"],
-            default="model",
-            required=True,
-            key="by",
-            bind="query-params",
-            label_visibility="collapsed",
-        )
-        named = st.segmented_control(
-            "Percentile",
-            ["p50", "p95", "p99"],
-            default="p95",
-            required=True,
-            key="at",
-            bind="query-params",
-            label_visibility="collapsed",
-        )
-    data = overview.timeline_by(source.ask, chosen, by).with_columns(
+        by = panels.choice("Lines by", ["model", "gateway", "client"], "model", key="by", labelled=False)
+        named = panels.choice("Percentile", list(PERCENTILES), "p95", key="at", labelled=False)
+    data = overview.timeline_by(source.ask, chosen, by, quantile=PERCENTILES[named]).with_columns(
         (pl.col("output_tokens") / chosen.covered_s()).alias("output_per_s")
     )
     slos = source.slos()
@@ -166,7 +163,7 @@ def lines(chosen: Selection) -> None:
     charts.legend(colors)
     with st.grid(2, min_column_width=310, key="lines"):
         for title, value, measure, limit, more in (
-            (f"TTFT {named}", f"ttft_{named}_ns", "ttft", slos.ttft_s * 1e9, {}),
+            (f"TTFT {named}", "ttft_ns", "ttft", slos.ttft_s * 1e9, {}),
             (
                 "Error rate",
                 "error_rate",
@@ -174,7 +171,7 @@ def lines(chosen: Selection) -> None:
                 slos.error_rate,
                 {"form": units.share, "percent": True},
             ),
-            (f"ITL {named}", f"itl_{named}_ns", "itl", slos.itl_s * 1e9, {}),
+            (f"ITL {named}", "itl_ns", "itl", slos.itl_s * 1e9, {}),
             ("Output, all streams", "output_per_s", "tps_total", None, {"unit": "tok/s", "form": units.rate}),
         ):
             # An objective far above the lines would flatten them.
@@ -192,6 +189,15 @@ def lines(chosen: Selection) -> None:
 def body(chosen: Selection) -> None:
     slos = source.slos()
     limits = {"slo_ttft_s": slos.ttft_s, "slo_itl_s": slos.itl_s}
+    by, quantile = lines_chosen()
+    # What stands further down is asked while the first numbers are.
+    source.ahead(
+        lambda: overview.timeline(source.ask, chosen, **limits),
+        lambda: overview.where_it_hurts(source.ask, chosen, slo_ttft_s=slos.ttft_s, slo_itl_s=slos.itl_s),
+        lambda: overview.moved_most(source.ask, chosen),
+        lambda: overview.timeline_by(source.ask, chosen, by, quantile=quantile),
+        lambda: streams.evidence(source.ask, chosen, overview.bad(**limits)),
+    )
     both = overview.summary_now_and_before(source.ask, chosen, **limits)
     active = overview.active_streams(source.ask, chosen)
     active_before = overview.active_then(source.ask, chosen, datetime.now(UTC) - chosen.length)

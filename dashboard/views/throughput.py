@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard import charts, filters, frame, grids, palette, source, units
 from dashboard.measures import described
-from dashboard.panels import colors_of, panel
+from dashboard.panels import choice, colors_of, panel
 from dashboard.queries import throughput
 from dashboard.queries.selection import Selection
 from dashboard.time_charts import time_bars, time_lines
@@ -76,7 +76,5 @@ def body(chosen: Selection) -> None:
 
 
 frame.title("Throughput")
-st.segmented_control(
-    "By", ["model", "gateway", "client"], default="model", required=True, key="by", bind="query-params"
-)
+choice("By", ["model", "gateway", "client"], "model", key="by")
 frame.show(body)

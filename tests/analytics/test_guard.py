@@ -338,3 +338,24 @@ def test_no_function_with_effects_is_admitted() -> None:
     guard = Guard(connection, catalog="memory")
     admitted = {name for (name,) in volatile if name in guard.functions}
     assert admitted <= harmless
+
+
+def test_long_names_may_be_compared_with(guard: Guard) -> None:
+    """Three filters of the dashboard, each with a few long names, in a statement that has them four times."""
+    names = ", ".join(f"'{letter * 2000}'" for letter in "abcde")
+    chosen = " AND ".join(f"{column} IN ({names})" for column in ("request_model", "gateway", "client_id"))
+    one = f"SELECT count(*) FROM streams WHERE {chosen} AND path <> '{'p' * 5000}'"
+    assert guard.admit(" UNION ALL ".join([one] * 4))
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT list_transform(string_split('{long}', ''), x -> '{long}')",
+        "SELECT replace('{long}', 'a', '{long}') = '{long}'",
+        "SELECT repeat('{long}', 10000) IN ('{long}')",
+    ],
+)
+def test_long_literals_that_grow_into_one_another_are_refused(guard: Guard, sql: str) -> None:
+    with pytest.raises(NotAdmitted):
+        guard.admit(sql.format(long="a" * 4000))
