@@ -151,9 +151,9 @@ def _copy(connection: duckdb.DuckDBPyConnection, name: str, copy: Path) -> None:
 
 def _replace(path: Path, copy: Path) -> bool:
     """Let the copy take the file's name, on the disk."""
-    for one in (path, copy):
-        if _wal(one).exists():  # belongs to that file alone: the other must not meet it
-            log.warning("%s stays as large as it is: %s is still needed", path, _wal(one).name)
+    for one in (*_logs(path), *_logs(copy)):
+        if one.exists():  # belongs to that file alone: the other must not meet it
+            log.warning("%s stays as large as it is: %s is still needed", path, one.name)
             return False
     copy.chmod(path.stat().st_mode & 0o777)
     _to_disk(copy)
@@ -170,12 +170,13 @@ def _to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _wal(path: Path) -> Path:
-    return path.with_name(path.name + ".wal")
+def _logs(path: Path) -> list[Path]:
+    """What DuckDB keeps beside a file until it has gone into it."""
+    return [path.with_name(path.name + end) for end in (".wal", ".wal.checkpoint", ".wal.recovery")]
 
 
 def _remove(copy: Path) -> None:
-    for one in (_wal(copy), copy):
+    for one in (*_logs(copy), copy):
         one.unlink(missing_ok=True)
 
 

@@ -256,7 +256,7 @@ def lines_of(*functions: Any) -> list[int]:
     [
         pytest.param(("_replace",), (1, 2**20), id="at the last"),
         pytest.param(
-            ("compact", "_copy", "_ended_by", "_to_disk", "_remove", "_wal"),
+            ("compact", "_copy", "_ended_by", "_to_disk", "_remove", "_logs"),
             range(2**18, 2**22, 2**19),
             id="at every line",
             marks=pytest.mark.slow,
