@@ -50,7 +50,14 @@ def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "lock", ["requirements.lock", "requirements-dev.lock", "deploy/tap.lock", "tests/e2e/litellm.lock"]
+    "lock",
+    [
+        "requirements.lock",
+        "requirements-dev.lock",
+        "deploy/tap.lock",
+        "tests/e2e/litellm.lock",
+        "bench/analytics/quix.lock",
+    ],
 )
 def test_every_locked_version_has_its_hashes_and_no_address(lock: str) -> None:
     text = (ROOT / lock).read_text()

@@ -1,55 +1,51 @@
-"""From log records to committed rows, and from rows to answers: events a second, bytes, query times, peers beside it.
+"""From log records to committed rows, and from rows to answers: speed, peers beside it, freshness, query times, bytes.
 
-Parts, each of them under five minutes on a quiet machine:
+`python -m bench analytics [PART …]` runs these parts (all by default), prints each, keeps its lines in
+`bench/analytics/results.json` and writes the analytics' section of docs/performance.md from them. A part is kept until it is
+run again. On a quiet machine each takes under four minutes:
 
 - `stages`: CPU time of each stage, from the embedded log to the commit.
-- `embedded`: end to end from the embedded log, events per second of CPU time, median of 5.
-- `memory`: one long run from the embedded log, with the peak of memory as it goes.
-- `queries`: over 1, 10 or 100 million events (made by SQL, kept in --folder): each public view, a timeline, bytes an event.
+- `embedded`: end to end from the embedded log, events per second of CPU time.
+- `kafka`: the same from real Kafka, and the same job by Quix Streams and by a plain script. Needs Java and Maven.
+- `freshness`: from the last byte to the row in SQL, at several loads.
+- `queries`: each public view and a timeline over 1, 10 and (where --folder keeps it) 100 million events, made by SQL.
+- `sizes`: bytes an event, of alike streams and of a mixture.
+- `memory`: one long run from the embedded log, with its memory as it goes.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import tempfile
+import time
 from pathlib import Path
 
 
 def main() -> int:
+    from bench.analytics.page import keep, write
+    from bench.analytics.parts import PARTS
+
     parser = argparse.ArgumentParser(
         prog="bench analytics", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["stages", "embedded", "memory", "queries"])
-    parser.add_argument("--streams", type=int, default=4000, help="of 100 events each, a run")
-    parser.add_argument("--events", type=int, default=1_000_000, help="of `queries`")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--rounds", type=int, default=5, help="of stages, embedded and kafka; the median counts"
+    )
+    parser.add_argument("--streams", type=int, default=4000, help="of 100 events each, a round")
+    parser.add_argument("--seconds", type=float, default=25.0, help="of each load of `freshness`")
+    parser.add_argument("--events", type=int, default=1_300_000, help="of each kind of `sizes`")
+    parser.add_argument("--long-events", type=int, default=20_000_000, help="of `memory`")
     parser.add_argument(
         "--folder", type=Path, help="where `queries` keeps its files; default: a temporary one"
     )
-    arguments = parser.parse_args()
-    if arguments.part == "queries":
-        return _queries(arguments.folder, arguments.events)
-    from bench.analytics import ours
-
-    if arguments.part == "stages":
-        ours.print_stages(arguments.streams)
-    elif arguments.part == "embedded":
-        rates = ours.embedded_rates(arguments.streams)
-        print(
-            f"embedded log to rows: {statistics.median(rates):,.0f} events/s of one core "
-            f"({min(rates):,.0f} … {max(rates):,.0f})"
-        )
-    else:
-        ours.print_memory(arguments.streams)
-    return 0
-
-
-def _queries(folder: Path | None, events: int) -> int:
-    from bench.analytics import stored
-
-    with tempfile.TemporaryDirectory() as temporary:
-        path = (folder or Path(temporary)) / f"{events}.duckdb"
-        if not path.exists():
-            stored.fill(path, events)
-        stored.ask(path)
+    given = parser.parse_args()
+    if wrong := set(given.parts) - set(PARTS):
+        parser.error(f"no part is named {', '.join(sorted(wrong))}; there are {', '.join(PARTS)}")
+    for name, part in PARTS.items():
+        if not given.parts or name in given.parts:
+            began_s = time.monotonic()
+            lines = part(given)
+            print("\n".join(lines), f"\n\n{name}: {time.monotonic() - began_s:.0f} s\n", flush=True)
+            keep(name, lines)
+    write(list(PARTS))
     return 0

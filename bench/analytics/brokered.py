@@ -1,9 +1,9 @@
-"""From a full topic of real Kafka to committed rows: Streamgauge, Quix Streams, and a plain script, beside each other in one run.
+"""From a full topic of real Kafka to committed rows: Streamgauge, Quix Streams, and a plain script, in one run.
 
 Each contender has a topic with the same streams in the form that it reads: Streamgauge what `ship` writes, the others one JSON
-message an event, keyed by its stream; and, since larger messages are what one would try first, one message for five events, which
-is what a tap gathers of a stream in 100 ms. All topics have one partition. Each run is a new process with a new database; its rows are
-held against the others'. Rounds are interleaved, medians count.
+message an event, keyed by its stream; and, since larger messages are what one would try first, one message for five events,
+which is what a tap gathers of a stream in 100 ms. All topics have one partition. Each run is a new process with a new database;
+its rows are held against the others'. Rounds are interleaved, medians count.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def race(streams: int, rounds: int, contenders: tuple[Contender, ...] = CONTENDE
                         topics[key] = fill(brokers, *key)
                     took, told = _run(contender, brokers, topics[key], folder, many)
                     if told[0] != many or rows.setdefault(many, told) != told:
-                        raise RuntimeError(f"{contender.name} has other rows: {told} instead of {rows.get(many)}")
+                        raise RuntimeError(
+                            f"{contender.name} has other rows: {told} instead of {rows.get(many)}"
+                        )
                     found[contender.name].append(took)
         finally:
             broker.stop()
@@ -120,11 +122,10 @@ def _run(
 ) -> tuple[Took, tuple[object, ...]]:
     """What it took, and what its rows add up to."""
     database = folder / f"{uuid.uuid4()}.duckdb"
-    command = [sys.executable, "-m", f"bench.analytics.jobs.{contender.job}"]
-    if contender.job == "quix":
-        command = [str(quix_python()), str(HERE / "jobs" / "quix.py")]
+    python = quix_python() if contender.job == "quix" else sys.executable
     done = subprocess.run(
-        [*command, brokers, topic, str(database), str(streams)],
+        [python, "-m", f"bench.analytics.jobs.{contender.job}", brokers, topic, str(database), str(streams)],
+        cwd=HERE.parents[1],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -141,7 +142,8 @@ def _run(
 
 ROWS = """
 SELECT * FROM
-    (SELECT count(*), sum(ttft_ns)::BIGINT, round(sum(itl_ns))::BIGINT, sum(input_tokens)::BIGINT, sum(output_tokens)::BIGINT FROM streams),
+    (SELECT count(*), sum(ttft_ns)::BIGINT, round(sum(itl_ns))::BIGINT, sum(input_tokens)::BIGINT, sum(output_tokens)::BIGINT
+     FROM streams),
     (SELECT count(*), sum(at_ns)::BIGINT, sum(seq)::BIGINT, sum(chars)::BIGINT, count(finish_reason) FROM events)
 """
 """What a contender's rows add up to, over what all of them store."""
@@ -155,7 +157,7 @@ def quix_python() -> Path:
     python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists():
         venv.create(folder, with_pip=True, clear=True)
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"]
-        subprocess.run([*install, "--require-hashes", "-r", lock], check=True)
+        install = "-m pip install --quiet --disable-pip-version-check --only-binary=:all: --require-hashes -r"
+        subprocess.run([str(python), *install.split(), str(lock)], check=True)
         ready.touch()
     return python

@@ -1,7 +1,7 @@
 """From the last byte of a stream to its row in SQL, under load: log writer, a real `streamgauge analyze`, a reader over Quack.
 
-The reader asks every 50 ms for streams that it has not seen; a stream's freshness is from when its last byte was due to when the
-answer with its row was here: so the reader's own delay is in it. Streams of the first seconds are not counted.
+The reader asks every 50 ms for streams that it has not seen; a stream's freshness is from when its last byte was due to when
+the answer with its row was here: so the reader's own delay is in it. Streams of the first seconds are not counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Fresh:
     load_cores: float
 
     def quantile(self, share: float) -> float:
-        return statistics.quantiles(self.delays_s, n=1000)[round(share * 1000) - 1]
+        return statistics.quantiles(self.delays_s, n=1000, method="inclusive")[round(share * 1000) - 1]
 
 
 def measure(rate: float, seconds: float) -> Fresh:
@@ -55,7 +55,9 @@ def measure(rate: float, seconds: float) -> Fresh:
             before = cpu_s(pid), cpu_s(load.pid), time.monotonic()
             delays_s, spent = _watch(asker, load, streams, first, start_ns, between_ns, (pid, load.pid))
         took_s = spent[2] - before[2]
-        return Fresh(rate, delays_s, streams - first, (spent[0] - before[0]) / took_s, (spent[1] - before[1]) / took_s)
+        return Fresh(
+            rate, delays_s, streams - first, (spent[0] - before[0]) / took_s, (spent[1] - before[1]) / took_s
+        )
 
 
 def _watch(

@@ -1,8 +1,8 @@
-"""Streams in real time into an embedded log, as a tap would write them: `python -m bench.analytics.load DATA RATE SECONDS START_NS`.
+"""Streams in real time into an embedded log, as a tap would write them. Called with DATA RATE SECONDS START_NS.
 
-Stream n begins at START_NS (CLOCK_MONOTONIC) + n x 100 / RATE s and lasts two seconds, an event every 20 ms. As in the tap, every 30 ms one
-entry is appended of what has waited for 65 ms and of what has ended. Events are made beforehand, so that this takes little of the
-machine; a tick that comes late appends what is due and changes no arrival: so a delay here counts as one.
+Stream n begins at START_NS (CLOCK_MONOTONIC) + n x 100 / RATE s and lasts two seconds, an event every 20 ms. As in the tap,
+every 30 ms one entry is appended of what has waited for 65 ms and of what has ended. Events are made beforehand, so that this
+takes little of the machine; a tick that comes late appends what is due and changes no arrival: so a delay here counts as one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def spacing_ns(rate: float) -> float:
 class _Stream:
     """One that is under way."""
 
-    __slots__ = ("began_ns", "frames", "seq", "sent", "sid")
+    __slots__ = ("began_ns", "frames", "sent", "seq", "sid")
 
     def __init__(self, number: int, began_ns: int, frames: list[tuple[int, bytes]]) -> None:
         self.began_ns, self.frames = began_ns, frames
@@ -77,7 +77,9 @@ class _Stream:
 
     def closing(self) -> AnyRecord:
         size = sum(len(data) for _, data in self.frames)
-        return Closed(self.sid, self.seq, "complete", None, LAST_NS + 1000, 0, 0, 60, size, size, LAST_NS + 1000)
+        return Closed(
+            self.sid, self.seq, "complete", None, LAST_NS + 1000, 0, 0, 60, size, size, LAST_NS + 1000
+        )
 
 
 def play(folder: Path, rate: float, seconds: float, start_ns: int) -> None:

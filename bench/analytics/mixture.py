@@ -1,8 +1,8 @@
 """Bytes a stored event, by the real path (assemble, measure, commit): of alike chat streams, and of a mixture as it is in life.
 
-The mixture is every recorded stream of the corpus, over and over in another order, each with times of its own: the first byte after
-0.2 to 2 s, then gaps of 15 ms (log-normal, a spread of 2 x), every fiftieth read ten times as late, every tenth read with two
-events. The corpus is where the tests have it (STREAMGAUGE_CORPUS).
+The mixture is every recorded stream of the corpus, over and over in another order, each with times of its own: the first byte
+after 0.2 to 2 s, then gaps of 15 ms (log-normal, a spread of 2 x), every fiftieth read ten times as late, every tenth read with
+two events. The corpus is where the tests have it (STREAMGAUGE_CORPUS).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,11 @@ def mixed(path: Path, events: int, least: int = 1) -> Stored | None:
     return _stored(path, _mixture(kinds, events))
 
 
+def mixed_long(path: Path, events: int) -> Stored | None:
+    """Those of 100 events and more: tests record short streams, gateways see long ones."""
+    return mixed(path, events, 100)
+
+
 def _mixture(kinds: list[tuple[list[bytes], dict[str, object]]], events: int) -> Iterator[list[AnyRecord]]:
     rng = random.Random(8)
     made = number = 0
@@ -72,7 +77,11 @@ def _mixture(kinds: list[tuple[list[bytes], dict[str, object]]], events: int) ->
 def _records(
     parts: list[bytes], told: dict[str, object], start_ms: int, number: int, rng: random.Random
 ) -> list[AnyRecord]:
-    sid = str(uuid.UUID(int=(start_ms << 80) | (7 << 76) | (rng.getrandbits(12) << 64) | (2 << 62) | rng.getrandbits(62)))
+    sid = str(
+        uuid.UUID(
+            int=(start_ms << 80) | (7 << 76) | (rng.getrandbits(12) << 64) | (2 << 62) | rng.getrandbits(62)
+        )
+    )
     at_ns = int(rng.uniform(0.2, 2.0) * 1e9)
     frames: list[tuple[int, bytes]] = []
     for part in parts:
@@ -83,7 +92,9 @@ def _records(
         frames.append((at_ns, part))
     size = sum(map(len, parts))
     head = ResponseHead(
-        int(str(told.get("http_status") or 200)), [("content-type", str(told.get("content_type")))], frames[0][0] - 1
+        int(str(told.get("http_status") or 200)),
+        [("content-type", str(told.get("content_type")))],
+        frames[0][0] - 1,
     )
     return [
         Opened(
@@ -112,7 +123,16 @@ def _stored(path: Path, batches: Iterator[list[AnyRecord]]) -> Stored:
     store.commit(Commit("log", tables=measure(finished)))
     store.cursor().execute("CHECKPOINT")
     cursor = store.cursor()
-    counted = cursor.execute("SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM streams)").fetchall()[0]
+    events, streams = cursor.execute(
+        "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM streams)"
+    ).fetchall()[0]
     size = blocks(cursor, "events")
     store.close()
-    return Stored(*counted, size, path.stat().st_size)
+    return Stored(events, streams, size, path.stat().st_size)
+
+
+KINDS: dict[str, Callable[[Path, int], Stored | None]] = {
+    "chat chunks, 100 events a stream": alike,
+    "every recorded stream": mixed,
+    "recorded streams of 100 events and more": mixed_long,
+}

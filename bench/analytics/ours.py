@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import resource
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +17,7 @@ import polars as pl
 
 from analytics.assemble import Assembler
 from analytics.consumer import Consumer, Pace
+from analytics.garbage import look_seldom
 from analytics.measure import measure
 from analytics.rollup import rollups
 from analytics.store import Commit, Store
@@ -49,6 +48,7 @@ def write_log(folder: Path, streams: int, first: int = 0) -> None:
 def stages(streams: int) -> dict[str, float]:
     """CPU seconds of each stage for these streams, one after the other over whole commits."""
     spent: dict[str, float] = {}
+    look_seldom()  # as every consumer does
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_log(folder / "log", streams)
@@ -96,7 +96,7 @@ def end_to_end(folder: Path, open_reader: Callable[[], LogReader], streams: int)
     reader = open_reader()
     store = Store(folder / f"{time.monotonic_ns()}.duckdb")
     consumer = Consumer(reader, store, Assembler(), measure, Pace())
-    gc.collect()
+    look_seldom()
     began_s, began_wall_s = time.process_time(), time.monotonic()
     consumer.start()
     rows = 0
@@ -131,17 +131,9 @@ def embedded_rates(streams: int, runs: int = 5) -> list[float]:
     return rates
 
 
-def print_stages(streams: int) -> None:
-    """CPU time of each stage, median of 5 runs."""
-    runs = [stages(streams) for _ in range(5)]
-    events = streams * EVENTS_A_STREAM
-    print(f"{'stage':<24} {'events/s of one core':>22}")
-    for name in runs[0]:
-        print(f"{name:<24} {events / statistics.median(run[name] for run in runs):>22,.0f}")
-
-
-def print_memory(streams: int, parts: int = 10) -> None:
-    """Peak memory of the consumer after each tenth of a run: what grows is seen."""
+def resident(streams: int, parts: int = 10) -> Iterator[tuple[int, int]]:
+    """(events so far, bytes resident) after each tenth of one run: what grows is seen."""
+    look_seldom()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = Store(folder / "bench.duckdb", memory_limit_bytes=512 * 2**20)
@@ -155,10 +147,7 @@ def print_memory(streams: int, parts: int = 10) -> None:
                 consumer.start()
             while store.totals().get("streams_rows", 0) < part * a_part:
                 consumer.step(0.05)
-            resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-            print(
-                f"{part * a_part * EVENTS_A_STREAM:>12,} events: {resident / 2**20:,.0f} MiB resident",
-                flush=True,
-            )
+            pages = int(Path("/proc/self/statm").read_text().split()[1])
+            yield part * a_part * EVENTS_A_STREAM, pages * resource.getpagesize()
         reader.close()
         store.close()

@@ -21,7 +21,11 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
     connection.execute(TABLES)
     connection.execute("SET threads = 1")
     consumer = KafkaConsumer(
-        topic, bootstrap_servers=brokers, group_id=f"plain-{topic}", enable_auto_commit=False, auto_offset_reset="earliest"
+        topic,
+        bootstrap_servers=brokers,
+        group_id=f"plain-{topic}",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
     )
     clock: Clock | None = None
     open_streams: dict[str, dict[str, Any]] = {}

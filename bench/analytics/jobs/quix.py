@@ -1,8 +1,8 @@
-"""Quix Streams, as its documentation has it: a stateful `apply` by key (RocksDB), and a batching sink that writes each checkpoint.
+"""Quix Streams, as its documentation has it: a stateful `apply` by key (RocksDB), a batching sink that writes checkpoints.
 
 State is read and written once a message. The sink inserts a checkpoint's rows as two Arrow tables in one transaction, which is
 how DuckDB likes them best. JSON is read by orjson, messages are fetched by librdkafka. A checkpoint is due after a second.
-Runs in an environment of its own (quix.lock), as a script.
+Runs in an environment of its own (quix.lock).
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from measured import Clock
-from quixstreams import Application
-from quixstreams.sinks import BatchingSink, SinkBatch
-from rows import EVENT_COLUMNS, STREAM_COLUMNS, TABLES, Row, step
+from quixstreams import Application  # type: ignore[import-not-found]  # not in our environment
+from quixstreams.sinks import BatchingSink, SinkBatch  # type: ignore[import-not-found]
+
+from bench.analytics.jobs.measured import Clock
+from bench.analytics.jobs.rows import EVENT_COLUMNS, STREAM_COLUMNS, TABLES, Row, step
 
 COMMIT_INTERVAL_S = 1.0
 
 
-class DuckDBSink(BatchingSink):  # type: ignore[misc]  # not in our environment
+class DuckDBSink(BatchingSink):  # type: ignore[misc]
     """Rows of `events` and `streams`, told apart by their length; `on_streams` is told how many of the latter are in."""
 
     def __init__(self, database: str, on_streams: Any) -> None:

@@ -54,5 +54,9 @@ def step(state: dict[str, Any], stream_id: str, message: dict[str, Any]) -> tupl
 
 def _stream_row(state: dict[str, Any], stream_id: str, events: int) -> Row:
     first, last, tokens = state.get("first"), state.get("last"), state.get("output")
-    itl_ns = (last - first) / (tokens - 1) if first is not None and last > first and tokens and tokens > 1 else None
+    itl_ns = (
+        (last - first) / (tokens - 1)
+        if first is not None and last > first and tokens and tokens > 1
+        else None
+    )
     return stream_id, state.get("model"), first, itl_ns, state.get("input"), tokens, events
