@@ -39,6 +39,8 @@ class AnalyzeOptions:
     stall_floor_s: float = 0.5
     stall_factor: float = 5.0
     lost_after_s: float = 60.0
+    gone_after_s: float | None = 24 * 3600.0
+    """Of a tap that only others' time tells silent (`analytics.liveness`); None: never."""
     checkpoint_after_s: float = 60.0
     memory_limit_bytes: int | None = None
     """Of DuckDB; None: 40 % of the machine, at most 8 GiB (a lake's: 2 GiB)."""

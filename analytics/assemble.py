@@ -30,6 +30,7 @@ from collections.abc import Collection, Iterable, Sequence
 import polars as pl
 
 from analytics.in_flight import open_frame
+from analytics.liveness import GONE_AFTER_NS
 from analytics.partition import Checkpoint, Failure, Outbox, Partition, Position
 from analytics.stream import FinishedStream
 from analytics.tables import LOSSES, frame
@@ -49,6 +50,7 @@ class Assembler:
         *,
         capture: Sequence[str] = (),
         lost_after_ns: int = 60_000_000_000,
+        gone_after_ns: int | None = GONE_AFTER_NS,
         checkpoint_after_ns: int = 60_000_000_000,
         max_open: int = 200_000,
         max_open_events: int = 4_000_000,
@@ -59,6 +61,7 @@ class Assembler:
         0.3 KB each); `remember`: ids per partition.
         """
         self._lost_after_ns = lost_after_ns
+        self._gone_after_ns = gone_after_ns
         self._checkpoint_after_ns = checkpoint_after_ns
         self._max_open = max_open
         self._max_open_events = max_open_events
@@ -250,5 +253,7 @@ class Assembler:
     def _partition(self, name: str) -> Partition:
         part = self._partitions.get(name)
         if part is None:
-            part = self._partitions[name] = Partition(name, self._out, lost_after_ns=self._lost_after_ns)
+            part = self._partitions[name] = Partition(
+                name, self._out, lost_after_ns=self._lost_after_ns, gone_after_ns=self._gone_after_ns
+            )
         return part

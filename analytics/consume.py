@@ -93,6 +93,7 @@ def _serve(options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Endp
             Assembler(
                 capture=options.capture,
                 lost_after_ns=int(options.lost_after_s * 1e9),
+                gone_after_ns=int(options.gone_after_s * 1e9) if options.gone_after_s is not None else None,
                 checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
             ),
             _measure_with(stall_floor_ns, options.stall_factor),

@@ -7,9 +7,11 @@ Rules that this file keeps:
   old records and two taps of one name do no harm.
 - It is *silent* when another incarnation has lived on for longer than `lost_after_ns` since its last sign. Time is taken
   from the witness's own monotonic clock, never across clocks, so a stepped or wrong wall clock kills nobody.
-- The witness that counts is another incarnation of the same slot. Any other, on this host or another one, counts only after a
-  day: a ship brings its workers' logs one after the other, and ships drain at speeds of their own, so that after an outage
-  what happened at the same time is hours apart in the log. Log time is the time of one slot.
+- The witness that counts is another incarnation of the same slot. Any other, on this host or another one, counts only after
+  `gone_after_ns`: a ship brings its workers' logs one after the other, and ships drain at speeds of their own, so that after an
+  outage what happened at the same time is hours apart in the log. Log time is the time of one slot. Nothing in a topic tells
+  a host that is gone from one that is cut off: how long a cut may last before its streams are given up is for the operator to
+  say (`--tap-gone-after`), and a day is the default because a late verdict costs nothing and a wrong one a stream's end.
 - After a restart nothing is known of earlier signs: the wait begins anew, so a verdict may come later, never earlier.
 - Log time (`now_ns`) moves with the monotonic clocks of all incarnations seen; it only goes forward.
 """
@@ -18,7 +20,8 @@ from __future__ import annotations
 
 from ingest.records import Alive, Opened
 
-OTHER_SLOT_PATIENCE_NS = 24 * 3600 * 1_000_000_000
+GONE_AFTER_NS = 24 * 3600 * 1_000_000_000
+"""Unless told otherwise."""
 MAX_INCARNATIONS = 4096
 """Over it, the one that has been silent for longest is taken for dead."""
 
@@ -40,10 +43,12 @@ class _Track:
 class Liveness:
     """The incarnations that one partition tells of."""
 
-    def __init__(self, lost_after_ns: int) -> None:
+    def __init__(self, lost_after_ns: int, gone_after_ns: int | None = GONE_AFTER_NS) -> None:
+        """`gone_after_ns` None: no other slot's time counts, ever."""
         self.now_ns = 0
         """Log time: grows with the log, begins anywhere."""
         self._lost_after_ns = lost_after_ns
+        self._gone_after_ns = gone_after_ns if gone_after_ns is not None else 2**63
         self._tracks: dict[str, _Track] = {}  # the longest silent first
         self._ticks = 0
 
@@ -93,7 +98,7 @@ class Liveness:
 
     def _patience_ns(self, silent: _Track, witness: _Track) -> int:
         if (silent.tap, silent.worker) != (witness.tap, witness.worker):
-            return OTHER_SLOT_PATIENCE_NS
+            return self._gone_after_ns
         return self._lost_after_ns
 
     def _add(self, track: _Track) -> str | None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from analytics.liveness import Liveness
+from analytics.liveness import GONE_AFTER_NS, Liveness
 from analytics.soundness import stream_of, unsound, unsound_frames
 from analytics.stream import FinishedStream, Hole, OpenStream
 from ingest.records import (
@@ -110,11 +110,13 @@ class Outbox:
 class Partition:
     """One partition. Its entries come in order of their offsets."""
 
-    def __init__(self, name: str, outbox: Outbox, *, lost_after_ns: int) -> None:
+    def __init__(
+        self, name: str, outbox: Outbox, *, lost_after_ns: int, gone_after_ns: int | None = GONE_AFTER_NS
+    ) -> None:
         self.name = name
         self.open: dict[str, OpenStream] = {}
         """In the order in which they began."""
-        self.liveness = Liveness(lost_after_ns)
+        self.liveness = Liveness(lost_after_ns, gone_after_ns)
         self.replaying: frozenset[str] | None = None
         """In a replay: the only streams that count."""
         self._out = outbox

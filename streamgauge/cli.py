@@ -28,8 +28,9 @@ TAP = (
 SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "capture_content", "capture_routes", "log_format")
 ANALYZE = (
     "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store", "data_path",
-    "retain_events", "retain_streams", "retain_rollups", "capture_content", "capture_routes", "stall_floor", "stall_factor",
-    "metrics", "semconv", "no_spans", "no_otlp", "export_unsampled", "otlp_listen", "otlp_token", "log_format",
+    "retain_events", "retain_streams", "retain_rollups", "tap_gone_after", "capture_content", "capture_routes",
+    "stall_floor", "stall_factor", "metrics", "semconv", "no_spans", "no_otlp", "export_unsampled", "otlp_listen", "otlp_token",
+    "log_format",
 )  # fmt: skip
 DASHBOARD = (
     "data",

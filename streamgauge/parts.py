@@ -103,6 +103,7 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         retain_streams_s=parse_age(settings.retain_streams),
         retain_rollups_s=parse_age(settings.retain_rollups),
         capture=settings.capture,
+        gone_after_s=parse_age(settings.tap_gone_after),
         stall_floor_s=settings.stall_floor,
         stall_factor=settings.stall_factor,
         otlp_listen=settings.otlp_listen or None,

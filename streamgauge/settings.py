@@ -123,6 +123,11 @@ class Settings(BaseSettings):
         default="400d",
         description="Age at which the roll-ups by the minute go; never before the streams that they count.",
     )
+    tap_gone_after: str | None = Field(
+        default="24h",
+        description="How long open streams wait for a tap that went silent without a word while other taps are heard, before "
+        "they end as lost: as long as a host may be cut off from Kafka and still bring its streams.",
+    )
     capture_content: bool = Field(
         default=False,
         description="Store generated text and error messages (streams.output_text, reasoning_text, error_message), and let "
@@ -246,7 +251,7 @@ class Settings(BaseSettings):
             value = [part for part in value.replace(",", " ").split() if part]
         return parse_upstreams(value)
 
-    @field_validator("retain_events", "retain_streams", "retain_rollups", "log_age")
+    @field_validator("retain_events", "retain_streams", "retain_rollups", "log_age", "tap_gone_after")
     @classmethod
     def _ages(cls, value: str | None) -> str | None:
         parse_age(value)

@@ -300,6 +300,20 @@ def test_an_incarnation_without_a_sign_for_a_day_of_another_taps_time_is_dead() 
     assert outcomes(assembler) == {A: "tap_lost"}
 
 
+@pytest.mark.parametrize(("gone_after_s", "lost_at_s"), [(600, 615), (7200, 7215), (None, None)])
+def test_the_operator_says_how_long_a_silent_tap_may_be_cut_off(
+    gone_after_s: int | None, lost_at_s: int | None
+) -> None:
+    assembler = Assembler(gone_after_ns=gone_after_s * SECOND_NS if gone_after_s is not None else None)
+    assembler.feed("w0", 0, [opened(A), alive(1)])
+    lost_s = None
+    for second in range(5, 10_000, 5):
+        assembler.feed("w0", second, [alive(second, incarnation="x", tap="other")])
+        if outcomes(assembler):
+            lost_s = second
+    assert lost_s == lost_at_s
+
+
 def test_a_tap_whose_ship_drains_slower_after_an_outage_is_not_taken_for_dead() -> None:
     # Two hosts ship into one topic. Kafka was away for an hour; the first host's hour comes whole before the other's.
     first = [alive(s, incarnation="x", tap="other") for s in range(0, 3600, 5)]
