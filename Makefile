@@ -9,20 +9,25 @@ PY := .venv/bin/python
 
 UPSTREAM ?= http://localhost:4000
 
-.PHONY: help setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz site wheel audit licences lock clean
+.PHONY: help install setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz site image wheel audit licences lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
-setup: .venv/.ready ## build .venv from the lock (hashes checked)
+install: .venv/.installed ## build .venv from the lock (hashes checked), to run Streamgauge
+
+.venv/.installed: requirements.lock deploy/build.lock pyproject.toml
+	@deploy/setup/venv run
+
+setup: .venv/.ready ## the same with what tests and benches need
 
 .venv/.ready: requirements.lock requirements-dev.lock pyproject.toml
-	@deploy/setup/venv
+	@deploy/setup/venv all
 
-test-setup: setup ## what only the tests need: Java and Maven, Chromium, the LiteLLM environment
+test-setup: install ## what only the tests need: Java and Maven, Chromium, the LiteLLM environment
 	@deploy/setup/test-parts
 
-demo: setup ## run the demo and open the address that it prints; ARGS="--seconds 60" ends by itself
+demo: install ## run the demo and open the address that it prints; ARGS="--seconds 60" ends by itself
 	@$(PY) -m streamgauge demo $(ARGS)
 
 up: setup ## in front of your gateway, with its dashboard: UPSTREAM=http://localhost:4000
@@ -62,6 +67,9 @@ bench: setup ## measure; writes what docs/performance.md quotes
 
 site: setup ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+
+image: ## both images, with docker, podman or buildah; BASE=… for another base
+	deploy/setup/image
 
 wheel: setup ## the wheel, the same bytes wherever it is built, and the bill of materials (CycloneDX), in dist/
 	SOURCE_DATE_EPOCH=315532800 $(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .

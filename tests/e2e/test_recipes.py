@@ -26,16 +26,16 @@ def steps(text: str) -> list[tuple[str, str]]:
     return [(c, "\n".join(out)) for c, *out in (step.splitlines() for step in blocks.split("$ ")[1:])]
 
 
-def follow(recipe: str, folder: Path) -> None:
-    """Write the recipe's files, start what ends with &, and try the rest until it shows what the page shows."""
+def follow(recipe: str, folder: Path, *, deadline_s: float = 90, **variables: str) -> None:
+    """Write the recipe's files, start what stays, and try the rest until it shows what the page shows."""
     for name, content in re.findall(r"```\w+ title=\"(.+?)\"\n(.*?)```", recipe, re.S):
         (folder / name).write_text(content)
     programs = os.pathsep.join([str(Path(sys.executable).parent), str(LITELLM.parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": programs, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    environment = {**os.environ, "PATH": programs, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **variables}
     running: list[subprocess.Popen[bytes]] = []
     try:
         for command, shown in steps(recipe):
-            if command.endswith("&"):
+            if command.endswith("&") or command.startswith("make up"):
                 log = (folder / f"{len(running)}.log").open("wb")
                 running.append(
                     subprocess.Popen(
@@ -56,7 +56,7 @@ def follow(recipe: str, folder: Path) -> None:
                 )
                 return all(word in done.stdout for word in shown.split())
 
-            until(shows, f"{shown!r} of {command!r}", 90)
+            until(shows, f"{shown!r} of {command!r}", deadline_s)
     except AssertionError as e:
         raise AssertionError(
             "\n".join([str(e), *(p.read_text()[-2000:] for p in folder.glob("*.log"))])

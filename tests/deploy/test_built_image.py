@@ -1,0 +1,95 @@
+"""The images as built (`make image`), looked into with buildah; skipped where there is no buildah or no image.
+
+STREAMGAUGE_IMAGES names others than `streamgauge-tap,streamgauge`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+IMAGES = os.environ.get("STREAMGAUGE_IMAGES", "localhost/streamgauge-tap,localhost/streamgauge").split(",")
+LARGEST_BYTES = {"tap": 600 * 2**20, "streamgauge": 1_600 * 2**20}
+"""With a base of 335 MB; python:3.12-slim-bookworm has less than half of that."""
+
+
+def buildah(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["buildah", *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module", params=IMAGES)
+def image(request: pytest.FixtureRequest) -> str:
+    if shutil.which("buildah") is None:
+        pytest.skip("no buildah; on Debian: apt-get install buildah")
+    if buildah("inspect", "--type", "image", request.param).returncode:
+        pytest.skip(f"no image {request.param}: make image")
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def container(image: str) -> Iterator[str]:
+    name = buildah("from", "--pull-never", image).stdout.strip()
+    assert name
+    yield name
+    buildah("rm", name)
+
+
+def inside(container: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return buildah("run", "--isolation", "chroot", container, "--", *words)
+
+
+def config(image: str) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", image).stdout)["Docker"]
+    return said
+
+
+def test_it_runs_as_nobody_special_says_whether_it_is_well_and_writes_to_one_place(image: str) -> None:
+    told = config(image)["config"]
+    assert told["User"] == "10001:10001"
+    assert told["Entrypoint"] == ["streamgauge"]
+    assert told["Volumes"] == {"/data": {}}
+    assert told["Healthcheck"]["Test"][0] == "CMD"
+    assert not [one for one in told["Env"] if "KEY" in one or "TOKEN" in one or "PASSWORD" in one]
+
+
+def test_its_command_runs_and_nothing_but_its_data_can_be_written(container: str) -> None:
+    done = inside(container, "streamgauge", "version")
+    assert done.stdout.startswith("streamgauge "), done.stderr
+    script = "import os, streamgauge; print(os.getuid(), os.path.dirname(streamgauge.__file__))"
+    user, folder = inside(container, "python", "-c", script).stdout.split()
+    assert user == "10001"
+    for place in ("/", folder, "/opt/streamgauge/bin", "/usr/bin", "/etc"):
+        assert inside(container, "touch", f"{place}/x").returncode, place
+    assert inside(container, "touch", "/data/x").returncode == 0
+
+
+def test_it_carries_its_bill_of_materials_and_no_installer(image: str, container: str) -> None:
+    bill = json.loads(inside(container, "cat", "/opt/streamgauge/sbom.cdx.json").stdout)
+    names = {plain(component["name"]) for component in bill["components"]}
+    script = "from importlib.metadata import distributions as d; print(*{x.metadata['Name'] for x in d()})"
+    installed = {plain(name) for name in inside(container, "python", "-c", script).stdout.split()} - {
+        "streamgauge"
+    }
+    assert installed
+    assert installed <= names
+    assert not installed & {"pip", "setuptools"}
+
+
+def plain(name: str) -> str:
+    """A package's name as indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_it_is_small(image: str) -> None:
+    (said,) = json.loads(buildah("images", "--json", image).stdout)
+    used = said.get("size") or ""
+    number, unit = used.split()
+    size_bytes = float(number) * {"MB": 1e6, "GB": 1e9}[unit]
+    assert size_bytes < LARGEST_BYTES["tap" if "tap" in image else "streamgauge"]

@@ -1,0 +1,45 @@
+"""From a fresh clone to the first row, before a LiteLLM that runs: the three commands of docs/deployment.md, literally."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.running import ROOT, litellm
+from tests.e2e.test_recipes import PAGE, follow, skip_unless_the_ports_are_free, steps
+
+CONFIG = """
+model_list:
+  - model_name: gpt-5-mini
+    litellm_params: {model: openai/gpt-5-mini, api_key: none, mock_response: "The river runs quietly past the old mill."}
+general_settings: {master_key: sk-test}
+"""
+PROMISED_S = 180
+(SECTION,) = re.findall(r"^## From nothing to the first row\n(.*?)(?=^## )", PAGE, re.M | re.S)
+
+
+def test_there_are_three_commands() -> None:
+    assert len(steps(SECTION)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.litellm
+@pytest.mark.timeout(600)
+def test_they_lead_from_a_clone_to_a_row_in_three_minutes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the package cache and the processor of whoever runs it: the time is printed."""
+    skip_unless_the_ports_are_free()
+    with litellm(CONFIG, tmp_path, port=4000):
+        began_s = time.monotonic()
+        clone = tmp_path / "clone"
+        subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+        follow(SECTION, clone, deadline_s=PROMISED_S, KEY="sk-test")
+        took_s = time.monotonic() - began_s
+    with capsys.disabled():
+        print(f"\nfrom a clone to the first row: {took_s:.0f} s")
+    assert took_s < PROMISED_S
