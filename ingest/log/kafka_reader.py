@@ -6,7 +6,7 @@ Rules
  2. While Kafka cannot be reached, `poll` returns nothing and it is said once; positions are kept, reading goes on by itself.
  3. The log's identity is cluster id and topic id. A topic made anew raises `LogChanged`: its offsets are another log's.
  4. Messages that retention took before they were read are reported by `take_damage`.
- 5. A batch that cannot be read (damaged on the broker's disk, in a codec that is not here) is left out and reported as well.
+ 5. A batch that cannot be read (damaged on the broker's disk, in a codec that is not here, a bomb) is left out and reported.
  6. Partitions that are added are found within seconds and read from their beginning.
 """
 
@@ -27,8 +27,11 @@ from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, 
 
 from ingest.log import Damage, Entry, LogBroken, LogChanged
 from ingest.log.kafka_client import Trouble, check_options, connect, probe, said_by, split_brokers
+from ingest.log.kafka_codec import bound_codecs
 
 log = logging.getLogger(__name__)
+
+bound_codecs()
 
 _AGAIN_S = 1.0
 """Between two attempts to connect."""

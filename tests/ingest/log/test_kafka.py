@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.codec import gzip_encode, zstd_encode
 
 from ingest.log import Damage, Entry, LogBroken, LogChanged
 from ingest.log.kafka import KafkaReader, KafkaWriter, check_options, ensure_topic, split_brokers
+from ingest.log.kafka_codec import MAX_BATCH_BYTES, gunzip, unzstd
 from ingest.records import Alive, Damaged, Frames, Lost, pack, unpack
 from tests.ingest.log.entries import entry_of, frames, records_of
 from tests.kafka import SCRAM, Broker, let_in_by_scram, sasl_ssl
@@ -452,3 +454,32 @@ def test_a_batch_that_was_damaged_on_the_brokers_disk_is_left_out(
     assert [entry.offset for entry in entries] == [0, 2]
     (damage,) = reader.take_damage()
     assert (damage.first, damage.end, damage.reason) == (1, 2, "unreadable")
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_a_batch_that_would_fill_the_memory_is_left_out_unread(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, codec: str
+) -> None:
+    ensure_topic(kafka_broker, topic, {}, partitions=1)
+    writer = open_writer(kafka_broker, topic, {})
+    first, last = (entry_of(frames(str(uuid.uuid4()), 0, 200)) for _ in range(2))
+    writer.append([first])
+    producer = KafkaProducer(bootstrap_servers=kafka_broker, compression_type=codec, max_request_size=2**28)
+    producer.send(topic, value=bytes(MAX_BATCH_BYTES + 1)).get(60)
+    producer.close()
+    writer.append([last])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 2)
+    assert [entry.offset for entry in entries] == [0, 2]
+    (damage,) = reader.take_damage()
+    assert (damage.first, damage.end, damage.reason) == (1, 2, "unreadable")
+
+
+@pytest.mark.parametrize(("pack_", "unpack_"), [(gzip_encode, gunzip), (zstd_encode, unzstd)])
+def test_a_batch_within_the_bound_is_what_it_was(
+    pack_: Callable[[bytes], bytes], unpack_: Callable[[bytes], bytes]
+) -> None:
+    for data in (b"", os.urandom(3_000_000), bytes(MAX_BATCH_BYTES)):
+        assert unpack_(pack_(data)) == data
+    with pytest.raises(ValueError, match="more than 64 MiB"):
+        unpack_(pack_(bytes(MAX_BATCH_BYTES + 1)))
