@@ -33,7 +33,17 @@ from analytics.lake_turns import Turns
 from analytics.rollup import DEFAULT_STALL, rollups
 from analytics.rows import first_row
 from analytics.schema import SCHEMA_VERSION, add_missing_columns
-from analytics.store import Commit, Fenced, Position, StoredPosition, StoreFailed, Tap, remembered_taps
+from analytics.store import (
+    Commit,
+    Fenced,
+    Position,
+    StoredPosition,
+    StoreFailed,
+    Tap,
+    kept_records,
+    other_positions,
+    remembered_taps,
+)
 
 log = logging.getLogger(__name__)
 
@@ -134,23 +144,11 @@ class LakeStore:
 
     def other_positions(self, log_id: str) -> list[tuple[str, str]]:
         """(log id, partition) of every position in another log with streams open."""
-        return self._connection.execute(
-            "SELECT log_id, partition FROM log_positions WHERE log_id <> ? AND len(open_stream_ids) > 0",
-            [log_id],
-        ).fetchall()
+        return other_positions(self._connection, log_id)
 
     def kept_records(self, log_id: str, partition: str) -> dict[str, list[bytes]]:
         """The records that commits kept for long-open streams, by stream, in order."""
-        kept: dict[str, list[bytes]] = {}
-        for stream_id, payload in self._connection.execute(
-            "SELECT stream_id::VARCHAR, payload FROM internal.open_stream_records "
-            "WHERE log_id = $log_id AND partition = $partition AND stream_id::VARCHAR IN ("
-            "  SELECT unnest(open_stream_ids) FROM log_positions WHERE log_id = $log_id AND partition = $partition) "
-            "ORDER BY number",
-            {"log_id": log_id, "partition": partition},
-        ).fetchall():
-            kept.setdefault(stream_id, []).append(payload)
-        return kept
+        return kept_records(self._connection, log_id, partition)
 
     def taps(self) -> list[Tap]:
         """What is remembered of every tap."""

@@ -158,10 +158,7 @@ class Store:
 
     def other_positions(self, log_id: str) -> list[tuple[str, str]]:
         """(log id, partition) of every position in another log with streams open."""
-        return self._connection.execute(
-            "SELECT log_id, partition FROM log_positions WHERE log_id <> ? AND len(open_stream_ids) > 0",
-            [log_id],
-        ).fetchall()
+        return other_positions(self._connection, log_id)
 
     def disown(self, log_id: str, partition: str) -> None:
         """Forget a partition that another consumer reads now."""
@@ -169,14 +166,7 @@ class Store:
 
     def kept_records(self, log_id: str, partition: str) -> dict[str, list[bytes]]:
         """The records that commits kept for long-open streams, by stream, in order."""
-        kept: dict[str, list[bytes]] = {}
-        for stream_id, payload in self._connection.execute(
-            "SELECT stream_id::VARCHAR, payload FROM internal.open_stream_records "
-            "WHERE log_id = ? AND partition = ? ORDER BY number",
-            [log_id, partition],
-        ).fetchall():
-            kept.setdefault(stream_id, []).append(payload)
-        return kept
+        return kept_records(self._connection, log_id, partition)
 
     def taps(self) -> list[Tap]:
         """What is remembered of every tap."""
@@ -315,6 +305,35 @@ class Store:
         with contextlib.suppress(duckdb.Error):
             self._connection.execute("CHECKPOINT")
         self._connection.close()
+
+
+# What a file and a lake are asked alike.
+
+
+def other_positions(connection: duckdb.DuckDBPyConnection, log_id: str) -> list[tuple[str, str]]:
+    """(log id, partition) of every position in another log with streams open."""
+    return connection.execute(
+        "SELECT log_id, partition FROM log_positions WHERE log_id <> ? AND len(open_stream_ids) > 0", [log_id]
+    ).fetchall()
+
+
+def kept_records(
+    connection: duckdb.DuckDBPyConnection, log_id: str, partition: str
+) -> dict[str, list[bytes]]:
+    """The records that commits kept for streams that are still open, by stream, in order.
+
+    A lake keeps those of finished streams until its upkeep takes them: the position says which are open.
+    """
+    kept: dict[str, list[bytes]] = {}
+    for stream_id, payload in connection.execute(
+        "SELECT stream_id::VARCHAR, payload FROM internal.open_stream_records "
+        "WHERE log_id = $log_id AND partition = $partition AND stream_id::VARCHAR IN ("
+        "  SELECT unnest(open_stream_ids) FROM log_positions WHERE log_id = $log_id AND partition = $partition) "
+        "ORDER BY number",
+        {"log_id": log_id, "partition": partition},
+    ).fetchall():
+        kept.setdefault(stream_id, []).append(payload)
+    return kept
 
 
 def remembered_taps(connection: duckdb.DuckDBPyConnection) -> list[Tap]:
