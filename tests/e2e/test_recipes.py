@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,8 @@ def follow(recipe: str, folder: Path, *, deadline_s: float = 90, **variables: st
                 process.wait()
 
 
-def skip_unless_the_ports_are_free() -> None:
-    for port in PORTS:
+def skip_unless_the_ports_are_free(ports: Sequence[int] = PORTS) -> None:
+    for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
