@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bench.tap import page
 from bench.tap.measure import Load, measure, room_for_streams, wait_until_quiet
+from bench.tap.profile import profile
 from bench.tap.servers import Target, compile_c, litellm, mock_upstream, nginx, tap
 from bench.tap.trouble import troubled
 
@@ -129,7 +130,7 @@ def run_part(part: Part, folder: Path, rounds: int, seconds: float) -> page.Resu
 
 def main() -> int:
     """Run the parts that were asked for."""
-    names = [part.name for part in PARTS]
+    names = [*(part.name for part in PARTS), "profile"]
     parser = argparse.ArgumentParser(prog="python -m bench tap", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}")
     parser.add_argument("--rounds", type=int, help="instead of the part's own")
@@ -139,15 +140,22 @@ def main() -> int:
         parser.error(f"no part is named {', '.join(sorted(wrong))}; there are {', '.join(names)}")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    for part in PARTS:
-        if given.parts and part.name not in given.parts:
+    parts = {part.name: part for part in PARTS}
+    for name in names:
+        if given.parts and name not in given.parts:
             continue
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch)
             folder.chmod(0o755)
             compile_c(folder)
-            result = run_part(part, folder, given.rounds or part.rounds, given.seconds or part.seconds)
-        print(page.table(result), flush=True)
-        page.keep(part.name, result)
+            if name == "profile":
+                text = profile(folder)
+                page.keep_profile(text)
+            else:
+                part = parts[name]
+                result = run_part(part, folder, given.rounds or part.rounds, given.seconds or part.seconds)
+                page.keep(name, result)
+                text = page.table(result)
+        print(text, flush=True)
     page.write(names)
     return 0

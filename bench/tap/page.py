@@ -78,9 +78,17 @@ def machine() -> str:
 
 def keep(name: str, result: Result) -> None:
     """Keep the figures of a part, with when and where."""
+    _keep(name, dataclasses.asdict(result))
+
+
+def keep_profile(text: str) -> None:
+    """Keep the tables of the profile."""
+    _keep("profile", {"text": text})
+
+
+def _keep(name: str, values: dict[str, object]) -> None:
     known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    at = datetime.now(UTC).strftime("%Y-%m-%d")
-    known[name] = {**dataclasses.asdict(result), "machine": machine(), "at": at}
+    known[name] = {**values, "machine": machine(), "at": datetime.now(UTC).strftime("%Y-%m-%d")}
     RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 
@@ -109,13 +117,15 @@ def write(order: list[str]) -> None:
     _, _, after = rest.partition(END)
     parts = []
     for name in order:
-        if name in known:
-            kept = known[name]
-            result = Result(kept["what"], tuple(kept["shown"]), kept["base"], kept["runs"])
-            rounds = len(next(iter(result.runs.values())))
-            note = (
-                f"`python -m bench tap {name}`, medians (of errors and losses the worst) of {rounds} rounds, "
-                f"{kept['at']}, {kept['machine']}."
-            )
-            parts.append(f"{table(result)}\n{note}\n")
+        if name not in known:
+            continue
+        kept = known[name]
+        when = f"{kept['at']}, {kept['machine']}."
+        if "text" in kept:
+            parts.append(f"{kept['text']}\n`python -m bench tap {name}`, {when}\n")
+            continue
+        result = Result(kept["what"], tuple(kept["shown"]), kept["base"], kept["runs"])
+        rounds = len(next(iter(result.runs.values())))
+        how = f"medians (of errors and losses the worst) of {rounds} rounds"
+        parts.append(f"{table(result)}\n`python -m bench tap {name}`, {how}, {when}\n")
     PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(parts) + f"\n{END}{after}")

@@ -1,0 +1,105 @@
+"""Where the CPU time of a chunk and of a short request goes: nginx, the tap without its log, the tap with it.
+
+`python -m bench tap profile` samples each with `perf` (the CPU clock, while the load client counts) and shares its CPU time, as
+`measure` has it, out among the parts below: in µs a chunk or request. Two minutes.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.tap.measure import Load, measure, wait_until_quiet
+from bench.tap.servers import Target, mock_upstream, nginx, tap
+
+LOADS = {
+    "a chunk (500 streams × 20 chunks/s)": Load("paced", 500, 50_000),
+    "a short request (32 connections)": Load("short", 32),
+}
+SECONDS = 6.0
+PARTS = {
+    "kernel": "system calls",
+    "own": "nginx's own code",
+    "loop": "event loop (uvloop, libuv, libc)",
+    "parser": "chunks (llhttp)",
+    "python": "Python",
+    "msgspec": "encoding of records (msgspec)",
+    "log": "the log's thread (zstd, SQLite, disk, its Python)",
+}
+
+
+def part_of(library: str) -> str:
+    """The part that a sample in the loop's thread belongs to, by the file that it hit."""
+    if "kernel" in library or library == "[vdso]":
+        return "kernel"
+    name = library.rpartition("/")[2]
+    if name.startswith(("libpython", "python3")):
+        return "python"
+    if "/msgspec/" in library:
+        return "msgspec"
+    if "/httptools/" in library:
+        return "parser"
+    return "own" if name == "nginx" else "loop"
+
+
+@contextlib.contextmanager
+def sampled(pid: int, data: Path) -> Iterator[None]:
+    """Samples of all threads of a process while the block runs."""
+    command = ["perf", "record", "-q", "-F", "2000", "-e", "cpu-clock", "-p", str(pid), "-o", str(data)]
+    perf = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        perf.send_signal(signal.SIGINT)
+        perf.wait()
+
+
+def shares(pid: int, data: Path) -> dict[str, float]:
+    """The share of each part among the samples."""
+    command = ["perf", "script", "-i", str(data), "-F", "tid,ip,dso"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    counts: collections.Counter[str] = collections.Counter()
+    for line in text.splitlines():
+        thread, _, library = line.strip().partition(" ")
+        counts[part_of(library.rpartition("(")[2].rstrip(")")) if int(thread) == pid else "log"] += 1
+    return {part: count / counts.total() for part, count in counts.items()}
+
+
+def profile(folder: Path) -> str:
+    """The tables, in Markdown. Raises SystemExit without perf."""
+    if shutil.which("perf") is None:
+        raise SystemExit("bench tap profile: perf is needed (Debian: apt-get install linux-perf)")
+    tables = []
+    with mock_upstream(folder) as upstream, contextlib.ExitStack() as stack:
+        found: list[Target | None] = [stack.enter_context(nginx(folder, upstream))]
+        found.append(stack.enter_context(tap("tap, log off", folder / "off", upstream, log=False)))
+        found.append(stack.enter_context(tap("tap", folder / "on", upstream)))
+        targets = [target for target in found if target is not None]
+        for what, load in LOADS.items():
+            columns = {}
+            for target in targets:
+                wait_until_quiet(targets)
+                data = folder / "perf.data"
+                with sampled(target.pids[0], data):
+                    run = measure(folder, target, load, SECONDS)
+                of_part = shares(target.pids[0], data)
+                columns[target.name] = {
+                    part: share * run["cpu_s_per_million"] for part, share in of_part.items()
+                }
+            tables.append(_table(what, columns))
+    return "\n".join(tables)
+
+
+def _table(what: str, columns: dict[str, dict[str, float]]) -> str:
+    lines = ["| " + " | ".join([f"µs CPU of {what}", *columns]) + " |", "|---" + "|--:" * len(columns) + "|"]
+    for part, name in PARTS.items():
+        if any(of_part.get(part) for of_part in columns.values()):
+            cells = [f"{of_part[part]:.1f}" if part in of_part else "–" for of_part in columns.values()]
+            lines.append("| " + " | ".join([name, *cells]) + " |")
+    sums = [f"{sum(of_part.values()):.1f}" for of_part in columns.values()]
+    return "\n".join([*lines, "| " + " | ".join(["all", *sums]) + " |"]) + "\n"
