@@ -50,8 +50,8 @@ CONTENDERS = (
     Contender("Streamgauge, a message for five events", "streamgauge", -1, 0.5),
     QUIX,
     Contender("Quix Streams, a message for five events", "quix", 5, 0.5),
-    Contender("kafka-python + json + row inserts, a message an event", "plain", 1, 0.05),
-    Contender("kafka-python + json + row inserts, a message for five events", "plain", 5, 0.05),
+    Contender("kafka-python + json + row inserts, a message an event", "plain", 1, 0.025),
+    Contender("kafka-python + json + row inserts, a message for five events", "plain", 5, 0.025),
 )
 
 

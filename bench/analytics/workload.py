@@ -46,7 +46,8 @@ def chunks(number: int) -> list[bytes]:
             {**base, "system_fingerprint": "fp_0123456789", "choices": [choice]}, separators=(",", ":")
         ).encode()
 
-    texts = [chunk({"content": f" word{at}"}) for at in range(EVENTS_A_STREAM - 3)]
+    before, _, after = chunk({"content": " word"}).partition(b" word")
+    texts = [b"%b word%d%b" % (before, at, after) for at in range(EVENTS_A_STREAM - 3)]
     usage = {"prompt_tokens": 25, "completion_tokens": len(texts), "total_tokens": 25 + len(texts)}
     return [
         *texts,
