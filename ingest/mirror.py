@@ -301,17 +301,21 @@ class StreamMirror:
             self._mirror.wait_to_flush(self)
 
     def _flush_frames(self) -> None:
-        frames, head, uncaptured, size = self._frames, self._head, self._uncaptured, self._bytes
+        frames, head, uncaptured = self._frames, self._head, self._uncaptured
         if not frames and head is None and not uncaptured:
             return
-        self._frames, self._head, self._uncaptured, self._bytes = [], None, 0, 0
-        seq = self._seq
-        self._seq = seq + 1
-        mirror, counters = self._mirror, self._mirror.counters
-        counters.uncaptured_bytes += uncaptured
+        size, seq, mirror = self._bytes, self._seq, self._mirror
+        self._frames, self._bytes, self._seq = [], 0, seq + 1
+        counters = mirror.counters
+        if head is not None or uncaptured:
+            counters.uncaptured_bytes += uncaptured
+            self._head, self._uncaptured = None, 0
+            record = Frames(self.stream, seq, frames, head, uncaptured)
+        else:
+            record = Frames(self.stream, seq, frames)
         mirror.added_bytes -= (counted_bytes := size + FRAME_OVERHEAD_BYTES * len(frames))
-        if not (mirror.untold and not mirror.tell(self.stream)) and mirror.append(
-            Frames(self.stream, seq, frames, head, uncaptured), counted_bytes + _RECORD_OVERHEAD_BYTES
+        if (not mirror.untold or mirror.tell(self.stream)) and mirror.append(
+            record, counted_bytes + _RECORD_OVERHEAD_BYTES
         ):
             counters.frames += len(frames)
             counters.captured_bytes += size

@@ -99,11 +99,11 @@ class Witness(StreamMirror):
     def response_data(self, payload: bytes, now_ns: int) -> None:
         """One read's part of the response's body."""
         left = self._left
-        size = len(payload)
-        if size <= left:
+        if left == _EVER:
             self.frame(now_ns - self._t0_ns, payload, now_ns)
-            if left != capture.EVER:
-                self._left = left - size
+        elif (size := len(payload)) <= left:
+            self.frame(now_ns - self._t0_ns, payload, now_ns)
+            self._left = left - size
         else:
             if left:
                 self.frame(now_ns - self._t0_ns, payload[:left], now_ns)
@@ -163,6 +163,7 @@ class Witness(StreamMirror):
 
 
 _COLON = ord(":")
+_EVER = capture.EVER
 
 
 class Witnesses:
