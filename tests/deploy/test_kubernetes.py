@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -109,6 +110,10 @@ def test_volumes_and_ports_that_are_referred_to_are_there(pod: dict[str, Any]) -
     for container in containers(pod):
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
         ports = {port["name"] for port in container.get("ports", [])}
+        listens = {int(port) for port in re.findall(r":(\d+)", " ".join(map(str, container["args"])))} | {
+            8501
+        }
+        assert {port["containerPort"] for port in container.get("ports", [])} <= listens
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             if "httpGet" in container.get(probe, {}):
                 assert container[probe]["httpGet"]["port"] in ports

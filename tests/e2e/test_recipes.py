@@ -18,7 +18,7 @@ from tests.e2e.running import LITELLM, ROOT, until
 
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
 SECTIONS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S))
-PORTS = (4000, 4080, 4100, 4101, 4102, 4200, 8501, 9494)
+PORTS = (4000, 4100, 4101, 4102, 4200, 4443, 8443, 8501, 9494)
 
 
 def steps(text: str) -> list[tuple[str, str]]:
