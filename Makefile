@@ -24,13 +24,13 @@ setup: .venv/.ready ## the same with what tests and benches need
 .venv/.ready: requirements.lock requirements-dev.lock pyproject.toml
 	@deploy/setup/venv all
 
-test-setup: install ## what only the tests need: Java and Maven, Chromium, the LiteLLM environment
+test-setup: setup ## what only the tests need: Java and Maven, Chromium, the LiteLLM environment
 	@deploy/setup/test-parts
 
 demo: install ## run the demo and open the address that it prints; ARGS="--seconds 60" ends by itself
 	@$(PY) -m streamgauge demo $(ARGS)
 
-up: setup ## in front of your gateway, with its dashboard: UPSTREAM=http://localhost:4000
+up: install ## in front of your gateway, with its dashboard: UPSTREAM=http://localhost:4000
 	@$(PY) -m streamgauge up --upstream $(UPSTREAM) $(ARGS)
 
 lint: setup ## ruff: rules and format
