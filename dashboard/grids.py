@@ -358,7 +358,7 @@ def live(frame: pl.DataFrame) -> None:
         hide_index=True,
         key="live",
         placeholder=units.UNKNOWN,
-        height=560 if frame.height > 15 else "auto",
+        height=560 if frame.height > 9 else "auto",
         alt="Streams in flight",
         column_config={
             **{name: STREAM_COLUMNS[name] for name in ("link", "model", "ttft_ms", "gateway", "client")},

@@ -21,7 +21,7 @@ def body(chosen: Selection) -> None:
     with st.grid(4, min_column_width=150):
         st.metric("In flight", units.count(waiting + streaming), help=described("active"), border=True)
         st.metric(
-            "Waiting for the first token", units.count(waiting), help="Open, and no output yet.", border=True
+            "Waiting", units.count(waiting), help="Open, and no output yet: for the first token.", border=True
         )
         st.metric("Streaming", units.count(streaming), help="Open, and output has begun.", border=True)
         st.metric(

@@ -23,7 +23,7 @@ def body(_: Selection) -> None:
     finished, lost = (int(ledger[c].sum()) for c in ("finished", "tap_lost"))
     with st.grid(6, min_column_width=140):
         for label, value, about in (
-            ("Finished streams", units.count(finished), "Rows of `streams`, all of them."),
+            ("Finished", units.count(finished), "Rows of `streams`, all of them."),
             ("In flight", units.count(float(str(fresh["open"]))), "Rows of `open_streams`."),
             ("Lost by the tap", units.count(lost), "Finished streams with the outcome `tap_lost`."),
             ("Newest end", ago(fresh["newest_end_at"]), "When the newest finished stream ended."),
@@ -87,11 +87,14 @@ def body(_: Selection) -> None:
         st.caption("None.")
     else:
         grids.plain(letters, key="letters", zone=zone)
-    st.subheader("Stored", anchor=False)
-    grids.plain(pipeline.sizes(source.ask), key="sizes", zone=zone)
-    if counted.height:
-        st.subheader("Counted by analytics", anchor=False, help="Since the database was made.")
-        grids.plain(counted, key="counted", zone=zone)
+    with st.grid(2, min_column_width=310, key="totals"):
+        with st.container():
+            st.subheader("Stored", anchor=False)
+            grids.plain(pipeline.sizes(source.ask), key="sizes", zone=zone)
+        with st.container():
+            if counted.height:
+                st.subheader("Counted by analytics", anchor=False, help="Since the database was made.")
+                grids.plain(counted, key="counted", zone=zone)
     st.caption(
         f"Streamgauge {_own_version()} · DuckDB {pipeline.versions(source.ask)} · data folder `{source.data_dir()}`"
     )
