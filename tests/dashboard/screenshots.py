@@ -6,6 +6,7 @@ For README and docs: run it over the demo. The stream page shows the stream that
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,24 @@ def make_small(file: Path) -> None:
     picture.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
-def main(url: str, folder: Path, *, dark: bool = False, stream_id: str = "", span: str = "range=5m") -> None:
-    """One PNG per page, as high as the page (up to a limit), over a time range as the address says it."""
+def main(
+    url: str,
+    folder: Path,
+    *,
+    dark: bool = False,
+    stream_id: str = "",
+    span: str = "range=5m",
+    paths: Mapping[str, str] | None = None,
+) -> None:
+    """One PNG per page, as high as the page (up to a limit), over a time range as the address says it.
+
+    `paths`: what else the address of a page says.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with reader(url, dark=dark) as seen:
         for view in VIEWS:
             path = {"overview": f"?{span}", "stream": f"stream?id={stream_id}"}.get(view, f"{view}?{span}")
+            path += (paths or {}).get(view, "")
             seen.page.set_viewport_size({"width": 1280, "height": 900})
             seen.open(path)
             tall = seen.page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")

@@ -1,16 +1,25 @@
 """The pictures of README and docs: `python -m tests.dashboard.tour FOLDER`, over a demo of a few minutes.
 
 `make screenshots` runs it. The stream that is shown called a tool and reasoned aloud, if there is one: the slowest of them.
+Compare has the two busiest models; the trace is that of a client which sends its own span, as an OpenTelemetry SDK does.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import httpx
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from analytics.ask import Asker
 from tests.dashboard.screenshots import main as take
@@ -21,6 +30,37 @@ WARM_UP_S = 290
 STREAM = """
     SELECT stream_id::VARCHAR AS id FROM streams WHERE outcome = 'ok' AND streamed
     ORDER BY (reasoning_chars > 0 AND tool_call_count > 0) DESC, end_ns DESC LIMIT 1"""
+MODELS = "SELECT request_model AS model FROM streams WHERE outcome = 'ok' GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 2"
+CHAT = """
+    SELECT path, mode(request_model) AS model FROM streams WHERE dialect = 'openai_chat' AND outcome = 'ok' AND streamed
+    GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"""
+
+
+def traced(data: Path) -> str:
+    """Ask through the tap as a client with an OpenTelemetry SDK does; the trace's id, once its stream is stored."""
+    asker = Asker(data)
+    parts = {name: json.loads((data / "run" / f"{name}.json").read_text()) for name in ("tap", "analyze")}
+    (chat,) = asker.query(CHAT).to_dicts()
+    provider = TracerProvider(resource=Resource.create({"service.name": "report-writer"}))
+    exporter = OTLPSpanExporter(f"{parts['analyze']['otlp']}/v1/traces")
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = provider.get_tracer("tour")
+    with tracer.start_as_current_span("write the weekly report") as root:
+        with tracer.start_as_current_span("read the figures"):
+            time.sleep(0.2)
+        headers: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(headers)
+        body = {
+            "model": chat["model"],
+            "stream": True,
+            "messages": [{"role": "user", "content": "Summarise."}],
+        }
+        answer = httpx.post(f"{parts['tap']['listen']}{chat['path']}", json=body, headers=headers, timeout=60)
+        answer.raise_for_status()
+    trace_id = f"{root.get_span_context().trace_id:032x}"
+    while not asker.query(f"SELECT 1 FROM streams WHERE trace_id = '{trace_id}'").height:
+        time.sleep(0.2)
+    return trace_id
 
 
 def main(folder: Path) -> int:
@@ -40,7 +80,8 @@ def main(folder: Path) -> int:
                 "--data",
                 data,
                 *ports,
-            ]
+            ],
+            env={**os.environ, "STREAMGAUGE_OTLP_LISTEN": "127.0.0.1:0"},
         )
         try:
             began_s = time.monotonic()
@@ -50,7 +91,12 @@ def main(folder: Path) -> int:
                 time.sleep(1)
             url = json.loads((Path(data) / "run" / "dashboard.json").read_text())["url"]
             stream_id = str(Asker(Path(data)).query(STREAM)["id"][0])
-            take(url, folder, stream_id=stream_id)
+            a, b = Asker(Path(data)).query(MODELS)["model"]
+            paths = {
+                "compare": f"&A-when=same+time&A-model={a}&B-model={b}",
+                "traces": f"&trace={traced(Path(data))}",
+            }
+            take(url, folder, stream_id=stream_id, paths=paths)
             return demo.wait()
         finally:
             demo.terminate()

@@ -1,0 +1,107 @@
+"""A real browser over the running `streamgauge demo`: every page stands while traffic comes in, and tells SQL's numbers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from analytics.ask import Asker, AskError
+from tests.dashboard.browser import CHROMIUM, Reader, reader
+from tests.dashboard.pages import VIEWS
+from tests.dashboard.site import ROOT
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
+    ),
+]
+
+DEADLINE_S = 120.0
+ENOUGH = 60
+"""Streams that are stored before somebody looks: some of them failed."""
+
+
+def until(question: Callable[[], bool], demo: subprocess.Popen[bytes], what: str) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while not question():
+        assert demo.poll() is None, "the demo ended"
+        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {what}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data folder of a demo that goes on while the tests look."""
+    data = tmp_path_factory.mktemp("demo")
+    ports = [word for flag in ("--quack-port", "--dashboard-port") for word in (flag, "0")]
+    ports += [word for flag in ("--listen", "--admin") for word in (flag, "127.0.0.1:0")]
+    command = [sys.executable, "-m", "streamgauge", "demo", "--rate", "5", "--data", str(data), *ports]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: (data / "run" / "dashboard.json").exists(), process, "the dashboard")
+        until(lambda: stored(data) >= ENOUGH, process, "streams")
+        yield data
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def seen(demo: Path) -> Iterator[Reader]:
+    with reader(str(json.loads((demo / "run" / "dashboard.json").read_text())["url"])) as found:
+        yield found
+
+
+def stored(data: Path, where: str = "TRUE") -> int:
+    try:
+        return int(Asker(data).query(f"SELECT count(*) AS n FROM streams WHERE {where}")["n"][0])
+    except AskError:
+        return 0
+
+
+def test_every_page_stands_while_traffic_comes_in(seen: Reader, demo: Path) -> None:
+    stream_id = Asker(demo).query(
+        "SELECT stream_id::VARCHAR AS id FROM streams WHERE outcome = 'ok' LIMIT 1"
+    )["id"][0]
+    for view in VIEWS:
+        seen.open(
+            {"overview": "?range=15m", "stream": f"stream?id={stream_id}"}.get(view, f"{view}?range=15m")
+        )
+        assert seen.exceptions() == 0, view
+        assert seen.page.locator("[data-testid=stAlertContentError]").count() == 0, view
+        assert seen.complaints == [], view
+
+
+def test_the_numbers_are_those_of_sql_at_that_moment(seen: Reader, demo: Path) -> None:
+    """Traffic goes on: what is shown lies between what SQL says just before and just after."""
+    model = Asker(demo).query("SELECT mode(request_model) AS model FROM streams")["model"][0]
+    for path, where in (("?range=24h", "TRUE"), (f"?range=24h&model={model}", f"request_model = '{model}'")):
+        before = stored(demo, where)
+        seen.open(f"{path}&refresh=off")
+        shown = int(seen.metric("Requests").replace(",", ""))
+        assert before <= shown <= stored(demo, where), path
+
+
+def test_a_deep_link_shows_the_same_stream_again(seen: Reader, demo: Path) -> None:
+    (row,) = (
+        Asker(demo)
+        .query(
+            "SELECT stream_id::VARCHAR AS id, request_model FROM streams WHERE outcome = 'ok' AND streamed LIMIT 1"
+        )
+        .to_dicts()
+    )
+    for _ in range(2):
+        seen.open(f"stream?id={row['id']}")
+        text = seen.page.locator("body").inner_text()
+        assert row["id"] in text + seen.page.url
+        assert row["request_model"] in text
+        seen.page.goto("about:blank")
