@@ -14,7 +14,7 @@ from bench.scale.run import servers
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench scale", description=__doc__)
-    parser.add_argument("--streams", type=int, default=36_000, help="of 100 events each, in the full topic")
+    parser.add_argument("--streams", type=int, default=32_000, help="of 100 events each, in the full topic")
     parser.add_argument(
         "--rounds", type=int, default=3, help="pairs of one consumer and two; the median counts"
     )
