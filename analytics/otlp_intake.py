@@ -83,8 +83,8 @@ class OtlpIntake:
         app = Starlette(routes=[Route(PATH, self._export, methods=["POST"])])
         self._server = uvicorn.Server(
             uvicorn.Config(
-                app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", http="httptools", server_header=False,
-                limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=2,
+                app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", http="httptools",
+                server_header=False, limit_concurrency=MAX_CONNECTIONS, timeout_graceful_shutdown=2,
             )
         )  # fmt: skip
         self._thread = threading.Thread(
