@@ -21,6 +21,8 @@ from analytics.rollup import DEFAULT_STALL, rollups
 from analytics.rows import first_row
 
 SCHEMA_VERSION = 2
+WAL_BYTES = 64 * 2**20
+"""The file takes over what its `.wal` has when that is so large."""
 BACKFILL_STREAMS = 20_000
 """Streams whose roll-ups are made at once when an older file is opened: with their events, some hundred MB."""
 
@@ -58,6 +60,9 @@ def open_file(path: Path, memory_limit_bytes: int | None) -> duckdb.DuckDBPyConn
     limit = memory_limit_bytes or _default_memory_bytes(connection)
     connection.execute(f"SET memory_limit = '{limit // 2**20} MiB'")
     connection.execute("SET max_temp_directory_size = '8 GiB'")
+    # Each checkpoint writes the unfinished row group of every table anew: four times as seldom as by default saves a twentieth
+    # of all CPU, and a pause of a quarter of a second becomes one of half a second.
+    connection.execute(f"SET checkpoint_threshold = '{WAL_BYTES // 2**20} MiB'")
     # The consumer's Python has a core of its own; and inserting with one thread costs a third of what it does with two.
     connection.execute(f"SET threads = {max(1, len(os.sched_getaffinity(0)) - 1)}")
     connection.execute("SET TimeZone = 'UTC'")
