@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 
 from bench.scale.full_topic import compare
 from bench.scale.live import live
@@ -22,6 +24,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20, help="of live traffic at each level")
     parser.add_argument("--levels", type=int, nargs="*", default=[1, 10, 100], help="streams at a time")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     with servers() as (broker, postgres):
         if arguments.rounds:
             compare(broker, postgres, arguments.streams, arguments.rounds, pin=arguments.pin)
