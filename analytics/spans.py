@@ -304,8 +304,7 @@ def _stalls(columns: EventColumns, median_ns: float, floor_ns: int, factor: floa
 def output_times(columns: EventColumns) -> list[list[int]]:
     """When the output events of each choice came, in order, ns."""
     if not columns.more_choices and not any(columns.choice):  # nearly always
-        kinds_and_times = zip(columns.kind, columns.at_ns, strict=True)
-        return [[at_ns for kind, at_ns in kinds_and_times if kind in OUTPUT_KINDS]]
+        return [list(itertools.compress(columns.at_ns, map(OUTPUT_KINDS.__contains__, columns.kind)))]
     times: dict[int, list[int]] = {}
     for kind, choice, at_ns in zip(columns.kind, columns.choice, columns.at_ns, strict=True):
         if kind in OUTPUT_KINDS:
