@@ -7,7 +7,6 @@ Runs in an environment of its own (quix.lock).
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -82,7 +81,6 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
             auto_offset_reset="earliest",
             commit_interval=COMMIT_INTERVAL_S,
             state_dir=folder,
-            use_changelog_topics="QUIX_WITHOUT_CHANGELOG" not in os.environ,
             loglevel="WARNING",
         )
         messages = app.topic(topic, key_deserializer="str", value_deserializer="json")
