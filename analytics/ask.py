@@ -113,12 +113,19 @@ class Asker:
             cursor.close()
 
 
+MOST_MEMORY_BYTES = 4 * 2**30
+"""Of DuckDB in a process that reads the tables itself; less on machines with less than 10 GiB."""
+
+
 class LocalAsker:
     """Asks a database of this process, by the same rules as the running analytics. Safe to share between threads."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         """`connection` is to the database that is asked, and is locked down and owned from now on."""
         self._connection = connection
+        row = connection.execute("SELECT parse_formatted_bytes(current_setting('memory_limit'))").fetchone()
+        limit_bytes = min(int(row[0]) // 2 if row else MOST_MEMORY_BYTES, MOST_MEMORY_BYTES)
+        connection.execute(f"SET memory_limit = '{limit_bytes // 2**20} MiB'")
         self._growth_bytes = growth_bytes(connection)
         lock_down(connection)
         row = connection.execute("SELECT current_database()").fetchone()
