@@ -43,7 +43,7 @@ def spans(ask: Ask, trace_id: str, *, most: int = 1000) -> pl.DataFrame:
         SELECT *, (date_diff('microsecond', min(started_at) OVER (), started_at) * 1000)::BIGINT AS offset_ns
         FROM spans WHERE trace_id = {literal(trace_id.lower())}
         QUALIFY row_number() OVER (PARTITION BY span_id ORDER BY stream_id NULLS LAST) = 1
-        ORDER BY started_at, start_ns LIMIT {most:d}""")
+        ORDER BY started_at, start_ns, kind = 'internal', duration_ns LIMIT {most:d}""")
 
 
 def streams_of(ask: Ask, trace_id: str) -> pl.DataFrame:
