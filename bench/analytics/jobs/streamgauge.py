@@ -7,6 +7,7 @@ from pathlib import Path
 
 from analytics.assemble import Assembler
 from analytics.consumer import Consumer
+from analytics.garbage import look_seldom
 from analytics.measure import measure
 from analytics.store import Store
 from bench.analytics.jobs.measured import Clock
@@ -19,6 +20,7 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
     consumer = Consumer(reader, store, Assembler(), measure)
     while not reader.partitions():
         pass
+    look_seldom()
     clock = Clock()
     consumer.start()
     seen = 0
