@@ -1,14 +1,25 @@
-"""What the tap holds while its log takes nothing is bounded by its queue, however much passes; what it gave up is told."""
+"""What a process holds is bounded, however much there is to do.
+
+The tap's memory while its log takes nothing is that of its queue, and what it gave up is told; that of analytics does not grow
+with a backlog of millions of events.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from analytics.ask import Asker, AskError
+from analytics.endpoint import read
+from ingest.log.embedded import EmbeddedWriter
+from tests.analytics.traffic import entries
 from tests.chaos.rig import run
 from tests.chaos.test_cap import audited_losses, bulky
 from tests.chaos.test_local import fill
@@ -57,3 +68,67 @@ def test_a_flood_over_a_full_disk_takes_no_more_memory_than_the_queue(tmp_path: 
             audited_losses(chaos, {"log_error", "queue_full"})
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+BACKLOG_STREAMS, STREAM_EVENTS = 6_000, 503
+"""Three million events."""
+DUCKDB_BYTES = 512 * MIB
+ANALYZE = f"""
+import sys
+from pathlib import Path
+from analytics.consume import AnalyzeOptions, run
+sys.exit(run(AnalyzeOptions(
+    data=Path(sys.argv[1]), quack_port=0, memory_limit_bytes={DUCKDB_BYTES}, retain_events_s=None, retain_streams_s=None
+)))
+"""
+
+
+@contextmanager
+def analytics(data: Path) -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", ANALYZE, str(data)])
+    try:
+
+        def answering() -> bool:
+            assert process.poll() is None
+            found = read(data)
+            return found is not None and found.pid == process.pid
+
+        until(answering, "analytics", 150)
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def peak_bytes(pid: int) -> int:
+    line = next(
+        one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmHWM")
+    )
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_backlog_of_millions_of_events_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """The peak of a backlog is that of its sixth part: it does not grow with what there is to read."""
+    peaks = []
+    for part in (6, 1):
+        data, streams = tmp_path / str(part), BACKLOG_STREAMS // part
+        with EmbeddedWriter(data / "log", "w0", cap_bytes=2**31) as writer:
+            for payload in entries(range(streams), chunks=STREAM_EVENTS - 3, width=100):
+                writer.append([payload])
+        with analytics(data) as pid:
+            asker = Asker(data)
+
+            def all_there(asker: Asker = asker, streams: int = streams) -> bool:
+                try:
+                    return bool(asker.query("SELECT count(*) FROM streams").item() == streams)
+                except AskError:
+                    return False
+
+            until(all_there, "the backlog to be read", 600)
+            assert asker.query("SELECT count(*) FROM events").item() == streams * STREAM_EVENTS
+            peaks.append(peak_bytes(pid))
+    print("peaks in MiB:", [peak // MIB for peak in peaks])
+    assert peaks[1] < peaks[0] + DUCKDB_BYTES  # its cache fills up to its limit
+    assert peaks[1] < 2**30 + DUCKDB_BYTES
