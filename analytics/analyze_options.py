@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from analytics.consumer import Pace
-from analytics.serve import Bounds
-from analytics.telemetry import TelemetryOptions
+from analytics.serving.serve import Bounds
+from analytics.telemetry.telemetry import TelemetryOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class AnalyzeOptions:
     stall_factor: float = 5.0
     lost_after_s: float = 60.0
     gone_after_s: float | None = 24 * 3600.0
-    """Of a tap that only others' time tells silent (`analytics.liveness`); None: never."""
+    """Of a tap that only others' time tells silent (`analytics.assembly.liveness`); None: never."""
     checkpoint_after_s: float = 60.0
     memory_limit_bytes: int | None = None
     """Of DuckDB; None: 40 % of the machine, at most 8 GiB (a lake's: 2 GiB)."""

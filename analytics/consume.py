@@ -19,24 +19,24 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from analytics import endpoint as endpoints
 from analytics.analyze_options import AnalyzeOptions
-from analytics.assemble import Assembler
+from analytics.assembly.assemble import Assembler
+from analytics.assembly.stream import FinishedStream
 from analytics.consumer import Consumer
-from analytics.endpoint import Endpoint
-from analytics.folder import own
 from analytics.garbage import look_seldom
-from analytics.home import FileHome, LakeHome, home_of
-from analytics.measure import measure
-from analytics.store import Fenced, StoreFailed
-from analytics.stream import FinishedStream
-from analytics.telemetry import Telemetry
-from analytics.witnesses import Witnesses
+from analytics.measures.measure import measure
+from analytics.serving import endpoint as endpoints
+from analytics.serving.endpoint import Endpoint
+from analytics.storage.folder import own
+from analytics.storage.home import FileHome, LakeHome, home_of
+from analytics.storage.store import Fenced, StoreFailed
+from analytics.telemetry.telemetry import Telemetry
+from analytics.telemetry.witnesses import Witnesses
 from ingest.log import LogBroken, LogChanged, LogReader
 from ingest.log.embedded import EmbeddedReader
 
 if TYPE_CHECKING:
-    from analytics.otlp_intake import OtlpIntake
+    from analytics.intake.otlp import OtlpIntake
 
 __all__ = ["AnalyzeOptions", "run", "serve_until"]
 
@@ -167,8 +167,8 @@ def _consume(
 def _intake(options: AnalyzeOptions, home: FileHome | LakeHome) -> OtlpIntake | None:
     if options.otlp_listen is None:
         return None
-    from analytics.otlp_intake import OtlpIntake  # late: it brings a web server, which only this needs
-    from analytics.received_queue import ReceivedQueue
+    from analytics.intake.otlp import OtlpIntake  # late: it brings a web server, which only this needs
+    from analytics.intake.queue import ReceivedQueue
 
     host, _, port = options.otlp_listen.rpartition(":")
     return OtlpIntake(

@@ -23,12 +23,12 @@ from typing import Protocol
 
 import polars as pl
 
-from analytics.assemble import Assembler
-from analytics.dead_letters import DeadLetters
+from analytics.assembly.assemble import Assembler
+from analytics.assembly.stream import FinishedStream
 from analytics.holdings import Holdings, Tables
-from analytics.measured import Measure, measured_rows
-from analytics.store import Commit, Tap
-from analytics.stream import FinishedStream
+from analytics.measures.measured import Measure, measured_rows
+from analytics.storage.dead_letters import DeadLetters
+from analytics.storage.store import Commit, Tap
 from ingest.log import Entry, LogReader
 from ingest.records import pack, read_damage, unpack
 

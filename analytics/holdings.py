@@ -18,9 +18,9 @@ from typing import Protocol
 import duckdb
 import polars as pl
 
-from analytics.assemble import Assembler
-from analytics.measured import lost_row
-from analytics.store import Commit, StoredPosition
+from analytics.assembly.assemble import Assembler
+from analytics.measures.measured import lost_row
+from analytics.storage.store import Commit, StoredPosition
 from ingest.log import Entry, LogReader
 from ingest.records import unpack
 
@@ -32,7 +32,7 @@ RECALLED = 65_536
 
 
 class Tables(Protocol):
-    """The store as a consumer needs it: `analytics.store.Store`, `analytics.lake_store.LakeStore`."""
+    """The store as a consumer needs it: `analytics.storage.store.Store`, `analytics.lake.store.LakeStore`."""
 
     def claim(self, log_id: str, partition: str) -> StoredPosition | None: ...
     def disown(self, log_id: str, partition: str) -> None: ...

@@ -23,13 +23,13 @@ from functools import partial
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
-from analytics.assemble import Assembler
-from analytics.decode import StreamDecoder
+from analytics.assembly.assemble import Assembler
+from analytics.assembly.partition import MAX_PENDING_FRAMES
+from analytics.assembly.stream import FinishedStream
 from analytics.dialects import all_dialects
 from analytics.dialects.shape import Exchange
-from analytics.measure import measure
-from analytics.partition import MAX_PENDING_FRAMES
-from analytics.stream import FinishedStream
+from analytics.measures.measure import measure
+from analytics.reading.decode import StreamDecoder
 from bench._streams import WORKLOADS, Workload, reads_of
 from ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHead, pack, unpack
 
@@ -115,7 +115,7 @@ def _decoded(exchange: Exchange, batches: list[list[tuple[int, bytes]]]) -> Stre
 
 
 def _batches(bodies: list[list[bytes]]) -> list[list[list[tuple[int, bytes]]]]:
-    """The reads of each body, as many at a time as `analytics.partition` lets come together."""
+    """The reads of each body, as many at a time as `analytics.assembly.partition` lets come together."""
     frames = [_frames(body) for body in bodies]
     return [[f[at : at + MAX_PENDING_FRAMES] for at in range(0, len(f), MAX_PENDING_FRAMES)] for f in frames]
 

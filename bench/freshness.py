@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from analytics.ask import Asker
+from analytics.serving.ask import Asker
 from tests.e2e.running import simulator, up
 
 

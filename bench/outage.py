@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from analytics.ask import Asker, AskError
+from analytics.serving.ask import Asker, AskError
 from ingest.log.segments import log_bytes
 from streamgauge.simulator.remote import RemoteLedger
 from tests.e2e.running import Up, simulator, up

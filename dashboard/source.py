@@ -1,4 +1,4 @@
-"""Where the pages' data comes from: the running analytics, asked through `analytics.ask.Asker`, and nothing else.
+"""Where the pages' data comes from: the running analytics, asked through `analytics.serving.ask.Asker`, and nothing else.
 
 - One Asker for the process; it follows analytics to another port and token by itself.
 - An answer is shared for a moment by all who look at the same page; how many are kept is bounded. So a page may have its
@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from analytics.ask import Asker, AskError
+from analytics.serving.ask import Asker, AskError
 from dashboard.health import Slos
 from dashboard.settings_env import ENV_DATA, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT, ENV_STORE
 

@@ -136,7 +136,7 @@ def ship(**given: Any) -> int:
 def analyze(**given: Any) -> int:
     """Read the log, measure each stream, keep the tables, answer SQL."""
     from analytics.consume import run
-    from analytics.watch import be_ended_first
+    from analytics.serving.watch import be_ended_first
     from streamgauge.parts import analyze_options
 
     be_ended_first()

@@ -1,6 +1,6 @@
 """`streamgauge compact`: write the tables' file anew without its free space, while analytics is stopped, however long it takes.
 
-Analytics does it itself for what is quickly copied (`analytics.compact`).
+Analytics does it itself for what is quickly copied (`analytics.storage.compact`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from analytics.compact import compact
-from analytics.folder import own
-from analytics.store import FILE
+from analytics.storage.compact import compact
+from analytics.storage.folder import own
+from analytics.storage.store import FILE
 from streamgauge.logs import configure_logging
 from streamgauge.options import load, settings_options
 

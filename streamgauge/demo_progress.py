@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from analytics.ask import Asker, AskError
+from analytics.serving.ask import Asker, AskError
 from streamgauge.simulator.traffic import Traffic
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import click
 import uvloop
 
-from analytics.ask import Asker, AskError
+from analytics.serving.ask import Asker, AskError
 from ingest.tap_options import split_address
 from streamgauge.demo_progress import Progress, glance
 from streamgauge.simulator.audit import Discrepancy, audit, lateness, tally

@@ -60,7 +60,7 @@ def tap_options(settings: Settings) -> TapOptions:
 
 def ship_options(settings: Settings) -> ShipOptions:
     """For `ship`. Raises click.UsageError when there is nowhere to ship to."""
-    from analytics.coding import BodyDecoder
+    from analytics.reading.coding import BodyDecoder
     from ingest.redaction.records import Redactor
     from ingest.ship import ShipOptions
 
@@ -80,7 +80,7 @@ def ship_options(settings: Settings) -> ShipOptions:
 def analyze_options(settings: Settings) -> AnalyzeOptions:
     """For `analyze`."""
     from analytics.consume import AnalyzeOptions
-    from analytics.telemetry import TelemetryOptions
+    from analytics.telemetry.telemetry import TelemetryOptions
     from streamgauge import __version__
 
     if settings.metrics:

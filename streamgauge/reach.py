@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from analytics import endpoint as endpoints
-from analytics.ask import Asker, FileAsker, LocalAsker, NotRunning
-from analytics.folder import LOCK, is_owned, share
-from analytics.store import FILE
+from analytics.serving import endpoint as endpoints
+from analytics.serving.ask import Asker, FileAsker, LocalAsker, NotRunning
+from analytics.storage.folder import LOCK, is_owned, share
+from analytics.storage.store import FILE
 
 WAIT_S = 10.0
 POLL_S = 0.1

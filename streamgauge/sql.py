@@ -14,7 +14,7 @@ from typing import Any
 import click
 import polars as pl
 
-from analytics.ask import AskError
+from analytics.serving.ask import AskError
 from streamgauge.options import load, settings_options
 from streamgauge.reach import reach
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from analytics.ask import AskError
-from analytics.ledger import (
+from analytics.serving.ask import AskError
+from analytics.storage.ledger import (
     Asking,
     Captured,
     Ledger,

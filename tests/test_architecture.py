@@ -12,7 +12,7 @@ OURS = ("ingest", "analytics", "dashboard", "streamgauge")
 ALLOWED = {
     "ingest": ("ingest",),
     "analytics": ("analytics", "ingest.records", "ingest.log", "ingest.redaction"),
-    "dashboard": ("dashboard", "analytics.ask", "analytics.endpoint"),
+    "dashboard": ("dashboard", "analytics.serving.ask", "analytics.serving.endpoint"),
     "streamgauge": OURS,
 }
 

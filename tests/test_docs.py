@@ -10,7 +10,7 @@ import click
 import duckdb
 import pytest
 
-from analytics.store import Store
+from analytics.storage.store import Store
 from streamgauge.cli import ORDER, cli
 from streamgauge.config import reference_text
 

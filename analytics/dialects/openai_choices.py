@@ -32,7 +32,7 @@ from analytics.dialects.shape import (
     ToolFragment,
     Usage,
 )
-from analytics.sse import Event
+from analytics.reading.sse import Event
 
 MAX_CHOICES = 4096
 MAX_CHOICE_INDEX = 2**15

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from analytics.sse import Event
+from analytics.reading.sse import Event
 
 Kind = Literal[
     # output: at least one non-empty fragment of what the model generated
@@ -129,7 +129,7 @@ class Reading(msgspec.Struct, gc=False):
     provider: str | None = None
     """The vendor, where a field of the event tells it."""
     done: bool = False
-    """The `[DONE]` marker: ends the stream, proves nothing. Dialects need not look for it, `analytics.decode` does."""
+    """The `[DONE]` marker: ends the stream, proves nothing. Dialects need not look for it, `analytics.reading.decode` does."""
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -157,7 +157,7 @@ def in_full(answer: Reading | Delta) -> Reading:
 
 
 class Run(msgspec.Struct, gc=False):
-    """Deltas of successive events that differ in their piece only. `analytics.stencil` answers it, no reader does."""
+    """Deltas of successive events that differ in their piece only. `analytics.reading.stencil` answers it, no reader does."""
 
     kind: Kind
     pieces: list[str]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from analytics.ask import Asker, NotRunning
+from analytics.serving.ask import Asker, NotRunning
 from bench.analytics.load import LAST_NS, number_of, spacing_ns
 
 ASK_EVERY_S = 0.05

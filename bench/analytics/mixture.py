@@ -20,9 +20,9 @@ from pathlib import Path
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
-from analytics.assemble import Assembler
-from analytics.measure import measure
-from analytics.store import Commit, Store
+from analytics.assembly.assemble import Assembler
+from analytics.measures.measure import measure
+from analytics.storage.store import Commit, Store
 from bench.analytics.stored import blocks
 from bench.analytics.workload import entries
 from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead, unpack

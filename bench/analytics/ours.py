@@ -15,13 +15,13 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
 import polars as pl
 
-from analytics.assemble import Assembler
+from analytics.assembly.assemble import Assembler
+from analytics.assembly.stream import FinishedStream
 from analytics.consumer import Consumer, Pace
 from analytics.garbage import look_seldom
-from analytics.measure import measure
-from analytics.rollup import rollups
-from analytics.store import Commit, Store
-from analytics.stream import FinishedStream
+from analytics.measures.measure import measure
+from analytics.measures.rollup import rollups
+from analytics.storage.store import Commit, Store
 from bench.analytics.workload import EVENTS_A_STREAM, entries
 from ingest.log import LogReader
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter

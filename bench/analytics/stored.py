@@ -13,8 +13,8 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.schema import open_file, prepare
-from analytics.settle import settle
+from analytics.storage.schema import open_file, prepare
+from analytics.storage.settle import settle
 
 STEP = 20_000
 MEMORY_BYTES = 4 * 2**30

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from analytics.ask import Asker
-from analytics.endpoint import read
-from analytics.store import FILE
+from analytics.serving.ask import Asker
+from analytics.serving.endpoint import read
+from analytics.storage.store import FILE
 from bench.dashboard.reader import PAGES, Took, clicked, refreshed, shown_stream
 from bench.dashboard.stored import counted, fill
 from tests.dashboard.browser import reader

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.rollup import rollups
-from analytics.store import FILE, Store
+from analytics.measures.rollup import rollups
+from analytics.storage.store import FILE, Store
 
 MODELS, GATEWAYS, CLIENTS = 20, 5, 60
 EVENTS_OF_STREAM = 50

@@ -18,8 +18,8 @@ from types import TracebackType
 
 import duckdb
 
-from analytics.ask import LakeAsker, NotRunning
-from analytics.lake import Lake, attach_catalog
+from analytics.lake.place import Lake, attach_catalog
+from analytics.serving.ask import LakeAsker, NotRunning
 from bench.scale.processes import Spent, cpu_s_of, family, main_thread
 from ingest.log.kafka import ensure_topic
 from tests.kafka import Broker

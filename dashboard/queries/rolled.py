@@ -23,7 +23,7 @@ ERROR = "1 %"
 ZERO = -32768
 """The bucket of nothing: a log axis has no place for it."""
 BUCKETS_PER_DECADE = 120
-"""Of the stored histograms (`analytics.rollup`): wider bins are made of whole buckets."""
+"""Of the stored histograms (`analytics.measures.rollup`): wider bins are made of whole buckets."""
 READ_AT_MOST = 500_000
 """Buckets of histograms that one question reads."""
 BUCKETS_OF_ROW = 150

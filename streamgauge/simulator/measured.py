@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from analytics.ask import Asker
+from analytics.serving.ask import Asker
 from streamgauge.simulator.audit import STREAM_COLUMNS
 
 PAGE_ROWS = 20_000

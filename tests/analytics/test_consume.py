@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from analytics import endpoint
-from analytics.ask import Asker, AskError
 from analytics.consume import AnalyzeOptions, serve_until
-from analytics.folder import own
+from analytics.serving import endpoint
+from analytics.serving.ask import Asker, AskError
+from analytics.storage.folder import own
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, read_cursors
 from ingest.records import pack
 from tests.analytics.traffic import alive, entries, stream, stream_id

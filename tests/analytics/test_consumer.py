@@ -9,12 +9,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.ask import frame
-from analytics.assemble import Assembler
+from analytics.assembly.assemble import Assembler
+from analytics.assembly.stream import FinishedStream
 from analytics.consumer import Consumer, Pace
-from analytics.measure import measure
-from analytics.store import Commit, Fenced, Store
-from analytics.stream import FinishedStream
+from analytics.measures.measure import measure
+from analytics.serving.ask import frame
+from analytics.storage.store import Commit, Fenced, Store
 from ingest.log import Entry
 from ingest.records import Frames, pack
 from tests.analytics import traffic

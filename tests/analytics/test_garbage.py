@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from analytics.assemble import Assembler
+from analytics.assembly.assemble import Assembler
 from analytics.consumer import Consumer, Pace
-from analytics.measure import measure
-from analytics.store import Store
-from analytics.telemetry import Telemetry, TelemetryOptions
+from analytics.measures.measure import measure
+from analytics.storage.store import Store
+from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
 from ingest.log import Entry
 from tests.analytics.traffic import MemoryLog, entries
 

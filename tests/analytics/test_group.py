@@ -20,12 +20,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.ask import LakeAsker, NotRunning
-from analytics.assemble import Assembler
+from analytics.assembly.assemble import Assembler
 from analytics.consumer import Consumer
-from analytics.lake import Lake
-from analytics.measure import measure
-from analytics.store import Store
+from analytics.lake.place import Lake
+from analytics.measures.measure import measure
+from analytics.serving.ask import LakeAsker, NotRunning
+from analytics.storage.store import Store
 from ingest.log.kafka import KafkaReader, KafkaWriter, ensure_topic
 from ingest.records import AnyRecord, pack
 from tests.analytics.tape import interleave

@@ -7,10 +7,10 @@ from typing import Any, get_args
 import duckdb
 import pytest
 
-from analytics.assemble import Assembler
-from analytics.guard import Guard
-from analytics.measure import measure
-from analytics.outcome import Outcome, Phase
+from analytics.assembly.assemble import Assembler
+from analytics.measures.measure import measure
+from analytics.measures.outcome import Outcome, Phase
+from analytics.serving.guard import Guard
 from ingest.records import AnyRecord, Frames, Request
 from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id
 
@@ -70,8 +70,8 @@ def con() -> duckdb.DuckDBPyConnection:
         assembler.feed("w0", 0, records(stream, reads))
     assembler.feed("w0", 1, [opened(C), closed(C, 1, cause="connect_error", detail="gaierror")])
     con = duckdb.connect()
-    con.execute((ROOT / "analytics" / "schema.sql").read_text())
-    con.execute((ROOT / "analytics" / "comments.sql").read_text())
+    con.execute((ROOT / "analytics" / "storage" / "schema.sql").read_text())
+    con.execute((ROOT / "analytics" / "storage" / "comments.sql").read_text())
     for table, rows in measure(assembler.take_finished()).items():
         con.register("appended", rows)
         con.execute(f"INSERT INTO {table} BY NAME FROM appended")

@@ -16,9 +16,9 @@ import polars as pl
 import pytest
 import zstandard
 
-from analytics.assemble import Assembler
-from analytics.coding import BodyDecoder
-from analytics.measure import measure
+from analytics.assembly.assemble import Assembler
+from analytics.measures.measure import measure
+from analytics.reading.coding import BodyDecoder
 from ingest.records import AnyRecord, Frames, Request, ResponseHead, unpack
 from ingest.redaction.records import Redactor
 from tests.analytics.corpus import WHY_NOT, Recording, recordings

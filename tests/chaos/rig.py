@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analytics.ask import Asker, AskError
+from analytics.serving.ask import Asker, AskError
 from ingest.log.kafka import KafkaReader
 from streamgauge.simulator.audit import Bounds, Discrepancy, audit
 from streamgauge.simulator.ledger import LedgerRow

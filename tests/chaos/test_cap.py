@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from analytics.ask import Asker
+from analytics.serving.ask import Asker
 from ingest.log.segments import log_bytes
 from streamgauge.simulator.audit import audit
 from streamgauge.simulator.measured import streams_since

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.ask import Asker, AskError
+from analytics.serving.ask import Asker, AskError
 from ingest.log.runs import RunFile
 from ingest.records import AnyRecord, pack
 from tests.analytics.traffic import INCARNATION, alive, stream, stream_id

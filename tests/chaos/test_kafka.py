@@ -14,7 +14,7 @@ import httpx
 import pytest
 from kafka import KafkaProducer
 
-from analytics.ask import Asker, AskError
+from analytics.serving.ask import Asker, AskError
 from ingest.records import pack
 from streamgauge.simulator.audit import audit
 from streamgauge.simulator.measured import streams_since

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from analytics.ask import Asker
+from analytics.serving.ask import Asker
 from tests.chaos.rig import Run, run
 from tests.e2e.running import until, up
 

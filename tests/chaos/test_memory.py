@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.ask import Asker, AskError
-from analytics.endpoint import read
+from analytics.serving.ask import Asker, AskError
+from analytics.serving.endpoint import read
 from ingest.log.embedded import EmbeddedWriter
 from tests.analytics.traffic import entries
 from tests.chaos.rig import run

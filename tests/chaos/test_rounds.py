@@ -14,8 +14,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.ask import Asker, AskError
-from analytics.endpoint import read
+from analytics.serving.ask import Asker, AskError
+from analytics.serving.endpoint import read
 from ingest.log.embedded import EmbeddedReader
 from streamgauge.simulator.audit import audit
 from streamgauge.simulator.measured import streams_since

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from analytics.sse import SSEDecoder
+from analytics.reading.sse import SSEDecoder
 from ingest.log.embedded import EmbeddedReader
 from ingest.log.runs import read_runs
 from ingest.records import Frames, Opened, unpack

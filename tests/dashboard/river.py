@@ -21,12 +21,12 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from analytics import endpoint
-from analytics.rollup import rollups
-from analytics.serve import Server
-from analytics.store import Store
+from analytics.measures.rollup import rollups
+from analytics.serving import endpoint
+from analytics.serving.serve import Server
+from analytics.storage.store import Store
 
-SCHEMA = Path(__file__).parents[2] / "analytics" / "schema.sql"
+SCHEMA = Path(__file__).parents[2] / "analytics" / "storage" / "schema.sql"
 MODELS: dict[str, tuple[float, float, str, str]] = {
     # median TTFT s, median ITL s, dialect, provider
     "gpt-4o-mini": (0.35, 0.012, "openai_chat", "openai"),

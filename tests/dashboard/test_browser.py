@@ -9,7 +9,7 @@ from urllib.parse import quote
 import polars as pl
 import pytest
 
-from analytics.ask import Asker
+from analytics.serving.ask import Asker
 from dashboard import units
 from tests.dashboard.browser import CHROMIUM, PATIENCE_MS, Reader, reader
 from tests.dashboard.pages import VIEWS

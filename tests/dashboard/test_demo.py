@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.ask import Asker, AskError
+from analytics.serving.ask import Asker, AskError
 from tests.dashboard.browser import CHROMIUM, Reader, reader
 from tests.dashboard.pages import VIEWS
 from tests.dashboard.site import ROOT

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.analytics.test_guard import REFUSED
+from tests.analytics.serving.test_guard import REFUSED
 from tests.dashboard.pages import opened, said
 
 PLANTED = "plantedzwiebel"

@@ -12,8 +12,8 @@ from uuid import UUID
 
 import pytest
 
-from analytics.ask import Asker
-from analytics.measure import MAX_WORD_CHARS
+from analytics.measures.measure import MAX_WORD_CHARS
+from analytics.serving.ask import Asker
 from tests.dashboard.pages import VIEWS, metric, opened, said
 from tests.dashboard.river import insert, served
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics import endpoint
-from analytics.ask import Asker
+from analytics.serving import endpoint
+from analytics.serving.ask import Asker
 from dashboard import units
 from tests.dashboard.pages import metric, opened, said
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import streamlit as st
 
-from analytics.ask import AskError
+from analytics.serving.ask import AskError
 from dashboard import source
 
 DEADLINE_S = 30.0

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from analytics.ask import Asker
+from analytics.serving.ask import Asker
 from tests.dashboard.screenshots import main as take
 
 SECONDS = 900

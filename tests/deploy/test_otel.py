@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analytics.semconv import PROFILES
-from analytics.telemetry_catalogue import catalogue
-from analytics.telemetry_prometheus import prometheus_name
+from analytics.telemetry.catalogue import catalogue
+from analytics.telemetry.prometheus import prometheus_name
+from analytics.telemetry.semconv import PROFILES
 from tests.e2e.collector import built
 from tests.e2e.prometheus import OTEL
 
@@ -73,7 +73,7 @@ def test_metrics_as_prometheus_would_have_them(profile: str) -> None:
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import generate_latest
 
-    from tests.analytics.test_telemetry import counted
+    from tests.analytics.telemetry.test_telemetry import counted
 
     telemetry, _ = counted(semconv=profile)
     assert telemetry.metrics is not None

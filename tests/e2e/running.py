@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from analytics.ask import Asker, AskError
+from analytics.serving.ask import Asker, AskError
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]

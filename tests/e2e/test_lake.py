@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.ask import LakeAsker
-from analytics.lake import Lake, parse
+from analytics.lake.place import Lake, parse
+from analytics.serving.ask import LakeAsker
 from dashboard import units
 from tests.dashboard.pages import VIEWS, metric, opened
 from tests.e2e.running import Up, simulator, up

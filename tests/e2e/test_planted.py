@@ -34,7 +34,7 @@ import duckdb
 import httpx
 import pytest
 
-from analytics.lake import attach, new_database, parse
+from analytics.lake.place import attach, new_database, parse
 from ingest.log.kafka import KafkaReader
 from ingest.records import Alive, pack, unpack
 from tests.dashboard.pages import VIEWS

@@ -24,9 +24,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from analytics.semconv import PROFILES, SECONDS_BOUNDS
-from analytics.telemetry_catalogue import catalogue
-from analytics.telemetry_prometheus import prometheus_name
+from analytics.telemetry.catalogue import catalogue
+from analytics.telemetry.prometheus import prometheus_name
+from analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS
 from tests.e2e.collector import Collector, collector
 from tests.e2e.prometheus import OTEL, Prometheus, prometheus
 from tests.e2e.running import LITELLM, Up, litellm, litellm_answers, simulator, until, up

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from analytics.folder import own
-from analytics.store import FILE
+from analytics.storage.folder import own
+from analytics.storage.store import FILE
 from streamgauge.compact import compact_command
-from tests.analytics.test_compact import mostly_free
+from tests.analytics.storage.test_compact import mostly_free
 
 
 @pytest.fixture(autouse=True)

@@ -15,11 +15,11 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from analytics import endpoint
-from analytics.endpoint import Endpoint
-from analytics.folder import own
-from analytics.serve import Server
-from analytics.store import FILE, Commit, Store
+from analytics.serving import endpoint
+from analytics.serving.endpoint import Endpoint
+from analytics.serving.serve import Server
+from analytics.storage.folder import own
+from analytics.storage.store import FILE, Commit, Store
 from streamgauge import reach as reaching
 from streamgauge.sql import render, sql_command
 

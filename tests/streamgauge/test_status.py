@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from analytics.assemble import Assembler
+from analytics.assembly.assemble import Assembler
 from analytics.consumer import Consumer
-from analytics.measure import measure
-from analytics.store import FILE, Store
+from analytics.measures.measure import measure
+from analytics.storage.store import FILE, Store
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
 from ingest.log.runs import RunFile, RunTotals
 from ingest.records import pack, pack_damage

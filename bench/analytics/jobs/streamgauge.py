@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from analytics.assemble import Assembler
+from analytics.assembly.assemble import Assembler
 from analytics.consumer import Consumer
 from analytics.garbage import look_seldom
-from analytics.measure import measure
-from analytics.store import Store
+from analytics.measures.measure import measure
+from analytics.storage.store import Store
 from bench.analytics.jobs.measured import Clock
 from ingest.log.kafka import KafkaReader
 

@@ -14,8 +14,8 @@ from analytics.dialects.openai_chat import DIALECT as CHAT
 from analytics.dialects.openai_choices import ChoicesReader
 from analytics.dialects.openai_completions import DIALECT as COMPLETIONS
 from analytics.dialects.shape import Delta, Exchange, Reading, Run, ToolFragment, in_full
-from analytics.sse import Event
-from analytics.stencil import Stencil
+from analytics.reading.sse import Event
+from analytics.reading.stencil import Stencil
 from tests.analytics.corpus import recordings
 from tests.analytics.dialects.transcript import events, read, read_body, readings, split, tools
 

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from analytics.dialects.shape import Dialect, Exchange, Reading, in_full
-from analytics.sse import Event, SSEDecoder
-from analytics.tally import Tally
+from analytics.reading.sse import Event, SSEDecoder
+from analytics.reading.tally import Tally
 
 OK = Exchange()
 

@@ -1,5 +1,5 @@
 -- The tables and views as schema version 1 had them, the first: what DuckDB said of a file that its last commit had made.
--- Never to be changed: tests/analytics/test_upgrade.py makes a file of it, fills it, and opens it with this version.
+-- Never to be changed: tests/analytics/storage/test_upgrade.py makes a file of it, fills it, and opens it with this version.
 
 CREATE SCHEMA internal;
 CREATE TABLE dead_letters(set_aside_at TIMESTAMP WITH TIME ZONE NOT NULL, log_id VARCHAR, "partition" VARCHAR, log_offset BIGINT, stream_id UUID, reason VARCHAR NOT NULL, size BIGINT NOT NULL, sha256 VARCHAR NOT NULL);

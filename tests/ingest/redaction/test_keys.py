@@ -8,8 +8,9 @@ import pkgutil
 import msgspec
 import pytest
 
-from analytics import dialects, request
+from analytics import dialects
 from analytics.dialects import errors, openai_choices
+from analytics.measures import request
 from ingest.redaction.keys import REQUEST, RESPONSE, Context, Keep
 
 

@@ -1,0 +1,1 @@
+"""Spans that others send over OTLP, on their way into table `spans`."""

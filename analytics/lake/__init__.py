@@ -1,0 +1,1 @@
+"""Rows are kept by several processes together: DuckLake, with its catalog in PostgreSQL."""

@@ -1,0 +1,46 @@
+"""The events of many streams as one data frame: the rows of table `events`.
+
+Columns are made from the decoders' lists as they are, without a Python step per event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from analytics.assembly.stream import FinishedStream
+from analytics.storage.tables import EVENTS
+
+MAX_NAME_CHARS = 200
+"""Names and finish reasons are words; what is longer is cut."""
+_LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens", "bytes", "finish_reason")
+
+
+def event_frame(finished: Sequence[FinishedStream]) -> pl.DataFrame:
+    """The events of finished streams, in their order. A number that its column cannot hold becomes NULL."""
+    lists: dict[str, list[Any]] = {name: [] for name in ("stream_id", "seq", *_LISTS)}
+    for stream in finished:
+        if stream.decoder is None:
+            continue
+        columns = stream.decoder.events
+        lists["stream_id"] += [stream.stream_id] * len(columns)
+        lists["seq"] += columns.seq
+        for name in _LISTS:
+            lists[name] += getattr(columns, name)
+    return pl.DataFrame([_series(name, values) for name, values in lists.items()])
+
+
+def _series(name: str, values: list[Any]) -> pl.Series:
+    kind = EVENTS[name]
+    if kind == pl.String:
+        series = pl.Series(name, values, kind)
+        if name not in ("stream_id", "kind"):
+            longest = series.str.len_bytes().max()
+            if isinstance(longest, int) and longest > MAX_NAME_CHARS:
+                series = series.str.head(MAX_NAME_CHARS)
+            series = series.replace("", None)
+        return series
+    wide = pl.Series(name, values, pl.Int64, strict=False)
+    return wide if kind == pl.Int64 else wide.cast(kind, strict=False)

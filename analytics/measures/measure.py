@@ -1,0 +1,290 @@
+"""Measure finished streams: the rows of `streams`, `events`, `usage_reports` and `server_stats`. No I/O, no clock.
+
+docs/metrics.md has every definition; this file keeps them:
+
+- An unknown value is NULL, never 0. Of a stream with a hole (`tap_lost`) nothing is measured: its row says who it was and
+  what the transport counted; its events are those before the hole. Of a body that is mirrored in part, by rule, the
+  first instants (ttfb, ttfc, ttft, ttfo, ttst) stay, for nothing later can change them.
+- Times within a stream are those of its output events, choice by choice: ttft is the earliest, ttst belongs to the choice that
+  began first, icl is pooled within each choice, itl is NULL when there are several.
+- N, the tokens that rates are made of, is `output_tokens`; without hidden reasoning (reported, but none seen on the wire); NULL
+  where the last report is older than the last output and the stream did not end well: then it counts a part.
+- What a server reports beside numbers is text of nobody knows whom: without capture its words are those of a short list
+  (`ingest.redaction`).
+- token_source: `usage` as reported; `usage_delta`: a running count of a stream that never finished; `chunks`: no usage, but
+  every output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
+
+Rows are made column by column over the whole batch, so that a commit of one stream costs little and one of a million
+events a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from analytics.assembly.stream import FinishedStream
+from analytics.dialects.shape import ServerStat, Usage
+from analytics.measures.events import event_frame
+from analytics.measures.heads import request_head, response_head
+from analytics.measures.request import operation_of, request_id_of, worker_of
+from analytics.measures.timing import NOTHING, Timing, timing_of
+from analytics.storage.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
+from ingest.redaction.values import numbers_only
+
+MAX_WORD_CHARS = 256
+_MAX_COUNT = 2**62
+_encode_lines = msgspec.json.Encoder().encode_lines
+_in_order = itemgetter(*STREAMS)
+
+
+def measure(
+    finished: Sequence[FinishedStream], *, stall_floor_ns: int = 500_000_000, stall_factor: float = 5.0
+) -> dict[str, pl.DataFrame]:
+    """The rows of finished streams, by table; columns and types are those of schema.sql."""
+    if not finished:
+        return {table: rows.clear() for table, rows in _EMPTY.items()}
+    rows = []
+    for stream in finished:
+        timing = NOTHING
+        if stream.decoder is not None:
+            timing = timing_of(
+                stream.decoder.events, stall_floor_ns=stall_floor_ns, stall_factor=stall_factor
+            )
+        rows.append(_row(stream, timing))
+    return {
+        "streams": frame(STREAMS, dict(zip(STREAMS, zip(*map(_in_order, rows), strict=True), strict=True))),
+        "events": event_frame(finished),
+        "usage_reports": _usage_reports(finished),
+        "server_stats": _server_stats(finished),
+    }
+
+
+def _row(stream: FinishedStream, timing: Timing) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(STREAMS)
+    row["stream_id"] = stream.stream_id
+    row["started_at"] = stream.started_wall_ns // 1000
+    row["lost_bytes"] = stream.lost_bytes
+    row["request_model"] = _word(stream.request.model)
+    _add_opened(row, stream)
+    _add_transport(row, stream)
+    _add_verdict(row, stream)
+    decoder = stream.decoder
+    if decoder is not None:
+        row["dialect"] = decoder.dialect
+        row["provider"] = decoder.provider
+        row["operation"] = decoder.operation or row["operation"]
+        row["response_id"] = _word(decoder.response_id)
+        row["response_model"] = _word(decoder.response_model)
+        if not stream.lost:
+            _add_body(row, stream, timing)
+    return row
+
+
+def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
+    opened = stream.opened
+    response_headers = stream.response.headers if stream.response is not None else []
+    row["worker"] = worker_of(response_headers)
+    row["request_id"] = request_id_of(opened.headers if opened is not None else [], response_headers)
+    row["response_headers"] = response_head(response_headers)
+    if opened is None:
+        return
+    row["request_headers"] = request_head(opened.headers)
+    row["operation"] = operation_of(opened.path)
+    for name in (
+        "gateway", "tap", "client_id", "method", "path", "trace_id", "span_id", "parent_span_id", "trace_flags",
+        "server_address", "server_port", "client_start_ns",
+    ):  # fmt: skip
+        row[name] = getattr(opened, name)
+
+
+def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
+    if stream.response is not None:
+        row["http_status"] = stream.response.status
+        row["headers_ns"] = stream.response.headers_ns
+    if stream.closed is not None:
+        for name in (
+            "end_ns", "connected_ns", "request_sent_ns", "request_bytes", "response_bytes", "delivered_bytes",
+            "client_drain_ns",
+        ):  # fmt: skip
+            row[name] = getattr(stream.closed, name)
+
+
+def _add_verdict(row: dict[str, Any], stream: FinishedStream) -> None:
+    verdict = stream.verdict
+    row["outcome"] = verdict.outcome
+    row["error_type"] = _word(verdict.error_type)
+    row["error_phase"] = verdict.error_phase
+    row["error_message"] = _text(verdict.error_message)
+    row["aborted_after_terminal"] = None if stream.lost else verdict.aborted_after_terminal
+
+
+def _add_body(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> None:
+    """What the body said. Only for streams without a hole."""
+    decoder = stream.decoder
+    assert decoder is not None
+    row["streamed"] = decoder.streamed if stream.response is not None else None
+    row["ttfb_ns"] = decoder.first_byte_ns
+    row["ttfc_ns"] = decoder.first_event_ns
+    row["ttft_ns"] = decoder.first_output_ns
+    row["ttfo_ns"] = decoder.first_nonreasoning_output_ns
+    row["ttst_ns"] = timing.ttst_ns
+    if stream.uncaptured_bytes:
+        return
+    kinds = decoder.events.kind
+    row["terminator_ns"] = decoder.events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
+    row["last_output_ns"] = decoder.last_output_ns
+    row["finish_reason"] = _word(decoder.finish_reason)
+    for name in (
+        "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count", "comment_count",
+        "malformed_events", "choice_count", "unterminated_tail", "tool_failure_count",
+    ):  # fmt: skip
+        row[name] = getattr(decoder, name)
+    for name in (
+        "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness",
+    ):  # fmt: skip
+        row[name] = getattr(timing, name)
+    _add_tokens(row, stream, timing)
+    if stream.capture_content:
+        row["output_text"] = _text(decoder.text)
+        row["reasoning_text"] = _text(decoder.reasoning)
+
+
+def _add_tokens(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> None:
+    """Tokens, and the rates made of them."""
+    decoder = stream.decoder
+    assert decoder is not None
+    usage = decoder.usage
+    n: int | None = None
+    if usage is not None:
+        output, reasoning = _count(usage.output_tokens), _count(usage.reasoning_tokens)
+        row["input_tokens"] = _count(usage.input_tokens)
+        row["cached_input_tokens"] = _count(usage.cached_input_tokens)
+        row["output_tokens"], row["reasoning_tokens"] = output, reasoning
+        row["token_source"] = decoder.usage_source
+        if output is not None and (stream.verdict.outcome == "ok" or _usage_is_whole(stream, timing)):
+            n = output if not reasoning or decoder.reasoning_seen else output - reasoning
+    listed = _count(timing.listed_tokens)
+    if row["output_tokens"] is None and listed is not None:
+        row["output_tokens"] = n = listed
+        row |= {"token_source": "chunks"}
+    if n is None or n < 0 or decoder.last_output_ns is None:
+        return
+    if decoder.last_output_ns > 0:
+        row["tps_e2e"] = n * 1e9 / decoder.last_output_ns
+    span_ns = timing.span_ns
+    if n >= 2 and span_ns is not None:
+        row["itl_ns"] = span_ns / (n - 1)
+        row["tps_user"] = 1e9 * (n - 1) / span_ns if span_ns else None
+
+
+def _usage_is_whole(stream: FinishedStream, timing: Timing) -> bool:
+    """Whether the last count of output tokens came with or after the last output."""
+    assert stream.decoder is not None
+    last = timing.last_output_seq
+    reports = stream.decoder.usage_reports
+    return last is None or any(
+        seq >= last for seq, _, usage in reversed(reports) if usage.output_tokens is not None
+    )
+
+
+def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
+    reports: list[tuple[int, int | None, Usage]] = []
+    stream_ids: list[str] = []
+    captured: list[bool] = []
+    for stream in finished:
+        if stream.decoder is not None:
+            told = stream.decoder.usage_reports
+            reports += told
+            stream_ids += [stream.stream_id] * len(told)
+            captured += [stream.capture_content] * len(told)
+    usages = [usage for _, _, usage in reports]
+    values: dict[str, Sequence[Any]] = {
+        "stream_id": stream_ids,
+        "seq": [seq for seq, _, _ in reports],
+        "at_ns": [at_ns for _, at_ns, _ in reports],
+        "raw": [
+            raw if kept or raw is None else numbers_only(raw)
+            for raw, kept in zip(_json_each([usage.raw for usage in usages]), captured, strict=True)
+        ],
+    }
+    for name in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens"):
+        values[name] = [
+            n if n is not None and 0 <= n < _MAX_COUNT else None for n in map(attrgetter(name), usages)
+        ]
+    return frame(USAGE_REPORTS, values)
+
+
+def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
+    found = [
+        (s.stream_id, seq, stat if s.capture_content or stat.value is not None else _known_words(stat))
+        for s in finished
+        if s.decoder
+        for seq, stat in s.decoder.server_stats
+    ]
+    return frame(
+        SERVER_STATS,
+        {
+            "stream_id": [stream_id for stream_id, _, _ in found],
+            "seq": [seq for _, seq, _ in found],
+            "source": [_word(stat.source) for _, _, stat in found],
+            "name": [_word(stat.name) for _, _, stat in found],
+            "value": [stat.value for _, _, stat in found],
+            "unit": [_word(stat.unit) for _, _, stat in found],
+            "raw": [_text(stat.raw) for _, _, stat in found],
+        },
+    )
+
+
+def _known_words(stat: ServerStat) -> ServerStat:
+    """A stat that is no number, with as much of it as may be stored."""
+    report = _json({stat.name: stat.raw})
+    told: dict[str, str] = {} if report is None else msgspec.json.decode(numbers_only(report))
+    name, raw = next(iter(told.items()), ("", ""))
+    return ServerStat(stat.source, name, None, stat.unit, raw)
+
+
+_EMPTY = {
+    "streams": frame(STREAMS, dict.fromkeys(STREAMS, ())),
+    "events": frame(EVENTS, dict.fromkeys(EVENTS, ())),
+    "usage_reports": frame(USAGE_REPORTS, dict.fromkeys(USAGE_REPORTS, ())),
+    "server_stats": frame(SERVER_STATS, dict.fromkeys(SERVER_STATS, ())),
+}
+
+
+def _count(value: int | None) -> int | None:
+    """A count as reported; what no counter could have counted is unknown."""
+    return value if value is not None and 0 <= value < _MAX_COUNT else None
+
+
+def _word(value: str | None) -> str | None:
+    return _text(value[:MAX_WORD_CHARS]) if value else None
+
+
+def _text(value: str | None) -> str | None:
+    """Text that UTF-8 can hold: half a surrogate pair from a JSON escape is replaced."""
+    if value is None or value.isascii():
+        return value
+    return value.encode("utf-8", "replace").decode("utf-8")
+
+
+def _json_each(values: Sequence[Any]) -> list[str | None]:
+    """The JSON text of each value, as `_json`: one step for all, since some servers report usage on every chunk."""
+    try:
+        lines = _encode_lines(values).decode().split("\n")[:-1]  # within JSON text a line's end is escaped
+    except (TypeError, ValueError, UnicodeError, RecursionError):
+        return [_json(value) for value in values]
+    return [None if value is None else line for value, line in zip(values, lines, strict=True)]
+
+
+def _json(value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, UnicodeError, RecursionError):
+        return None

@@ -1,0 +1,58 @@
+"""Rows of finished streams, whatever happens while they are measured. No I/O.
+
+A batch that cannot be measured is measured stream by stream; a stream that cannot be is a dead letter and is stored as
+`tap_lost`: that it was there, and nothing invented.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from analytics.assembly.stream import FinishedStream
+from analytics.storage.dead_letters import DeadLetters
+
+log = logging.getLogger(__name__)
+
+Measure = Callable[[Sequence[FinishedStream]], dict[str, pl.DataFrame]]
+
+
+def measured_rows(
+    finished: Sequence[FinishedStream], measure: Measure, dead: DeadLetters
+) -> dict[str, pl.DataFrame]:
+    """Rows by table; what could not be measured is in `dead`."""
+    if not finished:
+        return {}
+    try:
+        return dict(measure(finished))
+    except Exception:
+        log.exception("a batch of %d streams cannot be measured: one by one", len(finished))
+    parts: list[dict[str, pl.DataFrame]] = []
+    for stream in finished:
+        try:
+            parts.append(measure([stream]))
+        except Exception as e:
+            reason = f"measure: {type(e).__name__}"
+            dead.bury(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
+            opened = stream.opened
+            gateway, tap = (opened.gateway, opened.tap) if opened else (None, None)
+            parts.append({"streams": lost_row(stream.stream_id, stream.started_wall_ns, gateway, tap)})
+    names = {name for part in parts for name in part}
+    return {name: pl.concat([p[name] for p in parts if name in p], how="diagonal_relaxed") for name in names}
+
+
+def lost_row(stream_id: str, started_wall_ns: int, gateway: str | None, tap: str | None) -> pl.DataFrame:
+    """The row of a stream of which nothing else can be told."""
+    return pl.DataFrame(
+        {
+            "stream_id": [stream_id],
+            "started_at": [started_wall_ns // 1000],
+            "gateway": [gateway],
+            "tap": [tap],
+            "outcome": ["tap_lost"],
+            "error_type": ["tap_lost"],
+        },
+        schema_overrides={"gateway": pl.String, "tap": pl.String},
+    ).with_columns(pl.col("started_at").cast(pl.Datetime("us", "UTC")))

@@ -1,0 +1,1 @@
+"""SQL answered to other processes, read-only and bounded; and how they ask."""

@@ -1,0 +1,233 @@
+"""Captured = stored + in flight + lost: does it hold, and where is each stream?
+
+Rules
+1. Each term has a source of its own. Captured: what the taps noted of themselves around each append, which kill -9 leaves
+   where it is. Stored and lost: rows counted. In flight: the ids in `log_positions`, and the streams found in the log
+   behind them. Nothing is computed as the rest of the others.
+2. Counts of a running pipeline are taken at different instants, so captured is asked twice: what the log had before
+   everything else, what the tap had opened after it. What is accounted for must lie between the two.
+3. What cannot be known is said (`unknown`), and then captured is only a lower bound: of a tap on another machine that did
+   not end cleanly, the last counters are those of its last `Alive`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import polars as pl
+
+from ingest.log.runs import RunTotals
+from ingest.log.segments import list_partitions, list_segments, opened, read_rows
+from ingest.records import Alive, Damaged, unpack
+
+MAX_LOG_BYTES = 512 * 2**20
+"""The log is read up to this far behind the position; what lies further is said to be unknown."""
+
+TABLES = """
+SELECT
+    (SELECT count(*) FROM streams) AS streams,
+    (SELECT count(*) FROM streams WHERE outcome = 'tap_lost') AS lost,
+    (SELECT coalesce(max(value), 0) FROM counters WHERE name = 'expired_streams_rows') AS expired,
+    (SELECT count(*) FROM events) AS events,
+    (SELECT count(*) FROM open_streams) AS open_streams,
+    (SELECT count(*) FROM losses) AS losses,
+    (SELECT count(*) FROM dead_letters) AS dead_letters,
+    (SELECT to_json(map_from_entries(list((name, value)))) FROM counters) AS counters,
+    (SELECT to_json(map_from_entries(list((cause, n)))) FROM (SELECT cause, count(*) AS n FROM losses GROUP BY 1)) AS causes,
+    (SELECT to_json(list({tap: tap, worker: tap_worker, incarnation: incarnation, started: epoch_ms(started_at),
+        alive: epoch_ms(last_alive_at), stopped: stopped, counters: counters})) FROM taps) AS taps,
+    (SELECT to_json(list({log_id: log_id, partition: partition, high: high, low: low, ids: open_stream_ids}))
+        FROM log_positions) AS positions
+"""
+"""All of it in one statement, so that it is one state of the tables."""
+
+
+class Asking(Protocol):
+    """Something that answers SQL (`analytics.serving.ask`)."""
+
+    def query(self, sql: str, *, max_rows: int = ..., timeout_s: float = ...) -> pl.DataFrame: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TapRun:
+    """What one run of one tap worker last said in the log."""
+
+    tap: str
+    worker: int
+    incarnation: str
+    started_ms: int
+    alive_ms: int
+    stopped: bool
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPosition:
+    """How far analytics has read one partition, and what is open there."""
+
+    log_id: str
+    partition: str
+    high: int
+    low: int
+    open_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableCounts:
+    """One state of the tables."""
+
+    streams: int
+    lost: int
+    expired: int
+    events: int
+    open_streams: int
+    losses: int
+    dead_letters: int
+    counters: Mapping[str, int]
+    losses_by_cause: Mapping[str, int]
+    taps: Sequence[TapRun]
+    positions: Sequence[PartitionPosition]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """Streams that the taps turned to an upstream for. `at_most` None: no upper bound is known."""
+
+    at_least: int
+    at_most: int | None
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The account. `reconciles` is true when nothing contradicts it."""
+
+    captured: Captured
+    stored: int
+    expired: int
+    lost: int
+    open: int
+    in_log: int
+    unknown: tuple[str, ...] = field(default=())
+
+    @property
+    def accounted(self) -> int:
+        return self.stored + self.expired + self.lost + self.open + self.in_log
+
+    @property
+    def reconciles(self) -> bool:
+        too_many = self.captured.at_most is not None and self.accounted > self.captured.at_most
+        return self.accounted >= self.captured.at_least and not too_many
+
+
+def count_tables(tables: Asking) -> TableCounts:
+    """One state of the tables. Raises AskError."""
+    row = tables.query(TABLES).row(0, named=True)
+    return TableCounts(
+        **{
+            n: row[n]
+            for n in ("streams", "lost", "expired", "events", "open_streams", "losses", "dead_letters")
+        },
+        counters=json.loads(row["counters"] or "{}"),
+        losses_by_cause=json.loads(row["causes"] or "{}"),
+        taps=[
+            TapRun(
+                t["tap"],
+                t["worker"],
+                t["incarnation"],
+                t["started"],
+                t["alive"],
+                t["stopped"],
+                json.loads(t["counters"]),
+            )
+            for t in json.loads(row["taps"] or "[]")
+        ],
+        positions=[
+            PartitionPosition(p["log_id"], p["partition"], p["high"], p["low"], tuple(p["ids"]))
+            for p in json.loads(row["positions"] or "[]")
+        ],
+    )
+
+
+def captured(
+    taps: Sequence[TapRun], before: Mapping[str, RunTotals], after: Mapping[str, RunTotals], *, now_ms: int
+) -> Captured:
+    """From what the runs of this folder's log noted of themselves before and after everything else (`ingest.log.runs`), by
+    incarnation; and from what the others said in the log: taps elsewhere, and runs so old that their notes have gone.
+    """
+    unknown: list[str] = []
+    at_least = sum(before.get(incarnation, RunTotals()).streams_in_log for incarnation in after)
+    at_most: int | None = sum(totals.streams_opened for totals in after.values())
+    for run in taps:
+        if run.incarnation in after:
+            continue
+        at_least += run.counters.get("streams_opened", 0)
+        at_most = at_most + run.counters.get("streams_opened", 0) if at_most is not None else None
+        if not run.stopped:
+            silent_s = max(0, now_ms - run.alive_ms) / 1000
+            at_most = None
+            unknown.append(
+                f"tap {run.tap} worker {run.worker} did not end cleanly or runs elsewhere: "
+                f"its counters are {silent_s:.0f} s old"
+            )
+    return Captured(at_least, at_most, tuple(unknown))
+
+
+@dataclass(slots=True)
+class Unread:
+    """What lies in a log behind a position."""
+
+    stream_ids: set[str] = field(default_factory=set)
+    entries: int = 0
+    records: int = 0
+    bytes: int = 0
+    complete: bool = True
+
+    def add(self, payload: Any) -> None:
+        """One more entry; what is no entry is only counted."""
+        if not isinstance(payload, bytes):
+            return
+        self.entries += 1
+        self.bytes += len(payload)
+        self.complete = self.bytes < MAX_LOG_BYTES
+        records = unpack(payload)[0]
+        self.records += len(records)
+        self.stream_ids.update(
+            record.stream for record in records if not isinstance(record, (Alive, Damaged))
+        )
+
+
+def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:
+    """The streams in the embedded log from these offsets on (0 for a partition that is not named)."""
+    unread = Unread()
+    for partition in list_partitions(log_dir):
+        at = positions.get(partition, 0)
+        for segment in list_segments(log_dir / partition):
+            start = max(at, segment.first)
+            try:
+                with opened(segment.path) as connection:
+                    while unread.complete:
+                        rows, error = read_rows(connection, start, 8 * 2**20)
+                        for _, payload, _ in rows:
+                            unread.add(payload)
+                        if error is not None or not rows:
+                            break
+                        start = rows[-1][0] + 1
+            except OSError:
+                continue  # trimmed meanwhile: it was read
+    return unread
+
+
+def stored_ids(tables: Asking, stream_ids: set[str]) -> set[str]:
+    """Which of these streams have a row already: a log may hold what was read."""
+    found: set[str] = set()
+    ids = [i for i in sorted(stream_ids) if len(i) == 36 and set(i) <= set("0123456789abcdef-")]
+    for start in range(0, len(ids), 2000):
+        listed = ", ".join(f"'{i}'" for i in ids[start : start + 2000])
+        rows = tables.query(f"SELECT stream_id::VARCHAR AS id FROM streams WHERE stream_id IN ({listed})")
+        found.update(rows["id"].to_list())
+    return found

@@ -1,0 +1,119 @@
+-- The public tables. Times named *_ns are nanoseconds from t0 (the tap turned to the upstream), *_at are instants.
+-- Unknown is NULL, never 0. docs/metrics.md defines every number; the comments below are its short form.
+
+CREATE TABLE IF NOT EXISTS streams (
+    stream_id UUID NOT NULL,
+    gateway VARCHAR, tap VARCHAR, client_id VARCHAR, worker VARCHAR, provider VARCHAR,
+    dialect VARCHAR, operation VARCHAR, method VARCHAR, path VARCHAR,
+    request_model VARCHAR, response_model VARCHAR, response_id VARCHAR, request_id VARCHAR,
+    trace_id VARCHAR, span_id VARCHAR, parent_span_id VARCHAR,
+    started_at TIMESTAMPTZ NOT NULL,
+    http_status SMALLINT, streamed BOOLEAN,
+    outcome VARCHAR NOT NULL, error_type VARCHAR, error_phase VARCHAR, error_message VARCHAR, finish_reason VARCHAR,
+    client_start_ns BIGINT, connected_ns BIGINT, request_sent_ns BIGINT, headers_ns BIGINT,
+    ttfb_ns BIGINT, ttfc_ns BIGINT, ttft_ns BIGINT, ttfo_ns BIGINT, ttst_ns BIGINT,
+    last_output_ns BIGINT, terminator_ns BIGINT, end_ns BIGINT,
+    input_tokens BIGINT, output_tokens BIGINT, reasoning_tokens BIGINT, cached_input_tokens BIGINT, token_source VARCHAR,
+    itl_ns DOUBLE, icl_p50_ns DOUBLE, icl_p95_ns DOUBLE, icl_p99_ns DOUBLE, icl_max_ns BIGINT,
+    stall_count INTEGER, stalled_ns BIGINT,
+    tps_user DOUBLE, tps_e2e DOUBLE, burstiness DOUBLE,
+    event_count BIGINT, output_event_count BIGINT, text_chars BIGINT, reasoning_chars BIGINT,
+    tool_call_count INTEGER, comment_count BIGINT,
+    response_bytes BIGINT, malformed_events BIGINT, lost_bytes BIGINT, delivered_bytes BIGINT,
+    client_drain_ns BIGINT, aborted_after_terminal BOOLEAN,
+    server_address VARCHAR, server_port INTEGER, trace_flags SMALLINT, request_bytes BIGINT,
+    choice_count INTEGER, unterminated_tail BOOLEAN, tool_failure_count INTEGER,
+    output_text VARCHAR, reasoning_text VARCHAR,
+    request_headers VARCHAR, response_headers VARCHAR
+);
+
+CREATE TABLE IF NOT EXISTS events (
+    stream_id UUID NOT NULL,
+    seq INTEGER NOT NULL,
+    read_seq INTEGER NOT NULL,
+    at_ns BIGINT NOT NULL,
+    kind VARCHAR NOT NULL,
+    event_name VARCHAR,
+    choice SMALLINT,
+    chars INTEGER,
+    tokens INTEGER,
+    bytes INTEGER,
+    finish_reason VARCHAR
+);
+
+CREATE TABLE IF NOT EXISTS open_streams (
+    stream_id UUID NOT NULL,
+    gateway VARCHAR, tap VARCHAR, client_id VARCHAR, dialect VARCHAR, operation VARCHAR, path VARCHAR,
+    request_model VARCHAR, response_model VARCHAR, trace_id VARCHAR,
+    started_at TIMESTAMPTZ NOT NULL,
+    http_status SMALLINT, ttft_ns BIGINT, last_event_ns BIGINT, last_output_ns BIGINT,
+    event_count BIGINT, output_event_count BIGINT, output_tokens BIGINT, response_bytes BIGINT,
+    updated_at TIMESTAMPTZ NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS usage_reports (
+    stream_id UUID NOT NULL, seq INTEGER, at_ns BIGINT,
+    input_tokens BIGINT, output_tokens BIGINT, reasoning_tokens BIGINT, cached_input_tokens BIGINT,
+    raw VARCHAR
+);
+
+CREATE TABLE IF NOT EXISTS server_stats (
+    stream_id UUID NOT NULL, seq INTEGER, source VARCHAR NOT NULL, name VARCHAR NOT NULL,
+    value DOUBLE, unit VARCHAR, raw VARCHAR
+);
+
+CREATE TABLE IF NOT EXISTS spans (
+    trace_id VARCHAR NOT NULL, span_id VARCHAR NOT NULL, parent_span_id VARCHAR,
+    stream_id UUID, name VARCHAR NOT NULL, kind VARCHAR NOT NULL,
+    started_at TIMESTAMPTZ NOT NULL, start_ns BIGINT NOT NULL, duration_ns BIGINT NOT NULL,
+    status VARCHAR NOT NULL, status_message VARCHAR, attributes VARCHAR, events VARCHAR
+);
+
+CREATE TABLE IF NOT EXISTS log_positions (
+    log_id VARCHAR NOT NULL, partition VARCHAR NOT NULL,
+    high BIGINT NOT NULL, low BIGINT NOT NULL, open_stream_ids VARCHAR[] NOT NULL,
+    owner VARCHAR NOT NULL, version BIGINT NOT NULL, updated_at TIMESTAMPTZ NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS losses (
+    stream_id UUID, tap VARCHAR, partition VARCHAR, first_seq BIGINT, last_seq BIGINT,
+    cause VARCHAR NOT NULL, bytes BIGINT, lost_at TIMESTAMPTZ NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS dead_letters (
+    set_aside_at TIMESTAMPTZ NOT NULL, log_id VARCHAR, partition VARCHAR, log_offset BIGINT, stream_id UUID,
+    reason VARCHAR NOT NULL, size BIGINT NOT NULL, sha256 VARCHAR NOT NULL
+);
+
+-- Roll-ups by the minute: written with the rows they are made of (analytics/measures/rollup.py), kept when those rows go.
+-- Several rows may share a key while a minute is not settled (analytics/storage/settle.py): add them up.
+
+CREATE TABLE IF NOT EXISTS stream_minutes (
+    minute TIMESTAMPTZ NOT NULL,
+    gateway VARCHAR, provider VARCHAR, model VARCHAR, dialect VARCHAR, operation VARCHAR,
+    outcome VARCHAR NOT NULL, error_phase VARCHAR, error_type VARCHAR, http_status SMALLINT,
+    settled BOOLEAN NOT NULL,
+    streams BIGINT NOT NULL, streams_with_output BIGINT NOT NULL, streams_with_output_tokens BIGINT NOT NULL,
+    aborted_after_terminal BIGINT NOT NULL,
+    streams_with_stalls_known BIGINT NOT NULL, stalled_streams BIGINT NOT NULL,
+    stalls BIGINT, stalled_ns BIGINT, output_ns BIGINT, icl_max_ns BIGINT,
+    input_tokens BIGINT, cached_input_tokens BIGINT, input_tokens_with_cache_known BIGINT,
+    output_tokens BIGINT, reasoning_tokens BIGINT, output_tokens_with_reasoning_known BIGINT,
+    events BIGINT, output_events BIGINT, text_chars BIGINT, reasoning_chars BIGINT, tool_calls BIGINT, malformed_events BIGINT,
+    request_bytes BIGINT, response_bytes BIGINT, delivered_bytes BIGINT, lost_bytes BIGINT,
+    first_at TIMESTAMPTZ NOT NULL, last_at TIMESTAMPTZ NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS histogram_minutes (
+    minute TIMESTAMPTZ NOT NULL,
+    gateway VARCHAR, provider VARCHAR, model VARCHAR, metric VARCHAR NOT NULL,
+    settled BOOLEAN NOT NULL,
+    n BIGINT NOT NULL, total FLOAT NOT NULL, p50 FLOAT, p95 FLOAT, p99 FLOAT,
+    buckets SMALLINT[] NOT NULL, counts INTEGER[] NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS stalls (
+    stream_id UUID NOT NULL, started_at TIMESTAMPTZ NOT NULL,
+    gateway VARCHAR, provider VARCHAR, model VARCHAR, worker VARCHAR,
+    seq INTEGER NOT NULL, choice SMALLINT, from_ns BIGINT NOT NULL, until_ns BIGINT NOT NULL, gap_ns BIGINT NOT NULL
+);

@@ -1,0 +1,1 @@
+"""Streams and the pipeline told to others: OpenTelemetry spans, metrics, events; Prometheus."""

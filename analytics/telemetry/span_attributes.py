@@ -1,0 +1,170 @@
+"""What a stream's row and its request say, as the attributes of the operation's span. Pure.
+
+What is NULL in the row is absent here; names are the conventions' (`analytics.telemetry.semconv`) or `streamgauge.*`. Text is
+only ever told where it was kept and content was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analytics.assembly.stream import FinishedStream
+from analytics.dialects.shape import Usage
+from analytics.measures.outcome import NOT_THE_UPSTREAM
+from analytics.measures.prompt import prompt_of
+from analytics.reading.decode import StreamDecoder
+from analytics.telemetry.semconv import OWN, Names, openai_api_type
+
+MAX_CHOICES = 32
+MAX_WORD_CHARS = 200
+
+Row = Mapping[str, Any]
+Attributes = dict[str, Any]
+
+_OWN_MEASURES = tuple(
+    (name, OWN + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
+    for name in (
+        "outcome", "error_phase", "gateway", "dialect", "worker", "client_id", "request_id", "token_source",
+        "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
+        "tps_user", "tps_e2e", "burstiness", "event_count", "output_event_count", "tool_call_count", "response_bytes",
+        "lost_bytes",
+    )
+)  # fmt: skip
+_CONVENTIONAL = {
+    # column of `streams` → field of `Names`
+    "request_model": "request_model",
+    "response_model": "response_model",
+    "response_id": "response_id",
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cached_input_tokens": "cache_read_tokens",
+    "reasoning_tokens": "reasoning_tokens",
+}
+_PLAIN = {
+    "server_address": "server.address",
+    "server_port": "server.port",
+    "http_status": "http.response.status_code",
+}
+COLUMNS = (
+    *_CONVENTIONAL,
+    *_PLAIN,
+    *(name for name, _, _ in _OWN_MEASURES),
+    *("operation", "provider", "ttfc_ns", "streamed", "path", "error_type", "aborted_after_terminal", "malformed_events"),
+)  # fmt: skip
+"""Columns of `streams` that attributes are made of."""
+
+
+def failed(row: Row) -> bool:
+    """Whether the upstream failed: a client that left and a tap that died are no errors of the operation."""
+    outcome = row.get("outcome")
+    return outcome != "ok" and outcome not in NOT_THE_UPSTREAM
+
+
+class SpanAttributes:
+    """Makes the attributes of operations, under the names of one profile."""
+
+    def __init__(self, names: Names, *, content: bool = False) -> None:
+        self._names, self._content = names, content
+        told = [(column, getattr(names, field), False) for column, field in _CONVENTIONAL.items()]
+        told += [(column, attribute, False) for column, attribute in _PLAIN.items()]
+        self._told = (*told, *_OWN_MEASURES)
+
+    def of(self, stream: FinishedStream, row: Row) -> Attributes:
+        """The attributes of a stream's operation."""
+        names, get = self._names, row.get
+        found: Attributes = {
+            names.operation: get("operation") or "request",
+            names.provider: get("provider") or "unknown",
+            OWN + "stream_id": stream.stream_id,
+        }
+        for column, attribute, is_time in self._told:
+            value = get(column)
+            if value is not None:
+                found[attribute] = value / 1e9 if is_time else value
+        ttfc_ns = get("ttfc_ns")
+        if ttfc_ns is not None and get("streamed") is not False:
+            found[names.time_to_first_chunk] = ttfc_ns / 1e9
+        if api_type := openai_api_type(get("dialect"), get("path")):
+            found[names.openai_api_type] = api_type
+        if failed(row):
+            found["error.type"] = get("error_type") or get("outcome")
+        if get("aborted_after_terminal"):
+            found[OWN + "aborted_after_terminal"] = True
+        if get("malformed_events"):
+            found[OWN + "malformed_events"] = get("malformed_events")
+        decoder = stream.decoder
+        if decoder is not None and not stream.lost:
+            if reasons := self._finish_reasons(decoder, row):
+                found[names.finish_reasons] = reasons
+            written = _cache_write_tokens(decoder.usage)
+            if written is not None:
+                found[names.cache_write_tokens] = written
+        self._add_request(found, stream)
+        if self._content and stream.capture_content:
+            self._add_content(found, stream)
+        return found
+
+    def _finish_reasons(self, decoder: StreamDecoder, row: Row) -> list[str] | None:
+        """By choice; one that ended without is left out or has the profile's word for it."""
+        missing = self._names.missing_finish_reason
+        if missing is None or row.get("outcome") == "ok":
+            found = decoder.finish_reasons
+        else:
+            found = [c["finish_reason"] or missing for c in decoder.choices] or [missing]
+        return [reason[:MAX_WORD_CHARS] for reason in found[:MAX_CHOICES]] or None
+
+    def _add_request(self, found: Attributes, stream: FinishedStream) -> None:
+        request, names = stream.request, self._names
+        for name, attribute in names.request_parameters.items():
+            value = getattr(request, name)
+            if value is not None:
+                found[attribute] = value
+        if request.n is not None and request.n != 1:
+            found[names.choice_count] = request.n
+        top_k = names.request_parameters["top_k"]
+        if names.whole_top_k and top_k in found:
+            if found[top_k] == int(found[top_k]):
+                found[top_k] = int(found[top_k])
+            else:
+                del found[top_k]
+        if request.output_type is not None:
+            found[names.output_type] = request.output_type
+        if names.reasoning_level is not None and request.reasoning_effort is not None:
+            found[names.reasoning_level] = request.reasoning_effort
+        if request.service_tier not in (None, "auto") and names.openai_api_type in found:
+            found[names.openai_service_tier] = request.service_tier
+
+    def _add_content(self, found: Attributes, stream: FinishedStream) -> None:
+        names, prompt = self._names, prompt_of(stream.request_body or b"")
+        if prompt.messages is not None:
+            found[names.input_messages] = prompt.messages
+        if prompt.system_instructions is not None:
+            found[names.system_instructions] = prompt.system_instructions
+        if stream.decoder is not None:
+            found[names.output_messages] = _messages(stream.decoder.choices)
+
+
+def _cache_write_tokens(usage: Usage | None) -> int | None:
+    """What the provider wrote to its cache, where it says so (Anthropic's usage)."""
+    raw = usage.raw if usage is not None else None
+    written = raw.get("cache_creation_input_tokens") if isinstance(raw, dict) else None
+    return written if isinstance(written, int) and not isinstance(written, bool) and written >= 0 else None
+
+
+def _messages(choices: Sequence[Mapping[str, Any]]) -> str:
+    """Captured output in the shape that the conventions give to `gen_ai.output.messages`."""
+    messages = []
+    for choice in choices:
+        parts: list[dict[str, Any]] = []
+        if choice["reasoning"]:
+            parts.append({"type": "reasoning", "content": choice["reasoning"]})
+        if choice["text"] or choice["refusal"]:
+            parts.append({"type": "text", "content": choice["text"] or choice["refusal"]})
+        parts += [
+            {"type": "tool_call", "id": t["id"], "name": t["name"], "arguments": t["arguments"]}
+            for t in choice["tool_calls"]
+        ]
+        messages.append({"role": "assistant", "parts": parts, "finish_reason": choice["finish_reason"] or ""})
+    return json.dumps(messages, ensure_ascii=False)

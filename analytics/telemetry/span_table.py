@@ -1,0 +1,92 @@
+"""Spans as rows of table `spans`: a `SpanExporter` whose far end is a data frame.
+
+Every span is kept, whatever its sampling flag says: that flag is about what leaves the machine. The rows go into the same
+transaction as the rows of `streams` (`analytics.consumer`), so each span is there exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import polars as pl
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.trace import SpanKind
+from opentelemetry.trace.status import StatusCode
+
+from analytics.storage.tables import SPANS, frame
+from analytics.telemetry.semconv import OWN
+from analytics.telemetry.spans import UNSET, StreamSpan
+
+_KINDS = {kind: kind.name.lower() for kind in SpanKind}
+_STATUSES = {code: code.name.lower() for code in StatusCode}
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+class SpanTable(SpanExporter):
+    """Collects rows until they are taken. One owner thread; bounded by what one commit holds."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Any, ...]] = []
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """The `StreamSpan`s of one stream, the operation's first: t0 and the stream's id are read from that one."""
+        if not spans:
+            return SpanExportResult.SUCCESS
+        # The SDK's properties make copies to be safe from their callers; here nothing is changed.
+        first = spans[0]
+        assert isinstance(first, StreamSpan)
+        t0, stream_id = first._start_time, (first._attributes or {}).get(OWN + "stream_id")
+        service = _json({"service.name": first.resource.attributes.get("service.name")})
+        rows = []
+        for span in spans:
+            assert isinstance(span, StreamSpan)
+            start, status, attributes, marks = span._start_time, span._status, span._attributes, span.marks
+            rows.append(
+                (
+                    *span.ids,
+                    stream_id,
+                    span._name,
+                    "internal" if span._kind is SpanKind.INTERNAL else _KINDS[span._kind],
+                    start // 1000,
+                    start - t0,
+                    span._end_time - start,
+                    "unset" if status is UNSET else _STATUSES[status.status_code],
+                    status.description,
+                    f"{service[:-1]},{_json(attributes)[1:]}" if attributes else service,
+                    _json([{"name": name, "at_ns": at_ns, "attributes": more} for at_ns, name, more in marks])
+                    if marks
+                    else "[]",
+                )
+            )
+        self._rows += rows
+        return SpanExportResult.SUCCESS
+
+    def take(self) -> pl.DataFrame:
+        """The rows since the last call."""
+        rows, self._rows = self._rows, []
+        columns = zip(*rows, strict=True) if rows else [()] * len(SPANS)
+        return frame(SPANS, dict(zip(SPANS, columns, strict=True)))
+
+    def shutdown(self) -> None:
+        self._rows = []
+
+
+def _json(value: Any) -> str:
+    """UTF-8 that DuckDB takes: half a surrogate pair is replaced."""
+    try:
+        return _encode(value).decode()
+    except UnicodeEncodeError:
+        return _encode(_sound(value)).decode()
+
+
+def _sound(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {key: _sound(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_sound(item) for item in value]
+    return value

@@ -1,0 +1,377 @@
+"""The rows of finished streams: what is known is exact, what is unknown is NULL. Real bodies, through the real decoder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+
+from analytics.assembly.assemble import Assembler
+from analytics.measures.measure import measure
+from ingest.records import AnyRecord, Frames, Lost, Request, ResponseHead
+from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream
+
+A, B = stream_id(1), stream_id(2)
+MS = 1_000_000
+DONE = b"data: [DONE]\n\n"
+
+
+def tables(*streams: list[AnyRecord], **options: Any) -> dict[str, pl.DataFrame]:
+    assembler = Assembler(**options)
+    for records in streams:
+        assembler.feed("w0", 0, records)
+    finished = assembler.take_finished()
+    assert assembler.take_failures() == []
+    return measure(finished)
+
+
+def exchange(
+    *reads: tuple[int, bytes],
+    cause: Any = "complete",
+    response: ResponseHead | None = None,
+    request: bytes = b'{"model":"m"}',
+    path: str = "/v1/chat/completions",
+    uncaptured: int = 0,
+    **transport: Any,
+) -> list[AnyRecord]:
+    """One stream's records: reads at milliseconds."""
+    frames = [(ms * MS, data) for ms, data in reads]
+    size = sum(len(data) for _, data in reads)
+    end_ns = (reads[-1][0] if reads else 1) * MS + 1000
+    return [
+        opened(A, path=path),
+        Request(A, 1, request, False),
+        Frames(A, 2, frames, response or head(), uncaptured),
+        closed(A, 3, cause=cause, end_ns=end_ns, response_bytes=size, **transport),
+    ]
+
+
+def row(*reads: tuple[int, bytes], **options: Any) -> dict[str, Any]:
+    (only,) = tables(exchange(*reads, **options))["streams"].to_dicts()
+    return only
+
+
+def usage_chunk(**usage: Any) -> bytes:
+    return chunk(choices=[], usage=usage)
+
+
+def reasoning(text: str) -> bytes:
+    return chunk(choices=[{"index": 0, "delta": {"reasoning_content": text}}])
+
+
+TEN = {"prompt_tokens": 7, "completion_tokens": 10, "total_tokens": 17}
+
+
+def test_a_whole_stream_has_every_measure() -> None:
+    found = row(
+        (10, chunk(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}}])),
+        (20, reasoning("hm")),
+        (40, chunk("a")),
+        (80, chunk("bc")),
+        (200, chunk("d") + finish_chunk()),
+        (201, usage_chunk(**TEN) + DONE),
+    )
+    assert found["outcome"] == "ok"
+    assert (found["ttfb_ns"], found["ttfc_ns"]) == (10 * MS, 10 * MS)
+    assert (found["ttft_ns"], found["ttfo_ns"], found["ttst_ns"]) == (20 * MS, 40 * MS, 20 * MS)
+    assert (found["last_output_ns"], found["terminator_ns"], found["end_ns"]) == (
+        200 * MS,
+        201 * MS,
+        201 * MS + 1000,
+    )
+    assert (found["input_tokens"], found["output_tokens"], found["token_source"]) == (7, 10, "usage")
+    assert found["itl_ns"] == 180 * MS / 9
+    assert found["tps_user"] == pytest.approx(9 / 0.180)
+    assert found["tps_e2e"] == pytest.approx(10 / 0.200)
+    assert (found["icl_p50_ns"], found["icl_max_ns"]) == (40 * MS, 120 * MS)
+    assert found["icl_p95_ns"] == pytest.approx(112 * MS)
+    assert (found["stall_count"], found["stalled_ns"]) == (0, 0)
+    assert (found["event_count"], found["output_event_count"]) == (8, 4)
+    assert (found["text_chars"], found["reasoning_chars"], found["choice_count"]) == (4, 2, 1)
+
+
+def test_non_streamed_answer_is_measured_without_output_times() -> None:
+    body = json.dumps(
+        {
+            "id": "c1",
+            "object": "chat.completion",
+            "model": "m-1",
+            "choices": [
+                {"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}
+            ],
+            "usage": TEN,
+        }
+    ).encode()
+    found = row((30, body), response=head(content_type="application/json"))
+    assert (found["outcome"], found["streamed"], found["finish_reason"]) == ("ok", False, "stop")
+    assert (found["output_tokens"], found["token_source"], found["response_id"]) == (10, "usage", "c1")
+    assert (found["ttfb_ns"], found["ttfc_ns"], found["ttft_ns"], found["tps_e2e"]) == (
+        30 * MS,
+        None,
+        None,
+        None,
+    )
+    assert (found["stall_count"], found["burstiness"], found["event_count"]) == (None, None, 0)
+
+
+def test_error_response_has_no_output_and_no_tokens() -> None:
+    body = b'{"error":{"message":"slow down","type":"rate_limit_error","code":"429"}}'
+    found = row((5, body), response=head(429, "application/json"))
+    assert (found["outcome"], found["error_type"], found["error_phase"]) == (
+        "http_error",
+        "rate_limit_error",
+        "pre_headers",
+    )
+    assert (found["http_status"], found["streamed"], found["error_message"]) == (429, False, None)
+    assert (found["output_tokens"], found["token_source"], found["ttft_ns"]) == (None, None, None)
+
+
+def test_no_response_leaves_everything_of_the_body_unknown() -> None:
+    records = [opened(A), Request(A, 1, b"{}", False), closed(A, 2, cause="connect_error", detail="gaierror")]
+    (found,) = tables(records)["streams"].to_dicts()
+    for name in (
+        "streamed",
+        "ttfb_ns",
+        "ttft_ns",
+        "itl_ns",
+        "output_tokens",
+        "stall_count",
+        "http_status",
+        "headers_ns",
+    ):
+        assert found[name] is None, name
+
+
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_tokens_are_null_and_so_are_their_rates() -> None:
+    found = row((10, chunk("a")), (20, chunk("b")), (30, finish_chunk() + DONE))
+    for name in ("input_tokens", "output_tokens", "token_source", "itl_ns", "tps_user", "tps_e2e"):
+        assert found[name] is None, name
+    assert found["icl_p50_ns"] == 10 * MS
+
+
+def test_hidden_reasoning_is_no_part_of_n() -> None:
+    usage = TEN | {"completion_tokens_details": {"reasoning_tokens": 6}}
+    hidden = row((10, chunk("a")), (40, chunk("b")), (50, finish_chunk() + usage_chunk(**usage)))
+    assert (hidden["output_tokens"], hidden["reasoning_tokens"]) == (10, 6)
+    assert hidden["itl_ns"] == 30 * MS / 3
+    assert hidden["tps_e2e"] == pytest.approx(4 / 0.040)
+    shown = row((10, reasoning("a")), (40, chunk("b")), (50, finish_chunk() + usage_chunk(**usage)))
+    assert shown["itl_ns"] == 30 * MS / 9
+
+
+def test_one_token_or_one_output_has_no_itl() -> None:
+    one_token = row(
+        (10, chunk("a")), (40, chunk("b")), (50, finish_chunk() + usage_chunk(completion_tokens=1))
+    )
+    assert (one_token["itl_ns"], one_token["tps_user"]) == (None, None)
+    assert one_token["tps_e2e"] == pytest.approx(1 / 0.040)
+    one_output = row((10, chunk("a")), (50, finish_chunk() + usage_chunk(**TEN)))
+    assert (one_output["itl_ns"], one_output["ttst_ns"], one_output["burstiness"]) == (None, None, None)
+    assert one_output["tps_e2e"] == pytest.approx(10 / 0.010)
+
+
+def test_all_outputs_in_one_read_have_itl_zero_and_no_speed() -> None:
+    found = row((10, chunk("a") + chunk("b") + finish_chunk() + usage_chunk(**TEN)))
+    assert (found["itl_ns"], found["tps_user"], found["burstiness"]) == (0.0, None, 1.0)
+
+
+def test_running_count_of_a_cut_stream_is_usage_delta() -> None:
+    found = row(
+        (10, chunk("a", usage={"completion_tokens": 1})),
+        (20, chunk("b", usage={"completion_tokens": 2})),
+        (40, chunk("c", usage={"completion_tokens": 4})),
+    )
+    assert (found["outcome"], found["output_tokens"], found["token_source"]) == (
+        "truncated",
+        4,
+        "usage_delta",
+    )
+    assert found["itl_ns"] == 30 * MS / 3
+
+
+def test_count_that_is_older_than_the_last_output_makes_no_rate() -> None:
+    reads = (
+        (10, chunk("a")),
+        (20, chunk("b", usage={"prompt_tokens": 9, "completion_tokens": 2})),
+        (40, chunk("c")),
+    )
+    found = row(*reads, cause="upstream_reset")
+    assert (found["outcome"], found["output_tokens"], found["token_source"]) == (
+        "upstream_reset",
+        2,
+        "usage_delta",
+    )
+    assert (found["itl_ns"], found["tps_user"], found["tps_e2e"]) == (None, None, None)
+    ended = row(*reads, (50, finish_chunk()))
+    assert (ended["outcome"], ended["itl_ns"]) == ("ok", 30 * MS / 1)
+
+
+def test_tokens_that_every_chunk_lists_are_counted_and_chunks_never() -> None:
+    def listing(text: str, tokens: int) -> bytes:
+        entries = [{"token": "t", "logprob": -1, "bytes": [], "top_logprobs": []}] * tokens
+        return chunk(choices=[{"index": 0, "delta": {"content": text}, "logprobs": {"content": entries}}])
+
+    found = row((10, listing("a", 1)), (20, listing("bcd", 3)), (30, finish_chunk()))
+    assert (found["output_tokens"], found["token_source"], found["itl_ns"]) == (4, "chunks", 10 * MS / 3)
+    mixed = row((10, listing("a", 1)), (20, chunk("b")), (30, finish_chunk()))
+    assert (mixed["output_tokens"], mixed["token_source"]) == (None, None)
+    reported = row((10, listing("a", 1)), (20, listing("b", 1)), (30, finish_chunk() + usage_chunk(**TEN)))
+    assert (reported["output_tokens"], reported["token_source"]) == (10, "usage")
+
+
+@pytest.mark.parametrize("count", [-5, 2**63, 10**30])
+def test_a_count_that_no_counter_could_have_is_unknown(count: int) -> None:
+    found = tables(
+        exchange((10, chunk("a")), (20, chunk("b") + finish_chunk() + usage_chunk(completion_tokens=count)))
+    )
+    assert found["streams"]["output_tokens"].to_list() == [None]
+    assert found["usage_reports"]["output_tokens"].to_list() == [None]
+
+
+# -- several choices -----------------------------------------------------------------------------------------------
+
+
+def of_choice(index: int, text: str, finish: str | None = None) -> bytes:
+    return chunk(choices=[{"index": index, "delta": {"content": text}, "finish_reason": finish}])
+
+
+def test_several_choices_pool_their_own_gaps_and_have_no_itl() -> None:
+    found = row(
+        (10, of_choice(1, "a")),
+        (11, of_choice(0, "x")),
+        (50, of_choice(1, "b", "stop")),
+        (111, of_choice(0, "y", "stop")),
+        (112, usage_chunk(**TEN) + DONE),
+    )
+    assert (found["ttft_ns"], found["ttst_ns"], found["choice_count"]) == (10 * MS, 40 * MS, 2)
+    assert (found["itl_ns"], found["tps_user"]) == (None, None)
+    assert (found["icl_p50_ns"], found["icl_max_ns"]) == (70 * MS, 100 * MS)
+    assert found["tps_e2e"] == pytest.approx(10 / 0.111)
+
+
+def test_one_event_for_two_choices_counts_for_both() -> None:
+    both = chunk(choices=[{"index": i, "delta": {"content": "x"}} for i in (0, 1)])
+    found = row((10, both), (30, of_choice(0, "y", "stop")), (60, of_choice(1, "z", "stop")))
+    assert (found["ttst_ns"], found["icl_max_ns"], found["output_event_count"]) == (20 * MS, 50 * MS, 3)
+
+
+# -- partial and hostile bodies ------------------------------------------------------------------------------------
+
+
+def test_body_that_is_mirrored_in_part_keeps_only_its_first_instants() -> None:
+    found = row((10, chunk("a")), (20, chunk("b")), uncaptured=1000)
+    assert (found["outcome"], found["ttft_ns"], found["ttst_ns"]) == ("ok", 10 * MS, 10 * MS)
+    for name in (
+        "itl_ns",
+        "last_output_ns",
+        "icl_p50_ns",
+        "event_count",
+        "text_chars",
+        "output_tokens",
+        "burstiness",
+    ):
+        assert found[name] is None, name
+
+
+def test_hostile_values_are_cut_or_unknown_and_go_into_the_tables() -> None:
+    choice = {"index": 10**12, "delta": {"content": "x"}, "finish_reason": "f" * 10_000}
+    usage = {"completion_tokens": True, "prompt_tokens": "9", "x": "\x00"}
+    nasty = b"event: " + b"e" * 10_000 + b"\n" + chunk(model="", choices=[choice], usage=usage)
+    found = tables(
+        exchange((5, chunk(id="i" * 5000, choices=[])), (10, nasty), (30, b"data: \xff\xfe{\x00}\n\n"))
+    )
+    stored(found)
+    assert found["streams"]["response_id"].str.len_chars().to_list() == [256]
+    assert found["events"]["event_name"].str.len_chars().max() == 200
+    assert found["events"]["finish_reason"].str.len_chars().max() == 200
+
+
+def test_half_a_surrogate_pair_does_no_harm() -> None:
+    half = "\ud800"
+    choice = {"index": 0, "delta": {"content": half}, "finish_reason": half}
+    body = chunk(
+        model=half, id=half, choices=[choice], usage={half: half}, timings={"prompt_ms": 1, half: half}
+    )
+    records = exchange((10, body), request=json.dumps({"model": half}).encode())
+    assembler = Assembler(capture=("*",))
+    assembler.feed("w0", 0, records[:-1])
+    assert len(assembler.open_streams()) == 1
+    stored(tables(records, capture=("*",)))
+
+
+# -- the other tables ----------------------------------------------------------------------------------------------
+
+
+def test_events_are_numbered_and_say_in_which_read_they_came() -> None:
+    events = tables(exchange((10, chunk("a") + chunk("bc")), (20, finish_chunk() + DONE)))["events"]
+    assert events.select("seq", "at_ns", "kind", "chars", "event_name", "finish_reason").rows() == [
+        (0, 10 * MS, "text", 1, None, None),
+        (1, 10 * MS, "text", 2, None, None),
+        (2, 20 * MS, "finish", 0, None, "stop"),
+        (3, 20 * MS, "terminal", 0, None, None),
+    ]
+    reads = events["read_seq"].to_list()
+    assert reads[0] == reads[1] < reads[2] == reads[3]
+
+
+def test_every_usage_report_is_kept() -> None:
+    reports = tables(
+        exchange((10, chunk("a", usage={"completion_tokens": 1})), (20, finish_chunk() + usage_chunk(**TEN)))
+    )
+    found = reports["usage_reports"].select("at_ns", "output_tokens", "raw").rows()
+    assert [(at_ns, n) for at_ns, n, _ in found] == [(10 * MS, 1), (20 * MS, 10)]
+    assert json.loads(found[1][2]) == TEN
+
+
+def test_server_reported_timing_is_kept() -> None:
+    timings = {"predicted_per_second": 50.0, "prompt_ms": 12.0}
+    stats = tables(exchange((10, chunk("a") + finish_chunk()), (20, chunk(choices=[], timings=timings))))[
+        "server_stats"
+    ]
+    assert len(stats) >= 2
+    assert stats["stream_id"].unique().to_list() == [A]
+
+
+def stored(found: dict[str, pl.DataFrame]) -> duckdb.DuckDBPyConnection:
+    con = duckdb.connect()
+    con.execute((Path(__file__).parents[3] / "analytics" / "storage" / "schema.sql").read_text())
+    for table, rows in found.items():
+        con.register("appended", rows)
+        con.execute(f"INSERT INTO {table} BY NAME FROM appended")
+        con.unregister("appended")
+    return con
+
+
+def test_rows_of_every_kind_of_stream_go_into_the_schema() -> None:
+    lost = [*whole_stream(B)[:3], Lost(B, 3, 3, "queue_full", 5), *whole_stream(B)[4:]]
+    found = tables(
+        exchange((10, chunk("a", usage={"completion_tokens": 1})), (20, finish_chunk() + DONE)), lost
+    )
+    con = stored(found)
+    assert con.execute(
+        "SELECT outcome, started_at = to_timestamp(1800000000) FROM streams ORDER BY outcome"
+    ).fetchall() == [
+        ("ok", True),
+        ("tap_lost", True),
+    ]
+    assert con.execute("SELECT count(*) FROM events WHERE stream_id = ?", [A]).fetchone() == (3,)
+    assert con.execute("SELECT count(*) FROM usage_reports").fetchone() == (1,)
+
+
+def test_nothing_finished_is_empty_frames_of_the_right_columns() -> None:
+    empty, full = measure([]), tables(whole_stream(A))
+    assert {t: rows.schema for t, rows in empty.items()} == {t: rows.schema for t, rows in full.items()}
+    assert all(rows.is_empty() for rows in empty.values())
+
+
+def test_a_large_batch_measures_as_its_streams_do_alone() -> None:
+    streams = [whole_stream(stream_id(i), outputs=i % 40, per_record=1 + i % 5) for i in range(400)]
+    together = tables(*streams)["streams"]
+    alone = pl.concat([tables(s)["streams"] for s in streams[:40]])
+    assert len(tables(*streams)["events"]) > 5_000
+    assert together.head(40).equals(alone)

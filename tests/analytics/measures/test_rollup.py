@@ -1,0 +1,220 @@
+"""Roll-ups count every stream once; their quantiles are within 1 % of the exact ones, however the streams were committed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analytics.measures.rollup import METRICS, RELATIVE_ERROR, ZERO_BUCKET, bucket_value, rollups
+from analytics.storage.schema import prepare
+from analytics.storage.settle import MOST_NAMES, OTHER, settle
+from analytics.storage.tables import EVENTS, STREAMS, frame
+
+MINUTE_US = 1_790_000_040_000_000
+MS = 1_000_000
+Q = (0.5, 0.95, 0.99)
+
+
+def sid(number: int) -> str:
+    return f"0198b2d0-0000-7000-8000-{number:012d}"
+
+
+def streams(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    rows = [
+        {"stream_id": sid(n), "started_at": MINUTE_US + n, "outcome": "ok", "gateway": "gw", **row}
+        for n, row in enumerate(rows)
+    ]
+    return frame(STREAMS, {name: [row.get(name) for row in rows] for name in STREAMS})
+
+
+def events(rows: Sequence[tuple[int, str, int | None, int]]) -> pl.DataFrame:
+    """(stream, kind, choice, at_ns), numbered in their order."""
+    values: dict[str, list[Any]] = {name: [None] * len(rows) for name in EVENTS}
+    values["stream_id"] = [sid(n) for n, *_ in rows]
+    values["seq"] = values["read_seq"] = list(range(len(rows)))
+    values["kind"], values["choice"], values["at_ns"] = ([row[i] for row in rows] for i in (1, 2, 3))
+    return frame(EVENTS, values)
+
+
+@pytest.fixture
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as con:
+        con.execute("SET TimeZone = 'UTC'")
+        prepare(con, None)
+        yield con
+
+
+def store(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, of: pl.DataFrame | None = None) -> None:
+    tables = {"streams": rows} if of is None else {"streams": rows, "events": of}
+    for table, added in {**tables, **rollups(tables)}.items():
+        con.register("appended", added)
+        con.execute(f"INSERT INTO {table} BY NAME FROM appended")
+        con.unregister("appended")
+
+
+def settle_all(con: duckdb.DuckDBPyConnection) -> int:
+    return settle(con, MINUTE_US / 1e6 + 3600)
+
+
+def ask(con: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[Any, ...]]:
+    return con.execute(sql).fetchall()
+
+
+@given(st.floats(1e-6, 1e18))
+def test_a_value_read_back_from_its_bucket_is_within_the_stated_error(value: float) -> None:
+    made = rollups({"streams": streams([{"tps_user": value}])})["histogram_minutes"]
+    [bucket] = made.filter(pl.col("metric") == "tps_user")["buckets"][0]
+    assert abs(bucket_value(bucket) - value) <= value * (RELATIVE_ERROR + 1e-9)
+    assert RELATIVE_ERROR < 0.01
+
+
+@pytest.fixture(scope="module")
+def emptied() -> Iterator[duckdb.DuckDBPyConnection]:
+    """For many examples in one database, which each of them empties first."""
+    with duckdb.connect() as con:
+        con.execute("SET TimeZone = 'UTC'")
+        prepare(con, None)
+        yield con
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.one_of(st.integers(0, 10**4), st.integers(10**6, 10**11)), min_size=1, max_size=80),
+    st.lists(st.integers(0, 80), max_size=4),
+)
+def test_quantiles_are_within_one_percent_however_the_streams_were_committed(
+    emptied: duckdb.DuckDBPyConnection, values: list[int], cuts: list[int]
+) -> None:
+    rows = streams([{"ttft_ns": value, "itl_ns": value / 7} for value in values])
+    edges = sorted({0, *(min(c, len(values)) for c in cuts), len(values)})
+    for table in ("streams", "stream_minutes", "histogram_minutes"):
+        emptied.execute(f"DELETE FROM {table}")
+    for start, end in pairwise(edges):
+        store(emptied, rows.slice(start, end - start))
+    exact = "quantile_cont(ttft_ns, [0.5, 0.95, 0.99]), quantile_cont(itl_ns, [0.5, 0.95, 0.99])"
+    wanted = ask(emptied, f"SELECT {exact} FROM streams")
+    query = "[ttft_p50_ns, ttft_p95_ns, ttft_p99_ns], [itl_p50_ns, itl_p95_ns, itl_p99_ns]"
+    query = f"SELECT {query} FROM latency_by_minute"
+    unsettled = ask(emptied, query)
+    assert settle_all(emptied) == 1
+    settled = ask(emptied, query)
+    for i in range(2):
+        assert unsettled[0][i] == pytest.approx(wanted[0][i], rel=0.01)
+        assert settled[0][i] == pytest.approx(unsettled[0][i], rel=1e-6)
+
+
+def test_every_metric_has_its_histogram_and_its_name_is_a_column(con: duckdb.DuckDBPyConnection) -> None:
+    store(con, streams([dict.fromkeys(METRICS, 5)]))
+    found = ask(con, "SELECT metric, n, total, buckets, counts FROM histogram_minutes ORDER BY metric")
+    bucket = math.floor(math.log10(5) * 120)
+    assert found == [(name, 1, 5.0, [bucket], [1]) for name in sorted(METRICS)]
+
+
+def test_gaps_are_pooled_within_a_choice_and_none_are_of_a_stream_with_a_hole(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    rows = [
+        (0, "start", None, 0), (0, "text", 0, 10 * MS), (0, "text", 1, 15 * MS), (0, "ping", None, 20 * MS),
+        (0, "text", 0, 40 * MS), (0, "reasoning", 0, 40 * MS), (0, "text", 1, 65 * MS),
+        (1, "text", 0, 1 * MS), (1, "text", 0, 1000 * MS),  # not measured: it has a hole
+        (2, "text", None, 7 * MS), (2, "text", None, 9 * MS),
+    ]  # fmt: skip
+    measured = {"icl_p50_ns": 30.0 * MS}
+    store(con, streams([measured, {"outcome": "tap_lost"}, measured]), events(rows))
+    [(n, total, buckets, counts)] = ask(
+        con, "SELECT n, total, buckets, counts FROM histogram_minutes WHERE metric = 'icl_ns'"
+    )
+    assert (n, total) == (4, 82.0 * MS)
+    assert (buckets[0], counts[0]) == (ZERO_BUCKET, 1)
+    assert [bucket_value(b) / MS for b in buckets[1:]] == pytest.approx([2, 30, 50], rel=0.01)
+
+
+def test_what_nobody_reported_is_unknown_and_the_rest_adds_up(con: duckdb.DuckDBPyConnection) -> None:
+    reported = {
+        "output_tokens": 10,
+        "input_tokens": 100,
+        "cached_input_tokens": 50,
+        "stall_count": 2,
+        "stalled_ns": 7,
+    }
+    store(con, streams([reported, {"input_tokens": 1}, reported]))
+    store(con, streams([{"input_tokens": 5}]))
+    columns = (
+        "streams, streams_with_output_tokens, input_tokens, cached_input_tokens, input_tokens_with_cache_known, "
+        "output_tokens, reasoning_tokens, stalled_streams, stalls, stalled_ns"
+    )
+    assert len(ask(con, f"SELECT {columns} FROM stream_minutes")) == 2
+    assert settle_all(con) == 1
+    assert ask(con, f"SELECT {columns}, settled FROM stream_minutes") == [
+        (4, 2, 206, 100, 200, 20, None, 2, 4, 14, True)
+    ]
+    assert settle_all(con) == 0
+
+
+def test_numbers_that_an_upstream_made_up_overflow_nothing(con: duckdb.DuckDBPyConnection) -> None:
+    store(con, streams([{"output_tokens": 2**62 - 1, "end_ns": 2**62}] * 3))
+    assert settle_all(con) == 1
+    [(tokens,)] = ask(con, "SELECT output_tokens FROM throughput_by_minute")
+    assert tokens == 3 * 2**47
+
+
+def test_a_late_stream_is_seen_at_once_and_added_up_later(con: duckdb.DuckDBPyConnection) -> None:
+    store(con, streams([{"ttft_ns": 100}]))
+    assert settle_all(con) == 1
+    store(con, streams([{"ttft_ns": 100}, {"ttft_ns": 900}]))
+    query = "SELECT streams, ttft_p50_ns, ttft_p99_ns FROM latency_by_minute"
+    [seen] = ask(con, query)
+    assert seen == (3, pytest.approx(100, rel=0.01), pytest.approx(884, rel=0.01))
+    assert settle_all(con) == 1
+    assert ask(con, query) == [pytest.approx(seen, rel=1e-6)]
+    assert ask(con, "SELECT count(*) FROM stream_minutes") == [(1,)]
+
+
+def test_a_minute_that_is_not_over_is_left_alone(con: duckdb.DuckDBPyConnection) -> None:
+    store(con, streams([{"ttft_ns": 100}]))
+    assert settle(con, MINUTE_US / 1e6 + 179) == 0
+    assert settle(con, MINUTE_US / 1e6 + 181) == 1
+
+
+def test_a_minute_keeps_its_busiest_names_and_the_rest_is_one(con: duckdb.DuckDBPyConnection) -> None:
+    busy = [{"request_model": f"m{n:03d}", "ttft_ns": 5} for n in range(MOST_NAMES)] * 2
+    store(con, streams(busy))
+    store(
+        con, streams([{"request_model": f"odd{n}", "ttft_ns": 9, "error_type": f"e{n}"} for n in range(150)])
+    )
+    for _ in range(2):
+        assert settle_all(con) == 1
+        models = "SELECT count(*), count(*) FILTER (model = ?), sum(n) FROM histogram_minutes WHERE metric = 'ttft_ns'"
+        assert con.execute(models, [OTHER]).fetchall() == [(MOST_NAMES + 1, 1, 350)]
+        assert ask(
+            con, "SELECT count(DISTINCT model), count(DISTINCT error_type), sum(streams) FROM stream_minutes"
+        ) == [(MOST_NAMES + 1, MOST_NAMES + 1, 350)]
+        [(n,)] = ask(con, f"SELECT streams FROM latency_by_minute WHERE model = '{OTHER}'")
+        assert n == 150
+        con.execute("UPDATE histogram_minutes SET settled = false")
+
+
+def test_stalls_are_rows_of_their_own(con: duckdb.DuckDBPyConnection) -> None:
+    rows = [
+        (0, "text", 0, 100 * MS), (0, "text", 1, 150 * MS), (0, "ping", 0, 300 * MS), (0, "text", 0, 700 * MS),
+        (0, "text", 1, 500 * MS),
+        (1, "text", 0, 0), (1, "text", 0, 900 * MS),  # below five times its median
+    ]  # fmt: skip
+    row = {"stall_count": 1, "request_model": "m", "worker": "w"}
+    store(con, streams([{**row, "icl_p50_ns": 50.0 * MS}, {**row, "icl_p50_ns": 200.0 * MS}]), events(rows))
+    assert ask(
+        con, "SELECT stream_id::VARCHAR, model, worker, seq, choice, from_ns, until_ns, gap_ns FROM stalls"
+    ) == [(sid(0), "m", "w", 3, 0, 100 * MS, 700 * MS, 600 * MS)]
+
+
+def test_a_commit_without_streams_has_no_rollups() -> None:
+    assert rollups({}) == {}
+    assert rollups({"streams": streams([])}) == {}

@@ -1,0 +1,50 @@
+"""docs/sql.md: every query on it is admitted and runs, and says something of streams that are there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from analytics.measures.rollup import rollups
+from analytics.serving.guard import Guard
+from analytics.storage.schema import prepare
+from tests.analytics.measures.test_rollup import events, streams
+
+PAGE = (Path(__file__).parents[3] / "docs" / "sql.md").read_text()
+BLOCKS = dict(re.findall(r"```sql\n-- name: (\w+)\n(.*?)```", PAGE, re.DOTALL))
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def con() -> Iterator[duckdb.DuckDBPyConnection]:
+    row = {
+        "ttft_ns": 100 * MS, "icl_p50_ns": 50.0 * MS, "stall_count": 1, "stalled_ns": 600 * MS, "request_model": "m",
+        "cached_input_tokens": 5, "input_tokens": 10, "output_tokens": 7,
+    }  # fmt: skip
+    rows = streams([row, {**row, "outcome": "truncated", "error_phase": "mid_stream"}])
+    of = events([(0, "text", 0, 100 * MS), (0, "text", 0, 150 * MS), (0, "text", 0, 750 * MS)])
+    tables = {"streams": rows, "events": of}
+    with duckdb.connect() as con:
+        con.execute("SET TimeZone = 'UTC'")
+        prepare(con, None)
+        for table, added in {**tables, **rollups(tables)}.items():
+            con.register("appended", added)
+            con.execute(f"INSERT INTO {table} BY NAME FROM appended")
+            con.unregister("appended")
+        yield con
+
+
+def test_there_are_queries() -> None:
+    assert len(BLOCKS) == PAGE.count("```sql") >= 10
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_each_query_is_admitted_and_finds_what_is_there(name: str, con: duckdb.DuckDBPyConnection) -> None:
+    row = con.execute("SELECT current_database()").fetchone()
+    assert row is not None
+    admitted = Guard(con.cursor(), catalog=row[0]).admit(BLOCKS[name])
+    found = con.execute(admitted.sql).pl()
+    if name not in ("slowest", "timeline", "latency_last_hour"):  # of the last hours, or the newest stream
+        assert found.height, name

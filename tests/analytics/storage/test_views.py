@@ -1,0 +1,158 @@
+"""The public views say what their comments promise, on streams whose numbers are known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from analytics.serving.ask import frame
+from analytics.storage.store import Commit, Store
+
+MS = 1_000_000
+NOW_US = time.time_ns() // 1000
+MINUTE_US = NOW_US // 60_000_000 * 60_000_000 - 120_000_000
+
+
+def sid(number: int) -> str:
+    return f"0198b2d0-0000-7000-8000-{number:012d}"
+
+
+def row(number: int, **columns: Any) -> dict[str, Any]:
+    return {
+        "stream_id": sid(number), "started_at": MINUTE_US + number, "gateway": "gw", "provider": "openai",
+        "request_model": "asked", "response_model": None, "outcome": "ok", "ttft_ns": None, "itl_ns": None,
+        "output_tokens": None, "stall_count": None, "icl_p50_ns": None, "error_phase": None, "http_status": 200, **columns,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "streamgauge.duckdb", stall=(500 * MS, 5.0))
+    yield store
+    store.close()
+
+
+def fill(store: Store, rows: list[dict[str, Any]], events: list[tuple[int, int, str, int, int]] = ()) -> None:  # type: ignore[assignment]
+    kinds = dict.fromkeys(("ttft_ns", "output_tokens", "stall_count"), pl.Int64)
+    kinds |= dict.fromkeys(("itl_ns", "icl_p50_ns"), pl.Float64)
+    kinds |= dict.fromkeys(("response_model", "error_phase"), pl.String)  # type: ignore[dict-item]
+    streams = pl.DataFrame(rows, schema_overrides=kinds, infer_schema_length=None).with_columns(
+        pl.col("started_at").cast(pl.Datetime("us", "UTC"))
+    )
+    frames = pl.DataFrame(
+        [(sid(n), seq, seq, at, kind, choice) for n, seq, kind, choice, at in events],
+        schema={
+            "stream_id": pl.String, "seq": pl.Int32, "read_seq": pl.Int32, "at_ns": pl.Int64,
+            "kind": pl.String, "choice": pl.Int16,
+        },
+        orient="row",
+    )  # fmt: skip
+    store.commit(Commit("log", tables={"streams": streams, "events": frames}))
+
+
+def ask(store: Store, sql: str) -> list[dict[str, Any]]:
+    return frame(store.cursor().execute(sql)).to_dicts()
+
+
+def test_latency_quantiles_are_over_requests_and_unknown_counts_for_nothing(store: Store) -> None:
+    fill(store, [row(n, ttft_ns=n * MS, itl_ns=float(n)) for n in range(1, 102)] + [row(200)])
+    [minute] = ask(store, "FROM latency_by_minute")
+    assert (minute["streams"], minute["streams_with_output"]) == (102, 101)
+    found = minute["ttft_p50_ns"], minute["ttft_p95_ns"], minute["itl_p50_ns"]
+    assert found == pytest.approx((51 * MS, 96 * MS, 51), rel=0.01)
+    assert minute["ttfb_p50_ns"] is None
+    assert minute["model"] == "asked"
+
+
+def test_the_error_rate_leaves_out_who_left_and_what_we_lost(store: Store) -> None:
+    outcomes = ["ok"] * 6 + ["http_error", "truncated", "client_abort", "client_abort", "tap_lost"]
+    fill(
+        store,
+        [row(n, outcome=o, http_status=429 if o == "http_error" else 200) for n, o in enumerate(outcomes)],
+    )
+    [minute] = ask(store, "FROM errors_by_minute")
+    assert (minute["streams"], minute["ok"], minute["errors"]) == (11, 6, 2)
+    assert (minute["client_abort"], minute["tap_lost"], minute["http_error"], minute["rate_limited"]) == (
+        2,
+        1,
+        1,
+        1,
+    )
+    assert minute["error_rate"] == 2 / 8
+    [gateway] = ask(store, "FROM gateway_comparison")
+    assert (gateway["error_rate"], gateway["errors"]) == (2 / 8, 2)
+
+
+def test_the_error_rate_of_nothing_but_aborts_is_unknown(store: Store) -> None:
+    fill(store, [row(1, outcome="client_abort")])
+    assert ask(store, "FROM errors_by_minute")[0]["error_rate"] is None
+
+
+def test_every_outcome_has_its_column(store: Store) -> None:
+    kinds = (
+        "http_error",
+        "connect_error",
+        "inband_error",
+        "truncated",
+        "upstream_reset",
+        "idle_timeout",
+        "malformed",
+    )
+    fill(store, [row(n, outcome=o) for n, o in enumerate(kinds)])
+    [minute] = ask(store, "FROM errors_by_minute")
+    assert {o: minute[o] for o in kinds} == dict.fromkeys(kinds, 1)
+    assert minute["error_rate"] == 1.0
+
+
+def test_throughput_is_unknown_where_nobody_reported(store: Store) -> None:
+    fill(store, [row(1, output_tokens=60), row(2, output_tokens=120), row(3), row(4, request_model="other")])
+    known, unknown = ask(store, "FROM throughput_by_minute ORDER BY output_tokens NULLS LAST")
+    assert (known["output_tokens"], known["output_tokens_per_s"], known["streams_with_output_tokens"]) == (
+        180,
+        3.0,
+        2,
+    )
+    assert (unknown["model"], unknown["output_tokens"], unknown["output_tokens_per_s"]) == (
+        "other",
+        None,
+        None,
+    )
+
+
+def test_stalls_are_gaps_within_a_choice_above_floor_and_factor(store: Store) -> None:
+    events = [
+        (1, 0, "text", 0, 100 * MS), (1, 1, "text", 1, 150 * MS),
+        (1, 2, "ping", 0, 300 * MS),  # no output: does not end a gap
+        (1, 3, "text", 0, 700 * MS),  # 600 ms after its choice's last
+        (1, 4, "text", 1, 500 * MS),  # 350 ms
+        (2, 0, "text", 0, 0), (2, 1, "text", 0, 900 * MS),  # below five times its median
+        (3, 0, "text", 0, 0), (3, 1, "text", 0, 900 * MS),  # its row says that nothing stalled
+    ]  # fmt: skip
+    fill(
+        store,
+        [
+            row(1, stall_count=1, icl_p50_ns=50.0 * MS),
+            row(2, stall_count=1, icl_p50_ns=200.0 * MS),
+            row(3, stall_count=0, icl_p50_ns=50.0 * MS),
+        ],
+        events,
+    )
+    assert ask(
+        store, "SELECT stream_id::VARCHAR AS id, seq, choice, from_ns, until_ns, gap_ns FROM stalls"
+    ) == [
+        {"id": sid(1), "seq": 3, "choice": 0, "from_ns": 100 * MS, "until_ns": 700 * MS, "gap_ns": 600 * MS}
+    ]
+
+
+def test_slow_streams_are_those_beyond_the_95th_percentile_of_their_like(store: Store) -> None:
+    usual = [row(n, ttft_ns=100 * MS, itl_ns=10.0 * MS) for n in range(99)]
+    other = [row(n, gateway=None, ttft_ns=9000 * MS) for n in range(200, 210)]  # slow, but all alike
+    fill(store, [*usual, row(100, ttft_ns=900 * MS, itl_ns=10.0 * MS), *other])
+    assert ask(
+        store, "SELECT stream_id::VARCHAR AS id, slow_start, slow_flow, usual_ttft_ns FROM slow_streams"
+    ) == [{"id": sid(100), "slow_start": True, "slow_flow": False, "usual_ttft_ns": 100 * MS}]

@@ -1,0 +1,263 @@
+"""Spans of finished streams: the right ids, times, names and phases; the same again on a replay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind
+
+from analytics.assembly.assemble import Assembler
+from analytics.assembly.stream import FinishedStream
+from analytics.consumer import Consumer, Pace
+from analytics.measures.measure import measure
+from analytics.storage.store import Store
+from analytics.telemetry.semconv import names_of
+from analytics.telemetry.spans import MAX_STALLS, SpanBuilder
+from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
+from ingest.records import AnyRecord, Closed, Frames, Opened, Request
+from tests.analytics import tape, traffic
+from tests.analytics.traffic import MemoryLog, entries
+
+MS = 1_000_000
+
+
+def finished(records: list[AnyRecord], *, content: bool = False) -> FinishedStream:
+    assembler = Assembler(capture=("*",) if content else ())
+    assembler.feed("w0", 0, records)
+    (stream,) = assembler.take_finished()
+    return stream
+
+
+def spans(records: list[AnyRecord], *, profile: str = "1.41", content: bool = False) -> list[ReadableSpan]:
+    stream = finished(records, content=content)
+    row = measure([stream])["streams"].row(0, named=True)
+    return SpanBuilder(names_of(profile), Resource({}), content=content).build(stream, row)
+
+
+def told(
+    reads: list[tuple[int, bytes]],
+    *,
+    cause: Any = "complete",
+    status: int = 200,
+    body: bytes = b"{}",
+    **who: Any,
+) -> list[AnyRecord]:
+    sid = tape.stream_id(1)
+    return [
+        tape.opened(sid, **who),
+        Request(sid, 1, body, False),
+        Frames(sid, 2, reads, tape.head(status)),
+        tape.closed(sid, 3, cause=cause, end_ns=(reads[-1][0] if reads else 50) + 5 * MS),
+    ]
+
+
+def events_of(span: ReadableSpan) -> list[tuple[str, int]]:
+    return [(e.name.removeprefix("streamgauge."), e.timestamp - (span.start_time or 0)) for e in span.events]
+
+
+def test_the_operation_has_the_ids_of_traceparent_and_the_times_of_the_tap() -> None:
+    records = told(
+        [(100 * MS, tape.chunk("a")), (200 * MS, tape.chunk("b")), (300 * MS, tape.finish_chunk())],
+        trace_id="ab" * 16, span_id="cd" * 8, parent_span_id="ef" * 8, body=b'{"model":"m","temperature":0.5,"n":1}',
+    )  # fmt: skip
+    operation = spans(records)[0]
+    assert operation.context is not None
+    assert operation.parent is not None
+    assert f"{operation.context.trace_id:x}" == "ab" * 16
+    assert f"{operation.context.span_id:x}" == "cd" * 8
+    assert f"{operation.parent.span_id:x}" == "ef" * 8
+    assert operation.kind is SpanKind.CLIENT
+    assert operation.name == "chat m"
+    assert (operation.start_time, operation.end_time) == (tape.START_NS, tape.START_NS + 305 * MS)
+    assert operation.attributes is not None
+    assert operation.attributes["gen_ai.request.temperature"] == 0.5
+    assert operation.attributes["gen_ai.response.time_to_first_chunk"] == 0.1
+    assert operation.attributes["gen_ai.response.finish_reasons"] == ["stop"]
+    assert operation.attributes["server.port"] == 8000
+    assert operation.attributes["openai.api.type"] == "chat_completions"
+    assert "gen_ai.request.choice.count" not in operation.attributes
+    assert "error.type" not in operation.attributes
+    assert events_of(operation) == [
+        ("first_chunk", 100 * MS),
+        ("first_output", 100 * MS),
+        ("terminal", 300 * MS),
+    ]
+
+
+def test_phases_explain_where_the_time_went() -> None:
+    def delta(**fields: Any) -> bytes:
+        return tape.chunk(choices=[{"index": 0, "delta": fields}])
+
+    def tool(arguments: str, **more: Any) -> bytes:
+        return delta(tool_calls=[{"index": 0, "function": {"arguments": arguments, **more}}])
+
+    records = told(
+        [
+            (100 * MS, delta(reasoning_content="hm")),
+            (200 * MS, delta(reasoning_content="so")),
+            (300 * MS, delta(content="Well")),
+            (400 * MS, tool("", name="gauge")),
+            (500 * MS, tool('{"a":1}')),
+            (600 * MS, tape.finish_chunk("tool_calls")),
+        ]
+    )
+    operation, *phases = spans(records)
+    assert operation.context is not None
+    began = operation.start_time or 0
+    times = {p.name: ((p.start_time or 0) - began, (p.end_time or 0) - began) for p in phases}
+    assert times == {
+        "connect": (0, 10),
+        "wait for headers": (10, 50),
+        "wait for first output": (50, 100 * MS),
+        "reasoning": (100 * MS, 200 * MS),
+        "output": (300 * MS, 500 * MS),
+        "tool call gauge": (400 * MS, 500 * MS),
+        "linger": (600 * MS, 605 * MS),
+    }
+    assert all(p.parent == operation.context for p in phases)
+    assert len({p.context.span_id for p in phases if p.context}) == len(phases)
+
+
+def test_a_replay_makes_the_same_spans() -> None:
+    records = traffic.stream(3)
+    assert [s.to_json() for s in spans(records)] == [s.to_json() for s in spans(records)]
+
+
+@pytest.mark.parametrize(
+    ("cause", "reads", "error"),
+    [
+        ("complete", [(MS, tape.chunk("a"))], "stream_truncated"),
+        ("upstream_reset", [(MS, tape.chunk("a"))], "upstream_reset"),
+        ("client_left", [(MS, tape.chunk("a"))], None),
+        ("complete", [(MS, tape.chunk("a")), (2 * MS, tape.finish_chunk())], None),
+    ],
+)
+def test_only_a_failure_of_the_upstream_is_an_error(
+    cause: str, reads: list[tuple[int, bytes]], error: str | None
+) -> None:
+    operation = spans(told(reads, cause=cause))[0]
+    assert operation.status.is_unset is (error is None)
+    assert (operation.attributes or {}).get("error.type") == error
+
+
+def test_stalls_are_events_and_bounded() -> None:
+    reads = [(i * MS, tape.chunk("x")) for i in range(200)]
+    at_ns = reads[-1][0]
+    for _ in range(MAX_STALLS + 8):
+        at_ns += 600 * MS
+        reads.append((at_ns, tape.chunk("late")))
+    operation = spans(told([*reads, (at_ns + MS, tape.finish_chunk())]))[0]
+    assert operation.attributes is not None
+    assert operation.attributes["streamgauge.stall_count"] == MAX_STALLS + 8
+    assert [name for name, _ in events_of(operation)].count("stall") == MAX_STALLS
+    assert operation.attributes["streamgauge.stalls_not_shown"] == 8
+
+
+def test_text_is_told_only_where_it_was_captured_and_asked_for() -> None:
+    records = told([(MS, tape.chunk("secret")), (2 * MS, tape.finish_chunk())])
+    assert "secret" not in "".join(s.to_json() for s in spans(records))
+    messages = (spans(records, content=True)[0].attributes or {})["gen_ai.output.messages"]
+    assert json.loads(str(messages))[0]["parts"] == [{"type": "text", "content": "secret"}]
+
+
+def test_spans_are_stored_once_with_their_streams_whatever_a_restart_reads_again(tmp_path: Path) -> None:
+    payloads = list(entries(range(1, 25), chunks=5))
+    store = Store(tmp_path / "streamgauge.duckdb")
+    for end in (9, 20, len(payloads)):
+        log = MemoryLog({"w0": payloads[:end]})
+        run = Consumer(
+            log,
+            store,
+            Assembler(),
+            measure,
+            Pace(commit_interval_s=0.0),
+            witness=Telemetry(TelemetryOptions()),
+        )
+        run.start()
+        run.step(0)
+        run.finish()
+    found = store.cursor().execute(
+        "SELECT count(*), count(DISTINCT span_id), count(DISTINCT stream_id), count(*) FILTER (kind = 'client'), "
+        "count(*) FILTER (kind = 'client' AND span_id NOT IN (SELECT span_id FROM streams)) FROM spans"
+    ).fetchone()  # fmt: skip
+    store.close()
+    assert found is not None
+    rows, ids, streams, operations, strangers = found
+    assert rows == ids
+    assert (streams, operations, strangers) == (24, 24, 0)
+    assert rows > 24 * 4
+
+
+def test_genai_main_says_error_for_a_choice_that_never_finished() -> None:
+    def told_reasons(profile: str, *events: bytes) -> Any:
+        records = told([(i * MS, event) for i, event in enumerate(events)])
+        return (spans(records, profile=profile)[0].attributes or {}).get("gen_ai.response.finish_reasons")
+
+    one_of_two = [
+        tape.chunk(
+            choices=[{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]
+        ),
+        tape.chunk(choices=[{"index": 1, "delta": {}, "finish_reason": "stop"}]),
+    ]
+    assert list(told_reasons("1.41", *one_of_two)) == ["stop"]
+    assert list(told_reasons("genai-main", *one_of_two)) == ["error", "stop"]
+    assert told_reasons("1.41", tape.chunk("a")) is None
+    assert list(told_reasons("genai-main", tape.chunk("a"))) == ["error"]
+    assert list(told_reasons("genai-main", tape.chunk("a"), tape.finish_chunk())) == ["stop"]
+
+
+@pytest.mark.parametrize(("profile", "named"), [("1.41", "cache_creation"), ("genai-main", "cache_write")])
+def test_tokens_written_to_the_providers_cache_are_told(profile: str, named: str) -> None:
+    usage = {
+        "input_tokens": 3,
+        "cache_creation_input_tokens": 40,
+        "cache_read_input_tokens": 5,
+        "output_tokens": 1,
+    }
+    start: dict[str, Any] = {
+        "type": "message_start",
+        "message": {"id": "m", "model": "c", "role": "assistant", "usage": usage},
+    }
+    stop: dict[str, Any] = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"output_tokens": 9},
+    }
+    reads = [
+        (MS, b"event: %b\ndata: %b\n\n" % (v["type"].encode(), json.dumps(v).encode())) for v in (start, stop)
+    ]
+    found = spans(told(reads, path="/v1/messages"), profile=profile)[0].attributes or {}
+    assert found[f"gen_ai.usage.{named}.input_tokens"] == 40
+    assert found["gen_ai.usage.cache_read.input_tokens"] == 5
+    assert found["gen_ai.usage.input_tokens"] == 48
+
+
+def test_parameters_that_the_conventions_want_told_only_at_times() -> None:
+    def attributes(body: dict[str, Any], profile: str = "1.41") -> Any:
+        reads = [(MS, tape.chunk("a")), (2 * MS, tape.finish_chunk())]
+        return spans(told(reads, body=json.dumps(body).encode()), profile=profile)[0].attributes
+
+    assert "openai.request.service_tier" not in attributes({"service_tier": "auto"})
+    assert attributes({"service_tier": "flex"})["openai.request.service_tier"] == "flex"
+    assert attributes({"n": 2})["gen_ai.request.choice.count"] == 2
+    assert isinstance(attributes({"top_k": 40})["gen_ai.request.top_k"], float)
+    assert isinstance(attributes({"top_k": 40}, "genai-main")["gen_ai.request.top_k"], int)
+    assert "gen_ai.request.reasoning.level" not in attributes({"reasoning_effort": "low"})
+    assert attributes({"reasoning_effort": "low"}, "genai-main")["gen_ai.request.reasoning.level"] == "low"
+
+
+def test_a_stream_that_makes_no_spans_is_counted_and_stops_nothing() -> None:
+    stream = finished(traffic.stream(1))
+    telemetry = Telemetry(TelemetryOptions())
+    tables = measure([stream])
+    stream.request = None  # type: ignore[assignment]  # a bug of ours, say
+    assert telemetry.rows([stream], tables)["spans"].is_empty()
+    telemetry.committed()
+    assert telemetry.counters()["spans_not_made"] == 1
+    assert isinstance(stream.closed, Closed)
+    assert isinstance(stream.opened, Opened)

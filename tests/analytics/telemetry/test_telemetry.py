@@ -1,0 +1,362 @@
+"""Metrics say what the rows say; a receiver that is down costs a bounded queue and a counter."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+import pytest
+import yaml
+from opentelemetry.sdk.metrics.export import HistogramDataPoint
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from analytics.assembly.assemble import Assembler
+from analytics.assembly.stream import FinishedStream
+from analytics.measures.measure import measure
+from analytics.telemetry.catalogue import catalogue
+from analytics.telemetry.export import ExportQueue
+from analytics.telemetry.metrics import MAX_VALUES, Metrics
+from analytics.telemetry.prometheus import prometheus_name
+from analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
+from analytics.telemetry.telemetry import Telemetry, TelemetryOptions, resource_of
+from ingest.records import AnyRecord, Closed, Frames, Request
+from tests.analytics import tape
+from tests.analytics.traffic import MS, stream
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def finished(*streams: list[AnyRecord]) -> list[FinishedStream]:
+    assembler = Assembler()
+    for n, records in enumerate(streams):
+        assembler.feed("w0", n, records)
+    return assembler.take_finished()
+
+
+def told_of(streams: list[FinishedStream], **options: Any) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
+    """A telemetry that was told of these streams, and their rows."""
+    tables = measure(streams)
+    telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0", **options))
+    telemetry.rows(streams, tables)
+    telemetry.committed()
+    return telemetry, tables
+
+
+def counted(**options: Any) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
+    """A telemetry that was told of 60 streams of different speed."""
+    return told_of(finished(*(stream(n, chunks=3 + n, gap_ns=n * 7 * MS) for n in range(1, 61))), **options)
+
+
+def metrics_of(telemetry: Telemetry) -> list[Any]:
+    assert telemetry.metrics is not None
+    data = telemetry.metrics.read()
+    assert data is not None
+    return [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
+
+
+def points(telemetry: Telemetry, name: str) -> list[Any]:
+    return [p for m in metrics_of(telemetry) if m.name == name for p in m.data.data_points]
+
+
+def bucket_of(point: HistogramDataPoint, rank: int) -> tuple[float, float]:
+    """The bounds of the bucket that has the value of this rank, counted from 0."""
+    total = 0
+    bounds = (float("-inf"), *point.explicit_bounds, float("inf"))
+    for i, n in enumerate(point.bucket_counts):
+        total += n
+        if total > rank:
+            return bounds[i], bounds[i + 1]
+    raise AssertionError(f"{point.count} values, none of rank {rank}")
+
+
+@pytest.mark.parametrize(
+    ("metric", "column"),
+    [
+        ("gen_ai.client.operation.duration", "end_ns"),
+        ("gen_ai.client.operation.time_to_first_chunk", "ttfc_ns"),
+        ("streamgauge.stream.ttft", "ttft_ns"),
+        ("streamgauge.stream.ttfo", "ttfo_ns"),
+        ("streamgauge.stream.itl", "itl_ns"),
+    ],
+)
+def test_a_histogram_has_each_quantile_of_the_rows_in_the_bucket_of_its_rank(
+    metric: str, column: str
+) -> None:
+    telemetry, tables = counted()
+    (point,) = points(telemetry, metric)
+    telemetry.close()
+    values = tables["streams"][column].drop_nulls() / 1e9
+    assert point.count == len(values)
+    assert point.sum == pytest.approx(values.sum())
+    assert (point.min, point.max) == (pytest.approx(values.min()), pytest.approx(values.max()))
+    for q in (0.0, 0.01, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0):
+        value, place = values.quantile(q, "linear"), q * (len(values) - 1)  # quantile_cont
+        assert value is not None
+        low, _ = bucket_of(point, int(place))
+        _, high = bucket_of(point, min(int(place) + 1, len(values) - 1) if place % 1 else int(place))
+        assert low < value <= high
+
+
+def test_time_per_output_chunk_has_every_gap_in_its_bucket() -> None:
+    telemetry, _ = counted()
+    (point,) = points(telemetry, "gen_ai.client.operation.time_per_output_chunk")
+    telemetry.close()
+    expected = [0] * (len(SECONDS_BOUNDS) + 1)
+    for n in range(1, 61):
+        gap_s = n * 7 * MS / 1e9
+        expected[next((i for i, b in enumerate(SECONDS_BOUNDS) if gap_s <= b), len(SECONDS_BOUNDS))] += 2 + n
+    assert list(point.bucket_counts) == expected
+
+
+def test_counters_agree_exactly() -> None:
+    telemetry, tables = counted()
+    (streams,) = points(telemetry, "streamgauge.streams")
+    stalls = points(telemetry, "streamgauge.stream.stalls")
+    tokens = points(telemetry, "gen_ai.client.token.usage")
+    (stored,) = points(telemetry, "streamgauge.pipeline.stored")
+    telemetry.close()
+    rows = tables["streams"]
+    assert streams.value == stored.value == 60
+    assert sum(p.value for p in stalls) == rows["stall_count"].sum()
+    by_type = {p.attributes["gen_ai.token.type"]: p.sum for p in tokens}
+    assert by_type == {"input": rows["input_tokens"].sum(), "output": rows["output_tokens"].sum()}
+
+
+def test_prometheus_is_answered_with_exemplars_that_are_traces() -> None:
+    telemetry, tables = counted()
+    assert telemetry.metrics_url is not None
+    asked = urllib.request.Request(
+        telemetry.metrics_url, headers={"Accept": "application/openmetrics-text; version=1.0.0"}
+    )
+    with urllib.request.urlopen(asked) as response:
+        families = {f.name: f for f in text_string_to_metric_families(response.read().decode())}
+    telemetry.close()
+    samples = families["gen_ai_client_operation_duration_seconds"].samples
+    (count,) = [s.value for s in samples if s.name.endswith("_count")]
+    assert count == 60
+    rows = tables["streams"].select("trace_id", "span_id", "end_ns").rows()
+    exemplars = [s.exemplar for s in samples if s.exemplar]
+    assert len(exemplars) > 3
+    for one in exemplars:
+        assert (one.labels["trace_id"], one.labels["span_id"], round(one.value * 1e9)) in rows
+
+
+def test_models_beyond_the_cap_are_other() -> None:
+    metrics = Metrics(PROFILES["1.41"], resource_of(""))
+    row = {"outcome": "ok", "end_ns": 5, "operation": "chat", "stream_id": "x"}
+    (one,) = finished(stream(1))
+    rows = [{**row, "request_model": f"m{n}"} for n in range(MAX_VALUES + 50)]
+    metrics.count([one] * len(rows), rows)
+    data = metrics.read()
+    metrics.close()
+    assert data is not None
+    (duration,) = [
+        m for s in data.resource_metrics[0].scope_metrics for m in s.metrics if m.name.endswith("duration")
+    ]
+    by_model = {p.attributes["gen_ai.request.model"]: p.count for p in duration.data.data_points}
+    assert len(by_model) == MAX_VALUES + 1
+    assert by_model[OTHER] == 50
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    "asked", ["", "false", "no_content", "event_only", "true", "SPAN_ONLY", "span_and_event"]
+)
+def test_text_leaves_only_when_it_is_kept_and_asked_for(
+    asked: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", asked)
+    sid = tape.stream_id(1)
+    body = b'{"model":"m","messages":[{"role":"user","content":"planted-prompt"}]}'
+    frames = [(MS, tape.chunk("planted-answer")), (2 * MS, tape.finish_chunk())]
+    records: list[AnyRecord] = [
+        tape.opened(sid),
+        Request(sid, 1, body, False),
+        Frames(sid, 2, frames, tape.head(200)),
+        tape.closed(sid, 3, end_ns=3 * MS),
+    ]
+    assembler = Assembler(capture=("*",) if kept else ())
+    assembler.feed("w0", 0, records)
+    streams = assembler.take_finished()
+    telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0"))
+    rows = telemetry.rows(streams, measure(streams))["spans"].write_json()
+    exported = "".join(span.to_json() for span in telemetry._build(streams[0], telemetry._rows[0]))
+    telemetry.committed()
+    read = str(metrics_of(telemetry))
+    telemetry.close()
+    assert "planted" not in read
+    for text in ("planted-prompt", "planted-answer", "gen_ai.input.messages", "gen_ai.output.messages"):
+        for told in (rows, exported):
+            assert (text in told) is (kept and asked in ("true", "SPAN_ONLY", "span_and_event"))
+
+
+def test_a_stuck_receiver_costs_a_bounded_queue_and_a_counter() -> None:
+    stuck, began = threading.Event(), threading.Event()
+
+    def send(batch: Any) -> bool:
+        began.set()
+        return stuck.wait(60)
+
+    queue = ExportQueue(send, lambda: None, name="t", queue_size=100, batch_size=10, delay_s=0.001)
+    queue.offer(range(10))
+    assert began.wait(30)
+    for _ in range(50):
+        queue.offer(range(10))
+    assert (queue.waiting, queue.dropped) == (100, 400)
+    stuck.set()
+    queue.close(30)
+    assert (queue.exported, queue.dropped, queue.failed) == (110, 400, 0)
+
+
+def test_a_receiver_that_refuses_is_counted() -> None:
+    queue = ExportQueue(lambda batch: 1 / 0 > 0, lambda: None, name="t", delay_s=0.001)  # type: ignore[var-annotated]
+    queue.offer([1, 2, 3])
+    queue.close(30)
+    assert (queue.exported, queue.failed) == (0, 3)
+
+
+def test_time_per_output_chunk_counts_an_event_of_several_choices_for_each() -> None:
+    def both(at_ms: int) -> tuple[int, bytes]:
+        deltas = [{"index": i, "delta": {"content": "a"}} for i in (0, 1)]
+        return at_ms * MS, tape.chunk(choices=deltas)
+
+    sid = tape.stream_id(1)
+    reads = [both(100), both(130), both(1100), (1200 * MS, tape.finish_chunk())]
+    records: list[AnyRecord] = [
+        tape.opened(sid),
+        Request(sid, 1, b"{}", False),
+        Frames(sid, 2, reads, tape.head(200)),
+        tape.closed(sid, 3, end_ns=1300 * MS),
+    ]
+    telemetry, tables = told_of(finished(records))
+    (point,) = points(telemetry, "gen_ai.client.operation.time_per_output_chunk")
+    telemetry.close()
+    assert tables["streams"]["icl_max_ns"].to_list() == [970 * MS]
+    assert (point.count, point.sum) == (4, pytest.approx(2.0))
+
+
+def failed(number: int) -> list[AnyRecord]:
+    """A stream whose upstream broke off before its end."""
+    records = stream(number, chunks=10, per_record=5)
+    closed = records[-1]
+    assert isinstance(closed, Closed)
+    whole = records[:-2]  # without the last frames: finish, usage, [DONE]
+    return [*whole, msgspec.structs.replace(closed, cause="upstream_reset", seq=len(whole))]
+
+
+def test_a_failure_has_its_error_type_in_the_duration_alone() -> None:
+    telemetry, tables = told_of(finished(stream(1), failed(2)))
+    assert tables["streams"]["outcome"].to_list() == ["ok", "upstream_reset"]
+    kinds = {
+        p.attributes.get("error.type"): p.count for p in points(telemetry, "gen_ai.client.operation.duration")
+    }
+    (ttft,) = points(telemetry, "streamgauge.stream.ttft")
+    outcomes = {
+        p.attributes["streamgauge.outcome"]: p.value for p in points(telemetry, "streamgauge.streams")
+    }
+    telemetry.close()
+    assert kinds == {None: 1, "upstream_reset": 1}
+    assert ttft.count == 2
+    assert outcomes == {"ok": 1, "upstream_reset": 1}
+
+
+def test_genai_main_counts_tokens_and_leaves_failures_out_of_their_histograms() -> None:
+    telemetry, tables = told_of(finished(stream(1), stream(2, chunks=30), failed(3)), semconv="genai-main")
+    named = {m.name: m for m in metrics_of(telemetry)}
+    telemetry.close()
+    assert not any(".operation.duration" in name or "token.usage" in name for name in named)
+    rows = tables["streams"].filter(pl.col("outcome") == "ok")
+    base = "gen_ai.client.inference."
+    for name in ("input_tokens", "output_tokens"):
+        (histogram,) = named[f"{base}operation.{name}"].data.data_points
+        assert (histogram.count, histogram.sum) == (2, rows[name].sum())
+        assert "gen_ai.token.type" not in histogram.attributes
+        counters = named[f"{base}usage.{name}"].data
+        assert counters.is_monotonic
+        assert {p.attributes["gen_ai.token.modality"] for p in counters.data_points} == {"unknown"}
+        assert sum(p.value for p in counters.data_points) == rows[name].sum()
+    (cached,) = named[f"{base}usage.cache_read.input_tokens"].data.data_points
+    assert cached.value == 0
+    assert sum(p.count for p in named[f"{base}duration"].data.data_points) == 3
+
+
+@pytest.mark.parametrize(("profile", "expected"), [("1.41", 2), ("genai-main", 1)])
+def test_tokens_of_a_failure_are_in_a_histogram_where_the_profile_says_so(
+    profile: str, expected: int
+) -> None:
+    metrics = Metrics(PROFILES[profile], resource_of(""))
+    (one,) = finished(stream(1))
+    row = {"operation": "chat", "input_tokens": 9, "output_tokens": 4}
+    metrics.count([one, one], [{**row, "outcome": outcome} for outcome in ("ok", "upstream_reset")])
+    data = metrics.read()
+    metrics.close()
+    assert data is not None
+    named = {m.name: m for s in data.resource_metrics[0].scope_metrics for m in s.metrics}
+    points = [p for name in set(PROFILES[profile].token_metrics) for p in named[name].data.data_points]
+    assert [p.count for p in points if p.count] == [expected] * 2
+    for name in PROFILES[profile].token_counters.values():
+        assert name in named
+
+
+def test_an_operation_that_does_not_generate_keeps_the_general_duration_in_genai_main() -> None:
+    metrics = Metrics(PROFILES["genai-main"], resource_of(""))
+    (one,) = finished(stream(1))
+    metrics.count([one], [{"outcome": "ok", "end_ns": 5, "operation": "embeddings", "input_tokens": 9}])
+    data = metrics.read()
+    metrics.close()
+    assert data is not None
+    named = {m.name for s in data.resource_metrics[0].scope_metrics for m in s.metrics}
+    assert "gen_ai.client.operation.duration" in named
+    assert not any(name.startswith("gen_ai.client.inference.usage") for name in named)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_emitted_is_what_the_catalogue_says(profile: str) -> None:
+    telemetry, _ = counted(semconv=profile)
+    telemetry.tell_health(
+        {"streams.active": 1, "pipeline.lag": 0, "pipeline.since_commit": 0, "store.size": 1}
+    )
+    telemetry.tell_health({f"pipeline.{n}": 0 for n in ("loop_lag", "log_size", "captured", "lost_records")})
+    emitted = {m.name: (m.unit, m.description) for m in metrics_of(telemetry)}
+    telemetry.close()
+    known = {i.name: (i.unit, i.description) for i in catalogue(PROFILES[profile])}
+    if profile == "genai-main":
+        del known[
+            "gen_ai.client.operation.duration"
+        ]  # of operations that do not generate: there are none here
+    assert emitted == known
+
+
+def samples(profile: str = "1.41") -> set[str]:
+    """Every sample name that analytics' endpoint can have."""
+    ends = {
+        "histogram": ("_bucket", "_count", "_sum"),
+        "counter": ("_total",),
+        "total": ("_total",),
+        "gauge": ("",),
+    }
+    return {
+        prometheus_name(i.name, i.unit) + end for i in catalogue(PROFILES[profile]) for end in ends[i.kind]
+    }
+
+
+def test_the_dashboard_and_the_alerts_ask_only_for_metrics_that_exist() -> None:
+    alerts = yaml.safe_load((ROOT / "deploy/otel/alerts.yaml").read_text())
+    grafana = json.loads((ROOT / "deploy/otel/grafana.json").read_text())
+    expressions = [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+    expressions += [target["expr"] for panel in grafana["panels"] for target in panel.get("targets", [])]
+    assert len(expressions) > 12
+    for expression in expressions:
+        asked = set(re.findall(r"\b(?:up|(?:streamgauge|gen_ai)_\w+)(?=\{|\[|\)| |$)", expression))
+        labels = set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", expression)) | set(
+            re.findall(r"\w+", " ".join(re.findall(r"by\s*\(([^)]*)\)", expression)))
+        )
+        asked -= labels
+        assert asked, expression
+        assert asked <= samples() | {"up"}, expression
