@@ -15,22 +15,15 @@ from typing import Any
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 
+from analytics.telemetry.semconv import WITHOUT_CONTENT
+
 MAX_WORD_CHARS = 200
 MAX_NAME_CHARS = 200
 MAX_WORDS = 16
 
-_GEN_AI = (
-    "operation.name", "provider.name", "system", "request.model", "response.model", "response.id", "conversation.id",
-    "request.max_tokens", "request.temperature", "request.top_p", "request.top_k", "request.frequency_penalty",
-    "request.presence_penalty", "request.seed", "request.choice.count", "request.stream", "request.encoding_formats",
-    "request.reasoning.level", "response.finish_reasons", "response.time_to_first_chunk", "output.type", "usage.input_tokens",
-    "usage.output_tokens", "usage.total_tokens", "usage.prompt_tokens", "usage.completion_tokens",
-    "usage.cache_read.input_tokens", "usage.cache_creation.input_tokens", "usage.cache_write.input_tokens",
-    "usage.reasoning.output_tokens", "token.type", "tool.name", "tool.type", "tool.call.id", "agent.name", "agent.id",
-)  # fmt: skip
 _PATHS = frozenset({"url.path", "http.target", "http.route"})
 KEYS = _PATHS | {
-    *(f"gen_ai.{name}" for name in _GEN_AI),
+    *WITHOUT_CONTENT,
     "error.type",
     "http.method",
     "http.request.body.size",

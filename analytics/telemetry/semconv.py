@@ -124,6 +124,21 @@ PROFILES: Mapping[str, Names] = {
 }
 
 
+WITHOUT_CONTENT = frozenset(
+    "gen_ai." + name
+    for name in (
+        "operation.name", "provider.name", "system", "request.model", "response.model", "response.id", "conversation.id",
+        "request.max_tokens", "request.temperature", "request.top_p", "request.top_k", "request.frequency_penalty",
+        "request.presence_penalty", "request.seed", "request.choice.count", "request.stream", "request.encoding_formats",
+        "request.reasoning.level", "response.finish_reasons", "response.time_to_first_chunk", "output.type",
+        "usage.input_tokens", "usage.output_tokens", "usage.total_tokens", "usage.prompt_tokens", "usage.completion_tokens",
+        "usage.cache_read.input_tokens", "usage.cache_creation.input_tokens", "usage.cache_write.input_tokens",
+        "usage.reasoning.output_tokens", "token.type", "tool.name", "tool.type", "tool.call.id", "agent.name", "agent.id",
+    )
+)  # fmt: skip
+"""Attributes of anybody's spans that hold no prompt, no answer and no argument: the names of both profiles, and older ones."""
+
+
 def names_of(profile: str) -> Names:
     """The names of a profile. Raises ValueError with what there is."""
     try:

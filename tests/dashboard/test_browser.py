@@ -128,7 +128,7 @@ def test_a_refresh_keeps_the_place_and_moves_nothing(seen: Reader) -> None:
         seen.settle()
         first = stamp.inner_text()
     assert seen.page.evaluate(place) == before
-    assert before[0] == 700
+    assert abs(before[0] - 700) <= 1
     assert seen.page.evaluate("window.highest - window.lowest") <= 4
 
 

@@ -23,9 +23,9 @@ import pytest
 from analytics.storage import schema
 from analytics.storage.store import Store
 
-HERE = Path(__file__).parent
-FIRST = (HERE / "schemas" / "1.sql").read_text()
-STREAMS_AND_EVENTS = (HERE.parents[1] / "bench" / "analytics" / "stored.sql").read_text()
+ROOT = Path(__file__).parents[3]
+FIRST = (Path(__file__).parent / "schemas" / "1.sql").read_text()
+STREAMS_AND_EVENTS = (ROOT / "bench" / "analytics" / "stored.sql").read_text()
 EVENTS_A_STREAM = 100
 AT_ONCE = 20_000
 OTHERS = 1_000
@@ -232,7 +232,7 @@ def test_an_upgrade_that_is_killed_leaves_the_file_as_it_was_and_can_be_done_aga
     first: Path, at: int
 ) -> None:
     before = remembered(first)
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(first)], cwd=HERE.parents[1])
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(first)], cwd=ROOT)
     assert killed.returncode == -signal.SIGKILL
     again = remembered(first)
     assert again.pop("latencies").equals(before["latencies"])

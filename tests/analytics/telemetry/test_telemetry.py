@@ -18,7 +18,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from analytics.assembly.assemble import Assembler
 from analytics.assembly.stream import FinishedStream
+from analytics.intake.queue import ReceivedQueue
 from analytics.measures.measure import measure
+from analytics.storage.store import Store
 from analytics.telemetry.catalogue import catalogue
 from analytics.telemetry.export import ExportQueue
 from analytics.telemetry.metrics import MAX_VALUES, Metrics
@@ -317,12 +319,15 @@ def test_an_operation_that_does_not_generate_keeps_the_general_duration_in_genai
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_what_is_emitted_is_what_the_catalogue_says(profile: str) -> None:
+def test_what_is_emitted_is_what_the_catalogue_says(profile: str, tmp_path: Path) -> None:
     telemetry, _ = counted(semconv=profile)
     telemetry.tell_health(
         {"streams.active": 1, "pipeline.lag": 0, "pipeline.since_commit": 0, "store.size": 1}
     )
     telemetry.tell_health({f"pipeline.{n}": 0 for n in ("loop_lag", "log_size", "captured", "lost_records")})
+    store = Store(tmp_path / "streamgauge.duckdb")
+    telemetry.tell_health(ReceivedQueue(store).health())
+    store.close()
     emitted = {m.name: (m.unit, m.description) for m in metrics_of(telemetry)}
     telemetry.close()
     known = {i.name: (i.unit, i.description) for i in catalogue(PROFILES[profile])}
