@@ -65,7 +65,8 @@ def traced(data: Path) -> str:
 
 
 def main(folder: Path) -> int:
-    with tempfile.TemporaryDirectory() as data:
+    with tempfile.TemporaryDirectory() as home:
+        data = Path(home) / "streamgauge-data"
         ports = [word for flag in ("--quack-port", "--dashboard-port") for word in (flag, "0")]
         ports += [word for flag in ("--listen", "--admin") for word in (flag, "127.0.0.1:0")]
         demo = subprocess.Popen(
@@ -79,9 +80,10 @@ def main(folder: Path) -> int:
                 "--rate",
                 "10",
                 "--data",
-                data,
+                data.name,  # as people see it, who start in a folder of their own
                 *ports,
             ],
+            cwd=home,
             env={**os.environ, "STREAMGAUGE_OTLP_LISTEN": "127.0.0.1:0"},
         )
         try:
@@ -90,12 +92,12 @@ def main(folder: Path) -> int:
                 if demo.poll() is not None:
                     return 1
                 time.sleep(1)
-            url = json.loads((Path(data) / "run" / "dashboard.json").read_text())["url"]
-            stream_id = str(Asker(Path(data)).query(STREAM)["id"][0])
-            a, b = Asker(Path(data)).query(MODELS)["model"]
+            url = json.loads((data / "run" / "dashboard.json").read_text())["url"]
+            stream_id = str(Asker(data).query(STREAM)["id"][0])
+            a, b = Asker(data).query(MODELS)["model"]
             paths = {
                 "compare": f"&A-when=same+time&A-model={a}&B-model={b}",
-                "traces": f"&trace={traced(Path(data))}",
+                "traces": f"&trace={traced(data)}",
             }
             take(url, folder, stream_id=stream_id, paths=paths)
             return 0
