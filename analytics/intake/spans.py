@@ -28,6 +28,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from analytics.intake.attributes import kept, name
 from analytics.storage.tables import SPANS, frame
+from analytics.telemetry.spans import hex_id
 
 AHEAD_NS = 3600 * 10**9
 """How far a sender's clock may be ahead of ours."""
@@ -146,7 +147,6 @@ def _id(raw: bytes, is_json: bool, digits: int) -> str | None:
     """An id in hex; None where there is none. OTLP's JSON has ids in hex, which protobuf's JSON reads as if it were base64."""
     try:
         text = (base64.b64encode(raw) if is_json else raw.hex().encode()).decode().lower()
-        number = int(text, 16) if len(text) == digits else 0
+        return hex_id(text, digits) if len(text) == digits else None
     except (binascii.Error, ValueError):
         return None
-    return f"{number:0{digits}x}" if number else None
