@@ -27,7 +27,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from analytics.intake.attributes import kept, name
-from analytics.storage.tables import SPANS, frame
+from analytics.storage.tables import SPANS, frame_of_rows
 from analytics.telemetry.spans import hex_id
 
 AHEAD_NS = 3600 * 10**9
@@ -79,8 +79,7 @@ def received(body: bytes, *, is_json: bool, now_ns: int, most: int) -> Received:
 
 def as_frame(rows: Sequence[Row]) -> pl.DataFrame:
     """Rows for the table."""
-    columns = zip(*rows, strict=True) if rows else ([] for _ in SPANS)
-    return frame(SPANS, dict(zip(SPANS, map(list, columns), strict=True)))
+    return frame_of_rows(SPANS, rows)
 
 
 def _parsed(body: bytes, *, is_json: bool) -> ExportTraceServiceRequest:

@@ -148,3 +148,9 @@ def frame(columns: Columns, values: Mapping[str, Sequence[Any]]) -> pl.DataFrame
             for name, kind in columns.items()
         ]
     )
+
+
+def frame_of_rows(columns: Columns, rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
+    """As `frame`, of rows whose values are in the columns' order."""
+    values = zip(*rows, strict=True) if rows else [()] * len(columns)
+    return frame(columns, dict(zip(columns, values, strict=True)))

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.status import StatusCode
 
-from analytics.storage.tables import SPANS, frame
+from analytics.storage.tables import SPANS, frame_of_rows
 from analytics.telemetry.semconv import OWN
 from analytics.telemetry.spans import UNSET, StreamSpan
 
@@ -67,8 +67,7 @@ class SpanTable(SpanExporter):
     def take(self) -> pl.DataFrame:
         """The rows since the last call."""
         rows, self._rows = self._rows, []
-        columns = zip(*rows, strict=True) if rows else [()] * len(SPANS)
-        return frame(SPANS, dict(zip(SPANS, columns, strict=True)))
+        return frame_of_rows(SPANS, rows)
 
     def shutdown(self) -> None:
         self._rows = []
