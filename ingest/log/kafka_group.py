@@ -8,6 +8,7 @@ Rules, beside those of `ingest.log.kafka_reader`
     again by the next one. It is called too when the partition is lost already; then a commit finds that somebody else has it.
     What it raises is raised by `poll`.
  4. Nothing that was fetched of a partition is returned after it has left.
+ 5. An answer of the group counts whenever it comes (`_keep_answers`): a busy member is seldom waiting when it does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ SESSION_MS, HEARTBEAT_MS = 15_000, 3_000
 """A member that is killed is missed after 15 s; the client's own thread sends the heartbeats, whatever the caller does."""
 MAX_POLL_INTERVAL_MS = 300_000
 """A restart may read for as long (`range` gives up after a minute each)."""
+_ANSWERED_MS = 1000
+"""Enough to take an answer that is here."""
 
 
 class KafkaGroupReader(KafkaReader):
@@ -71,13 +74,15 @@ class KafkaGroupReader(KafkaReader):
         super()._connect()
 
     def _new_member(self) -> Any:
-        return self._new_consumer(
+        member = self._new_consumer(
             group_id=self._group,
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             partition_assignment_strategy=(CooperativeStickyAssignor,),
         )
+        _keep_answers(member._coordinator)
+        return member
 
     def _drop(self) -> None:
         super()._drop()
@@ -111,6 +116,30 @@ class KafkaGroupReader(KafkaReader):
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+
+def _keep_answers(coordinator: Any) -> None:
+    """Let an answer to a join that comes between two polls count at the next one.
+
+    kafka-python 3.0 leaves a join under way when `poll` returns before the answer; but one that is answered when `poll` comes
+    again it throws away, and asks anew. Asked by its leader, the whole group begins again. So a member that works more than it
+    waits, as one with a backlog does, took up to half a minute to join, and held up all others.
+    """
+    join = coordinator.join_group_async
+
+    async def join_group_async(timeout_ms: float | None = None) -> bool:
+        asked = coordinator._join_task
+        if asked is not None and asked.succeeded():
+
+            async def answer() -> Any:
+                return asked.value
+
+            coordinator._join_task = coordinator._manager.call_soon(answer)
+            timeout_ms = _ANSWERED_MS
+        joined: bool = await join(timeout_ms)
+        return joined
+
+    coordinator.join_group_async = join_group_async
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
