@@ -7,9 +7,9 @@ the last. Times named `*_ns` are lengths from the stream's t0 (the instant when 
 headers are an allow-list (`ingest.headers`).
 
 An *entry* of a log is a packed batch of records: one format byte, then a MessagePack array of the records, plain
-(`PLAIN`) or zstd-compressed (`ZSTD`). In the embedded log an entry holds records of many streams; in Kafka an entry
-holds records of one stream, and its id is the message key. An entry of the format `DAMAGE` holds no records: it says which
-entries of a local log could not be read when it was moved on.
+(`PLAIN`) or zstd-compressed (`ZSTD`). It holds records of many streams; in Kafka it is the value of a message, its streams
+those of one partition. An entry of the format `DAMAGE` holds no records: it says which entries of a local log could not be
+read when it was moved on.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Move entries into a Kafka topic: idempotent, acks=all, in order per stream, for as long as it takes.
 
 How a batch of entries is delivered
- 1. It is regrouped by stream (`ingest.log.messages`).
- 2. In each round every stream sends its next message and all of them are awaited. A stream's message is never under way
-    before the one ahead of it was acknowledged: so a failure in between leaves no hole, whatever the broker answers.
+ 1. It is regrouped by stream, and streams by partition: that which Kafka's own partitioner has for a message whose key is the
+    stream's id. So one partition gets one message of it, or as few as their size allows (`ingest.log.messages`). A message
+    has no key: it is of many streams.
+ 2. In each round every partition is sent its next message and all of them are awaited. A message is never under way before the
+    one ahead of it was acknowledged: so a failure in between leaves no hole, whatever the broker answers.
  3. When all streams are through, `Alive` goes to every partition, so that no partition hears of a newer incarnation before
     the records of the older one.
- 4. A message that failed is sent again by a new producer. If its acknowledgement had only been late, it is in the topic
+ 4. What failed is laid out anew and sent by a new producer. If its acknowledgement had only been late, it is in the topic
     twice; analytics drops the second by (stream, seq). Within one producer Kafka drops it itself.
 
 Memory: one batch of entries, unpacked, and its messages. The caller bounds the batch.
@@ -18,11 +20,19 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from kafka import KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
+from kafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.partitioner.default import murmur2
 
 from ingest.log import LogBroken
 from ingest.log.kafka_client import (
@@ -35,8 +45,8 @@ from ingest.log.kafka_client import (
     said_by,
     split_brokers,
 )
-from ingest.log.messages import TARGET_BYTES, Regrouped, messages_of, regroup
-from ingest.records import AnyRecord
+from ingest.log.messages import TARGET_BYTES, Message, Regrouped, messages_of, regroup
+from ingest.records import Alive, AnyRecord, Damaged
 
 _LOOK_S = 0.25
 """How often a wait looks whether to give up."""
@@ -50,12 +60,17 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 @dataclass(slots=True)
-class _Outgoing:
-    """What one stream (or partition) has still to send, in order."""
+class _Lane:
+    """What is still to be sent to one partition, in order; None: to any."""
 
-    key: bytes | None
     partition: int | None
-    messages: deque[tuple[bytes, list[AnyRecord]]] = field(default_factory=deque)
+    messages: deque[Message]
+
+
+@lru_cache(2**16)
+def place_of(stream: str) -> int:
+    """A stream's place among partitions, modulo their number: where a message would go that had its id as key."""
+    return int(murmur2(stream.encode())) & 0x7FFFFFFF
 
 
 class KafkaWriter:
@@ -97,7 +112,7 @@ class KafkaWriter:
         return self._trouble.now
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start. `bytes` are values as sent, before the batch is compressed."""
+        """Counters since the start. `bytes` are values as sent, compressed."""
         return dict(self._stats)
 
     def append(self, payloads: Sequence[bytes]) -> None:
@@ -106,7 +121,7 @@ class KafkaWriter:
 
     def deliver(self, found: Regrouped) -> None:
         """Deliver what entries held; on return the brokers have acknowledged all of it."""
-        self._deliver([(key.encode(), records) for key, records in found.streams.items()], found.poison)
+        self._deliver([record for records in found.streams.values() for record in records], found.poison)
         if found.alive:
             self._deliver_everywhere(found.alive)
         self._stats["records"] += found.records
@@ -118,69 +133,77 @@ class KafkaWriter:
 
     # Delivery
 
-    def _deliver(self, streams: Iterable[tuple[bytes, list[AnyRecord]]], poison: Sequence[bytes]) -> None:
-        unsent = list(streams)
-        outgoing = [_Outgoing(None, None, deque([(one, [])])) for one in poison]
-        while unsent or outgoing:
+    def _deliver(self, records: Sequence[AnyRecord], poison: Sequence[bytes]) -> None:
+        while records or poison:
             if not self._connected():
                 continue
-            while unsent:
-                key, records = unsent.pop()
-                outgoing.append(self._cut(key, records))
+            lanes = [_Lane(None, deque([Message(one)])) for one in poison] + self._lay_out(records)
             try:
-                outgoing = self._round(outgoing)
+                while lanes:
+                    lanes = self._round(lanes)
             except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
                 self._lower_limit()
-                unsent = [
-                    (one.key, [r for _, part in one.messages for r in part]) for one in outgoing if one.key
-                ]
                 # Poison that is too large for the broker is left out: it is no record of ours and already counted.
-                outgoing = []
+                lanes = [lane for lane in lanes if lane.partition is not None]
                 self._failed(error)
             except (KafkaError, OSError) as error:
-                outgoing = [one for one in outgoing if one.messages]
                 self._failed(error)
+            poison = [one.value for lane in lanes if lane.partition is None for one in lane.messages]
+            records = [record for lane in lanes for one in lane.messages for record in one.records]
+
+    def _lay_out(self, records: Iterable[AnyRecord]) -> list[_Lane]:
+        """A lane for each partition that gets any of these."""
+        assert self._facts is not None
+        by_partition: dict[int, list[AnyRecord]] = {}
+        for record in records:
+            assert not isinstance(record, (Alive, Damaged))
+            by_partition.setdefault(place_of(record.stream) % self._facts.partitions, []).append(record)
+        lanes = []
+        for partition, of_partition in by_partition.items():
+            messages, lost = messages_of(of_partition, self._limit_bytes, time.time_ns())
+            self._stats["too_large_records"] += lost
+            lanes.append(_Lane(partition, deque(messages)))
+        return lanes
 
     def _deliver_everywhere(self, alive: list[AnyRecord]) -> None:
-        pending: list[_Outgoing] | None = None
-        while pending is None or pending:
+        to: set[int] | None = None
+        """Partitions that have not heard it. None: all."""
+        while to is None or to:
             if not self._connected():
                 continue
-            if pending is None:
-                assert self._facts is not None
-                value = messages_of(alive, self._limit_bytes, 0)[0]
-                pending = [_Outgoing(None, p, deque(value)) for p in range(self._facts.partitions)]
+            assert self._facts is not None
+            there = range(self._facts.partitions)
+            messages, _ = messages_of(alive, self._limit_bytes, 0)
+            lanes = [_Lane(one, deque(messages)) for one in there if to is None or one in to]
             try:
-                pending = self._round(pending)
+                while lanes:
+                    lanes = self._round(lanes)
             except (KafkaError, OSError) as error:
-                pending = [one for one in pending if one.messages]
                 self._failed(error)
+            to = {lane.partition for lane in lanes if lane.partition is not None and lane.messages}
 
-    def _cut(self, key: bytes, records: list[AnyRecord]) -> _Outgoing:
-        messages, lost = messages_of(records, self._limit_bytes, time.time_ns())
-        self._stats["too_large_records"] += lost
-        return _Outgoing(key, None, deque(messages))
-
-    def _round(self, outgoing: list[_Outgoing]) -> list[_Outgoing]:
+    def _round(self, lanes: list[_Lane]) -> list[_Lane]:
         """Send the next message of each, await all; who has more to send. Raises the first failure."""
         producer = self._producer
         sent = []
-        for one in outgoing:
-            value = one.messages[0][0]
-            sent.append((one, producer.send(self._topic, key=one.key, value=value, partition=one.partition)))
+        for lane in lanes:
+            try:
+                future = producer.send(self._topic, value=lane.messages[0].value, partition=lane.partition)
+            except ValueError as error:  # the topic has not the partitions that it had
+                raise UnknownTopicOrPartitionError(str(error)) from error
+            sent.append((lane, future))
         self._await(producer, [future for _, future in sent])
         failure: Exception | None = None
-        for one, future in sent:
+        for lane, future in sent:
             if future.succeeded():
-                value, _ = one.messages.popleft()
                 self._stats["messages"] += 1
-                self._stats["bytes"] += len(value)
+                self._stats["bytes"] += len(lane.messages.popleft().value)
             else:
                 failure = failure or future.exception
         if failure is not None:
             raise failure
         self._trouble.passed()
-        return [one for one in outgoing if one.messages]
+        return [lane for lane in lanes if lane.messages]
 
     def _await(self, producer: Any, futures: Sequence[Any]) -> None:
         began_s = time.monotonic()
@@ -226,7 +249,7 @@ class KafkaWriter:
             client_id="streamgauge-ship",
             acks="all",
             enable_idempotence=True,
-            compression_type="zstd",
+            compression_type=None,  # messages are compressed as the entries that they are
             batch_size=min(TARGET_BYTES, max(_SMALLEST_LIMIT, self._limit_bytes // 2)),
             max_request_size=max(2 * self._limit_bytes, 2 * TARGET_BYTES),
             # Retrying is what we are for: a batch never expires while its producer lives.

@@ -1,7 +1,8 @@
-"""From entries of the embedded log to messages of Kafka: one stream each, none larger than the broker takes. No I/O.
+"""From entries of the embedded log to messages of Kafka: as few as may be, none larger than the broker takes. No I/O.
 
 Rules
- 1. Records of one stream keep their order; a message holds records of one stream, and its key is the stream's id.
+ 1. Records of one stream keep their order. A message is an entry like any other, compressed: it holds records of all the
+    streams that go to its partition, for each message costs its consumer what a few events cost.
  2. A message is cut between records, never inside one: (stream, seq) stays unique. One record that is too large even when
     compressed is replaced by a `Lost` of the same (stream, seq).
  3. Of several `Alive` of one incarnation the last is kept: it says what the earlier ones said.
@@ -14,15 +15,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ingest.log.losses import captured_bytes
-from ingest.records import PLAIN, Alive, AnyRecord, Closed, Damaged, Lost, pack, unpack
+from ingest.records import PLAIN, Alive, AnyRecord, Closed, Damaged, Lost, encode, pack_encoded, unpack
 
 TARGET_BYTES = 512 * 2**10
-"""A message grows to about this before the next one begins: large enough to compress well, half of Kafka's default limit."""
+"""Records of about so many bytes, unpacked, are a message: large enough to compress well, half of Kafka's default limit."""
 OVERHEAD_BYTES = 2048
-"""Room for the key, the record and the batch headers around a value."""
+"""Room for the record and the batch headers around a value."""
 
 _BEFORE = {"not_messagepack": PLAIN, "not_a_record": PLAIN + b"\x91"}
 """What makes an entry again of poison that was inside one: the format, and for one element the array around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One value as Kafka gets it, and what is in it."""
+
+    value: bytes
+    records: Sequence[AnyRecord] = ()
 
 
 @dataclass(slots=True)
@@ -56,35 +65,45 @@ def regroup(payloads: Iterable[bytes]) -> Regrouped:
     return found
 
 
-def messages_of(
-    records: Sequence[AnyRecord], limit_bytes: int, at_wall_ns: int
-) -> tuple[list[tuple[bytes, list[AnyRecord]]], int]:
-    """Values of messages, each with its records, and how many records were replaced by `Lost`.
+def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int) -> tuple[list[Message], int]:
+    """Messages of these records, in order, and how many records were replaced by `Lost`.
 
     `limit_bytes` is what the broker takes as one batch.
     """
     room = max(1, limit_bytes - limit_bytes // 100 - OVERHEAD_BYTES)
-    messages: list[tuple[bytes, list[AnyRecord]]] = []
+    most = min(TARGET_BYTES, room)
+    messages: list[Message] = []
     lost = 0
-    waiting = [list(records)]
-    while waiting:
-        part = waiting.pop()
-        value = pack(part, compress=False)
-        if len(value) <= min(TARGET_BYTES, room):
-            messages.append((value, part))
-        elif len(part) > 1:
-            middle = len(part) // 2
-            waiting += [part[middle:], part[:middle]]
-        elif len(value) <= room or len(value := pack(part, compress=True)) <= room:
-            messages.append((value, part))
-        else:
-            record = part[0]
-            assert not isinstance(record, (Alive, Damaged))
-            last = record.last_seq if isinstance(record, Lost) else record.seq
-            ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
-            hole = Lost(
-                record.stream, record.seq, last, "record_too_large", at_wall_ns, captured_bytes(record), ends
-            )
-            messages.append((pack([hole], compress=False), [hole]))
+    part: list[AnyRecord] = []
+    encoded: list[bytes] = []
+    size = 0
+
+    def cut() -> None:
+        nonlocal size
+        if part:
+            messages.append(Message(pack_encoded(encoded, compress=True), tuple(part)))
+            part.clear()
+            encoded.clear()
+            size = 0
+
+    for record in records:
+        one = encode(record)
+        if size + len(one) > most:
+            cut()
+        if len(one) > most and len(pack_encoded([one], compress=True)) > room:
+            record, one = _hole(record, at_wall_ns)
             lost += 1
+        part.append(record)
+        encoded.append(one)
+        size += len(one)
+    cut()
     return messages, lost
+
+
+def _hole(record: AnyRecord, at_wall_ns: int) -> tuple[Lost, bytes]:
+    """What is said in the place of a record that is too large."""
+    assert not isinstance(record, (Alive, Damaged))
+    last = record.last_seq if isinstance(record, Lost) else record.seq
+    ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
+    hole = Lost(record.stream, record.seq, last, "record_too_large", at_wall_ns, captured_bytes(record), ends)
+    return hole, encode(hole)

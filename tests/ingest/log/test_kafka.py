@@ -93,11 +93,65 @@ def test_streams_are_spread_over_partitions_whole_and_in_order(
     assert len(reader.partitions()) == 8
     where: dict[str, set[str]] = {}
     for entry in entries:
-        assert len({record.stream for record in unpack(entry.payload)[0]}) == 1  # type: ignore[union-attr]
-        where.setdefault(unpack(entry.payload)[0][0].stream, set()).add(entry.partition)  # type: ignore[union-attr]
+        for record in unpack(entry.payload)[0]:
+            where.setdefault(record.stream, set()).add(entry.partition)  # type: ignore[union-attr]
     assert all(len(partitions) == 1 for partitions in where.values())
     assert len({entry.partition for entry in entries}) > 3
-    assert writer.stats()["messages"] == 150
+
+
+def test_records_of_many_streams_are_one_message_a_partition(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    streams = [str(uuid.uuid4()) for _ in range(60)]
+    writer = open_writer(kafka_broker, topic, {})
+    writer.append([entry_of(*(frames(stream, seq) for stream in streams)) for seq in range(4)])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: count_records(got) >= 240)
+    assert seqs_by_stream(entries) == {stream: list(range(4)) for stream in streams}
+    used = {entry.partition for entry in entries}
+    assert len(entries) == len(used) == writer.stats()["messages"]
+
+
+def test_a_stream_is_where_a_message_with_its_id_as_key_would_be(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    """So a stream that an older ship began goes on in its partition, and whoever knows Kafka finds it."""
+    streams = [str(uuid.uuid4()) for _ in range(20)]
+    open_writer(kafka_broker, topic, {}).append([entry_of(*(frames(stream, 0) for stream in streams))])
+    producer = KafkaProducer(bootstrap_servers=kafka_broker)
+    sent = {stream: producer.send(topic, key=stream.encode(), value=b"") for stream in streams}
+    wanted = {stream: str(future.get(30).partition) for stream, future in sent.items()}
+    producer.close()
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len([one for one in got if one.payload == b""]) >= 20)
+    found = {
+        record.stream: entry.partition  # type: ignore[union-attr]
+        for entry in entries
+        for record in unpack(entry.payload)[0]
+    }
+    assert found == wanted
+
+
+def test_a_topic_that_has_fewer_partitions_than_before_is_laid_out_anew(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    """Somebody made it anew under a writer that goes on."""
+    streams = [str(uuid.uuid4()) for _ in range(30)]
+    ensure_topic(kafka_broker, topic, {}, partitions=8)
+    writer = open_writer(kafka_broker, topic, {"metadata_max_age_ms": 200})
+    writer.append([entry_of(*(frames(stream, 0) for stream in streams))])
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    admin.delete_topics([topic])
+    while topic in admin.list_topics():
+        pass
+    admin.close()
+    ensure_topic(kafka_broker, topic, {}, partitions=2)
+    writer.append(
+        [entry_of(*(frames(stream, 1) for stream in streams)), entry_of(Alive("t", 0, "i", 1, 2, 0))]
+    )
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(seqs_by_stream(got)) >= 30)
+    assert set(map(tuple, seqs_by_stream(entries).values())) == {(1,)}
 
 
 def test_alive_goes_to_every_partition(

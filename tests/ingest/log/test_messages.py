@@ -1,4 +1,4 @@
-"""Entries to messages: one stream each, in order, never too large, nothing lost in silence."""
+"""Entries to messages: few, in order, never too large, nothing lost in silence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.log.messages import OVERHEAD_BYTES, TARGET_BYTES, messages_of, regroup
-from ingest.records import Alive, Closed, Frames, Lost, pack, pack_damage, unpack
+from ingest.records import Alive, Closed, Frames, Lost, encode, pack, pack_damage, unpack
 from tests.ingest.log.entries import frames
 
 LIMIT = 1_048_588
@@ -72,17 +72,43 @@ def test_messages_hold_all_records_in_order_and_none_is_too_large(sizes: list[in
     records = [frames("a", seq, size) for seq, size in enumerate(sizes)]
     messages, lost = messages_of(records, LIMIT, 0)
     assert lost == 0
-    assert [record for value, _ in messages for record in unpack(value)[0]] == records
-    assert all(part == unpack(value)[0] for value, part in messages)
-    assert all(len(value) <= TARGET_BYTES or len(part) == 1 for value, part in messages)
-    assert all(len(value) <= LIMIT - OVERHEAD_BYTES for value, _ in messages)
+    assert [record for one in messages for record in unpack(one.value)[0]] == records
+    assert all(list(one.records) == unpack(one.value)[0] for one in messages)
+    assert all(
+        sum(len(encode(record)) for record in one.records) <= TARGET_BYTES or len(one.records) == 1
+        for one in messages
+    )
+    assert all(len(one.value) <= LIMIT - OVERHEAD_BYTES for one in messages)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 90_000)), max_size=30))
+def test_messages_of_many_streams_hold_as_much_as_they_may(drawn: list[tuple[str, int]]) -> None:
+    counts = dict.fromkeys("abcd", 0)
+    records = []
+    for stream, size in drawn:
+        records.append(frames(stream, counts[stream], size))
+        counts[stream] += 1
+    messages, _ = messages_of(records, 200_000, 0)
+    assert [record for one in messages for record in unpack(one.value)[0]] == records
+    sizes = [sum(len(encode(record)) for record in one.records) for one in messages]
+    for at, one in enumerate(messages[1:]):
+        assert sizes[at] + len(encode(one.records[0])) > 200_000 - 200_000 // 100 - OVERHEAD_BYTES
+
+
+def test_noise_of_the_largest_size_fits_what_the_broker_takes() -> None:
+    """What cannot be compressed grows by it."""
+    for limit in (100_000, 400_000, LIMIT):
+        records = [Frames("a", seq, [(0, os.urandom(limit // 40))]) for seq in range(60)]
+        messages, lost = messages_of(records, limit, 0)
+        assert lost == 0
+        assert max(len(one.value) for one in messages) <= limit - OVERHEAD_BYTES
 
 
 def test_a_large_record_is_compressed_before_it_is_given_up() -> None:
     record = frames("a", 3, 5_000_000)
-    ((value, _),), lost = messages_of([record], LIMIT, 0)
-    assert (len(value) < LIMIT, lost) == (True, 0)
-    assert unpack(value)[0] == [record]
+    (message,), lost = messages_of([record], LIMIT, 0)
+    assert (len(message.value) < LIMIT, lost) == (True, 0)
+    assert unpack(message.value)[0] == [record]
 
 
 def test_a_record_that_is_too_large_even_then_becomes_a_hole_that_is_told() -> None:
@@ -90,7 +116,7 @@ def test_a_record_that_is_too_large_even_then_becomes_a_hole_that_is_told() -> N
     records = [frames("a", 0), noise, frames("a", 2)]
     messages, lost = messages_of(records, LIMIT, 99)
     assert lost == 1
-    assert [record for value, _ in messages for record in unpack(value)[0]] == [
+    assert [record for one in messages for record in unpack(one.value)[0]] == [
         records[0],
         Lost("a", 1, 1, "record_too_large", 99, 2_000_000),
         records[2],
@@ -98,9 +124,10 @@ def test_a_record_that_is_too_large_even_then_becomes_a_hole_that_is_told() -> N
 
 
 def test_the_last_seq_of_a_hole_is_kept_when_the_hole_is_too_large() -> None:
-    ((value, _),), _ = messages_of([Lost("a", 2, 7, "c" * 10_000, 5, 11)], 3000, 99)
-    assert isinstance(unpack(value)[0][0], Lost)
-    (hole,) = unpack(messages_of([Lost("a", 2, 7, os.urandom(5000).hex(), 5, 11)], 3000, 99)[0][0][0])[0]
+    ((message,), _) = messages_of([Lost("a", 2, 7, "c" * 10_000, 5, 11)], 3000, 99)
+    assert isinstance(unpack(message.value)[0][0], Lost)
+    ((message,), _) = messages_of([Lost("a", 2, 7, os.urandom(5000).hex(), 5, 11)], 3000, 99)
+    (hole,) = unpack(message.value)[0]
     assert hole == Lost("a", 2, 7, "record_too_large", 99, 11)
 
 
