@@ -1,10 +1,20 @@
-"""CPU, wall and memory of a job, in its own process. Standard library alone: it runs in every contender's environment."""
+"""CPU, wall and memory of a job, in its own process, and an end to one that hears nothing. Standard library alone: it runs in
+every contender's environment.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import resource
+import sys
+import threading
 import time
+
+SILENT_S = 60.0
+"""To join a group takes seconds; a job that hears nothing for so long has not been given its partition, or has lost it."""
+SILENT = 75
+"""Exit code of a job that gave up for silence: it may be tried again."""
 
 
 class Clock:
@@ -21,3 +31,20 @@ class Clock:
             "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         }
         print(json.dumps(took), flush=True)
+
+
+class Watch:
+    """Ends the process with `SILENT`, and says so, when nothing is heard for `SILENT_S`. `heard` counts what was."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        before = -1
+        while self.heard != before:
+            before = self.heard
+            time.sleep(SILENT_S)
+        what = f"after {before} messages" if before else "at all: the group was not given the topic's partition"
+        print(f"nothing was heard for {SILENT_S:.0f} s {what}", file=sys.stderr, flush=True)
+        os._exit(SILENT)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
+import uuid
 from typing import Any
 
 import duckdb
 from kafka import KafkaConsumer
 
-from bench.analytics.jobs.measured import Clock
+from bench.analytics.jobs.measured import Clock, Watch
 from bench.analytics.jobs.rows import TABLES, Row, step
 
 
@@ -23,11 +24,12 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=brokers,
-        group_id=f"plain-{topic}",
+        group_id=f"plain-{uuid.uuid4()}",
         enable_auto_commit=False,
         auto_offset_reset="earliest",
     )
     clock: Clock | None = None
+    watch = Watch()
     open_streams: dict[str, dict[str, Any]] = {}
     done = 0
     while done < int(streams):
@@ -35,6 +37,7 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
         ended: list[Row] = []
         for messages in consumer.poll(timeout_ms=1000, max_records=5000).values():
             clock = clock or Clock()
+            watch.heard += len(messages)
             for message in messages:
                 stream_id = message.key.decode()
                 state = open_streams.setdefault(stream_id, {})

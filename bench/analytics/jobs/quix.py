@@ -2,6 +2,7 @@
 
 State is read and written once a message. The sink inserts a checkpoint's rows as two Arrow tables in one transaction, which is
 how DuckDB likes them best. JSON is read by orjson, messages are fetched by librdkafka. A checkpoint is due after a second.
+Each run is a consumer group of its own: one that has read the topic before would wait behind its end.
 Runs in an environment of its own (quix.lock).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,7 +19,7 @@ import pyarrow as pa
 from quixstreams import Application  # type: ignore[import-not-found]  # not in our environment
 from quixstreams.sinks import BatchingSink, SinkBatch  # type: ignore[import-not-found]
 
-from bench.analytics.jobs.measured import Clock
+from bench.analytics.jobs.measured import Clock, Watch
 from bench.analytics.jobs.rows import EVENT_COLUMNS, STREAM_COLUMNS, TABLES, Row, step
 
 COMMIT_INTERVAL_S = 1.0
@@ -56,10 +58,12 @@ class DuckDBSink(BatchingSink):  # type: ignore[misc]
 
 def main(brokers: str, topic: str, database: str, streams: str) -> None:
     clock: Clock | None = None
+    watch = Watch()
 
     def process(message: dict[str, Any], key: str, timestamp: int, headers: Any, state: Any) -> Iterable[Row]:
         nonlocal clock
         clock = clock or Clock()
+        watch.heard += 1
         stream = state.get("stream", {})
         rows, row = step(stream, key, message)
         if row is None:
@@ -77,7 +81,7 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         app = Application(
             broker_address=brokers,
-            consumer_group=f"quix-{topic}",
+            consumer_group=f"quix-{uuid.uuid4()}",
             auto_offset_reset="earliest",
             commit_interval=COMMIT_INTERVAL_S,
             state_dir=folder,

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from analytics.assembly.assemble import Assembler
 from analytics.consumer import Consumer
+from analytics.dialects import all_dialects
 from analytics.garbage import look_seldom
 from analytics.measures.measure import measure
 from analytics.storage.store import Store
-from bench.analytics.jobs.measured import Clock
+from bench.analytics.jobs.measured import Clock, Watch
 from ingest.log.kafka import KafkaReader
 
 
@@ -21,12 +22,14 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
     while not reader.partitions():
         pass
     look_seldom()
+    all_dialects()  # as `streamgauge analyze` does before it is ready
+    watch = Watch()
     clock = Clock()
     consumer.start()
     seen = 0
     while seen == consumer.commits or store.totals().get("streams_rows", 0) < int(streams):
         seen = consumer.commits
-        consumer.step(0.05)
+        watch.heard += consumer.step(0.05)
     consumer.finish()
     clock.tell()
     reader.close()
