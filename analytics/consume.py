@@ -23,6 +23,7 @@ from analytics.analyze_options import AnalyzeOptions
 from analytics.assembly.assemble import Assembler
 from analytics.assembly.stream import FinishedStream
 from analytics.consumer import Consumer
+from analytics.dialects import all_dialects
 from analytics.garbage import look_seldom
 from analytics.measures.measure import measure
 from analytics.serving import endpoint as endpoints
@@ -117,6 +118,7 @@ def _consume(
 ) -> int:
     try:
         endpoint = home.open(telemetry.metrics_url)
+        all_dialects()  # imported now: the first stream would wait for them
         consumer.start()
         if intake is not None:
             intake.start()
