@@ -9,7 +9,8 @@ Rules
    size and hash, no text); the rest goes on. A stream that cannot be measured is stored as `tap_lost`.
 4. A commit that fails leaves the table as it was and this object ahead of it: it must not be used any more.
 5. Commits are at least `commit_interval_s` apart, and take at most a quarter of the time, or half of it when the log is read to
-   its end: then rows are all that waits. An idle log costs none.
+   its end: then rows are all that waits, and those behind commits that were full do not wait for the interval. An idle log
+   costs none.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Witness(Protocol):
 
 
 OPEN_STREAMS_EVERY_S = 0.5
+END_S = 0.1
+"""A log that says nothing for so long, while rows wait, is read to its end."""
 TOTALS = (
     "records", "frames", "body_bytes", "streams_opened", "streams_finished", "streams_lost", "duplicate_records",
     "late_records", "failures", "doubted_streams", "evicted_streams", "oversized_streams", "checkpoints", "early_checkpoints",
@@ -105,7 +108,8 @@ class Consumer:
         self._counted: Counter[str] = Counter()
         self._told_taps: dict[tuple[str, int, str], int] = {}
         self._open_is_stale = True
-        self._opened_at_s = self._committed_s = float("-inf")
+        self._opened_at_s = self._committed_s = self._paced_s = float("-inf")
+        """When open streams were last shown, the last commit was made, and the last that was not full."""
         self._commit_cost_s = self._open_cost_s = 0.0
         self._failed = False
         self._is_behind = False
@@ -143,7 +147,7 @@ class Consumer:
         Raises what the reader raises (LogBroken, OSError), and the store's StoreFailed and Fenced.
         """
         self._holdings.look()
-        entries = self._reader.poll(min(timeout_s, self._due_in_s()))
+        entries = self._reader.poll(min(timeout_s, self._look_for_s()))
         self._take_damage()
         foreign: set[str] = set()
         for entry in entries:
@@ -157,8 +161,9 @@ class Consumer:
         self._is_behind = bool(entries)
         if not entries:
             self._end_the_silent()
-        if self._due_in_s() <= 0:
+        if self._due_in_s(self._is_behind) <= 0:
             self.commit()
+            self._paced_s = self._committed_s
         return bool(entries)
 
     def feed(self, entry: Entry) -> None:
@@ -212,15 +217,32 @@ class Consumer:
     def _is_full(self) -> bool:
         return self._finished_events >= self._pace.commit_events or self._bytes >= self._pace.commit_bytes
 
-    def _due_in_s(self) -> float:
-        """Seconds until there is something to commit, as things are; at most 0.25, so that signals are heard."""
-        since_s = time.monotonic() - self._committed_s
-        pause_s = (3 if self._is_behind else 1) * self._commit_cost_s
+    def _look_for_s(self) -> float:
+        """How long to look for entries: until it is time to commit, or the log is known to be read to its end."""
+        due_in_s = self._due_in_s(self._is_behind)
+        if self._is_behind:
+            due_in_s = min(due_in_s, max(END_S, self._due_in_s(is_behind=False)))
+        return due_in_s
+
+    def _due_in_s(self, is_behind: bool) -> float:
+        """Seconds until there is something to commit, as things are; at most 0.25 when there is nothing."""
+        now_s, not_before_s = time.monotonic(), float("-inf")
         if self._finished or (self._witness is not None and self._witness.waiting):
-            return max(self._pace.commit_interval_s, pause_s) - since_s
-        if self._holdings.high and (self._holdings.moved or self._dead or self._open_is_stale):
-            return max(OPEN_STREAMS_EVERY_S, pause_s) - since_s
-        return 0.25
+            interval_s = self._pace.commit_interval_s
+        elif self._holdings.high and (self._holdings.moved or self._dead):
+            interval_s = OPEN_STREAMS_EVERY_S
+        elif self._holdings.high and self._open_is_stale:
+            interval_s, not_before_s = OPEN_STREAMS_EVERY_S, self._open_due_at_s()
+        else:
+            return 0.25
+        if is_behind:
+            due_at_s = self._committed_s + max(interval_s, 3 * self._commit_cost_s)
+        else:
+            due_at_s = max(self._paced_s + interval_s, self._committed_s + self._commit_cost_s)
+        return max(due_at_s, not_before_s) - now_s
+
+    def _open_due_at_s(self) -> float:
+        return self._opened_at_s + max(OPEN_STREAMS_EVERY_S, 10 * self._open_cost_s)
 
     def commit(self) -> None:
         """Everything up to here into the store, in one transaction; then the log may trim."""
@@ -242,9 +264,7 @@ class Consumer:
         tables["losses"] = pl.concat([self._assembler.take_losses(), self._dead.holes()])
         tables["dead_letters"] = self._dead.rows(commit.log_id)
         commit.tables = tables
-        if self._open_is_stale and began_s - self._opened_at_s >= max(
-            OPEN_STREAMS_EVERY_S, 10 * self._open_cost_s
-        ):
+        if self._open_is_stale and began_s >= self._open_due_at_s():
             commit.open_streams = self._assembler.open_streams()
         commit.taps = self._news_of_taps()
         commit.totals = self._increments(tables)

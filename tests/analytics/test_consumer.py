@@ -262,6 +262,33 @@ def test_dear_commits_are_further_apart_while_there_is_more_to_read(store: Store
     assert len(outcomes(store)) == 2
 
 
+def test_what_is_left_at_the_end_of_a_backlog_does_not_wait_for_the_interval(store: Store) -> None:
+    log = MemoryLog({"w0": list(entries(range(25), chunks=10, width=4))})
+    run = consumer(log, store, pace=Pace(commit_interval_s=3600, commit_events=100))
+    run._paced_s = time.monotonic() - 7200.0
+    run.step(0)
+    assert run.commits >= 2
+    assert len(outcomes(store)) < 25
+    run._commit_cost_s = 0.0
+    run.step(0)  # finds nothing more
+    assert len(outcomes(store)) == 25
+
+
+def test_commits_that_are_not_full_keep_their_interval(store: Store) -> None:
+    log = MemoryLog({"w0": list(entries(range(2)))})
+    run = consumer(log, store, pace=Pace(commit_interval_s=3600))
+    run.step(0)
+    run.step(0)
+    assert len(outcomes(store)) == 2
+    for payload in entries(range(2, 4)):
+        log.partitions_["w0"].append(payload)
+    commits = run.commits
+    for _ in range(3):
+        run.step(0)
+    assert run.commits == commits
+    assert len(outcomes(store)) == 2
+
+
 def test_an_idle_log_costs_no_commits(store: Store) -> None:
     log = MemoryLog({"w0": list(entries(range(2)))})
     run = consumer(log, store)
