@@ -25,6 +25,11 @@ from analytics.storage.rows import first_row
 NAME = "lake"
 """Of the attached catalog, in every process."""
 SCHEME = "ducklake:postgres:"
+RETRIES = (
+    "SET ducklake_retry_wait_ms = 10; SET ducklake_retry_backoff = 1.2; SET ducklake_max_retry_count = 30"
+)
+"""A commit that another one overtook is done again by DuckLake itself: within 12 s in all, and 2 s apart at most. (By its own
+factor of 1.5 the last of 30 pauses would be 21 minutes.)"""
 INLINED_ROWS = 300
 """As many rows of one table and commit go into the catalog itself instead of a Parquet file of their own."""
 
@@ -87,7 +92,7 @@ def attach(connection: duckdb.DuckDBPyConnection, lake: Lake, *, read_only: bool
             f"ATTACH {quoted(lake.store)} AS {NAME}" + (f" ({', '.join(options)})" if options else "")
         )
         connection.execute(f"USE {NAME}")
-        connection.execute("SET ducklake_retry_wait_ms = 10; SET ducklake_max_retry_count = 30")
+        connection.execute(RETRIES)
         # As the lake's own option it crashes DuckLake 1.0.
         connection.execute(f"SET ducklake_default_data_inlining_row_limit = {INLINED_ROWS}")
     except duckdb.Error as e:

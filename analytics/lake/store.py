@@ -7,7 +7,8 @@ The rules of `analytics.storage.store` hold here. What is other, because others 
 2. A claim *deletes* the partition's former position rows and appends its own. That conflicts with every commit under way: each
    is done again on the newest snapshot, finds its position moved by nobody and goes through; that of the former owner finds
    another owner and is `Fenced`. Claims themselves are put in a row by a counter that each of them updates.
-3. A conflict is no failure: the whole transaction is done again, `TRIES` times, with growing pauses.
+3. A conflict is no failure: the whole transaction is done again, `TRIES` times, with growing pauses. One that another merely
+   overtook is done again by DuckLake, on the newer snapshot, with the files that are written: we see that, not how often.
 4. What is superseded is taken away by `analytics.lake.upkeep`; `open_stream_records` of finished streams too.
 """
 
@@ -85,6 +86,8 @@ class LakeStore:
         self.on_memory: Callable[[], object] = lambda: None
         self.conflicts = 0
         """Transactions that had to be done again."""
+        self.overtaken = 0
+        """Transactions that DuckLake itself did again."""
         self._versions: dict[tuple[str, str], int] = {}
         self._shown = 0
         self._connection = new_database(memory_limit_bytes or MEMORY_BYTES)
@@ -122,7 +125,7 @@ class LakeStore:
     def _claim(self, log_id: str, partition: str) -> StoredPosition | None:
         run = self._connection.execute
         key = (log_id, partition)
-        with _transaction(self._connection):
+        with self._transaction():
             run("UPDATE internal.claims SET number = number + 1")
             row = first_row(
                 run(
@@ -172,7 +175,7 @@ class LakeStore:
         self, commit: Commit, tables: Mapping[str, pl.DataFrame], shown: int
     ) -> dict[tuple[str, str], int]:
         moved = {}
-        with _transaction(self._connection):
+        with self._transaction():
             self._check_owner(commit.log_id, commit.positions)
             for partition, position in commit.positions.items():
                 version = self._versions[commit.log_id, partition] + 1
@@ -233,6 +236,17 @@ class LakeStore:
             self._connection.unregister("appended")
 
     # -- transactions ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with _transaction(self._connection):
+            began = self._snapshot("current")
+            yield
+        self.overtaken += self._snapshot("last_committed") > began + 1
+
+    def _snapshot(self, which: str) -> int:
+        row = first_row(self._connection.execute(f"SELECT id FROM ducklake_{which}_snapshot('{NAME}')"))
+        return int(row[0]) if row and row[0] is not None else 0
 
     def _again(self, do: Callable[[], Result]) -> Result:
         """Do it; after a conflict again, on the newest snapshot. Raises StoreFailed."""

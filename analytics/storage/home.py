@@ -148,7 +148,10 @@ class LakeHome:
 
     def sweep(self) -> dict[str, float]:
         """As `Home.sweep`."""
-        return {"store.conflicts": float(self.store.conflicts)}
+        return {
+            "store.conflicts": float(self.store.conflicts),
+            "store.overtaken": float(self.store.overtaken),
+        }
 
     def wants_rest(self) -> bool:
         """As `Home.wants_rest`: never, a lake is kept in order while it is read."""

@@ -58,6 +58,12 @@ OWN_OBSERVED = (
     Instrument(OWN + "pipeline.loop_lag", "gauge", "s", "Longest pause of a tap's event loop"),
     Instrument(OWN + "store.size", "gauge", "By", "Size of the DuckDB file"),
     Instrument(
+        OWN + "store.conflicts", "total", "{transaction}", "Transactions with a lake that we did again"
+    ),
+    Instrument(
+        OWN + "store.overtaken", "total", "{transaction}", "Transactions with a lake that DuckLake did again"
+    ),
+    Instrument(
         OWN + "pipeline.captured", "total", "{stream}", "Streams that the taps opened, as far as they told"
     ),
     Instrument(

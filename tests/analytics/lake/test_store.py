@@ -159,6 +159,21 @@ def test_a_former_owner_is_fenced_in_the_middle_of_its_commit(
     assert stored(heir, ids) == 1
 
 
+def test_a_commit_that_another_overtook_is_done_again_by_the_lake_and_counted(
+    consumers: list[LakeStore], log_id: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other, _ = consumers
+    ids = new_ids(3)
+    store.claim(log_id, "0")
+    other.claim(log_id, "1")
+    store.commit(commit(log_id, "0", 1, ids[0]))
+    counted = (store.conflicts, store.overtaken)
+    disturb_once(monkeypatch, store, lambda: other.commit(commit(log_id, "1", 1, ids[1])))
+    store.commit(commit(log_id, "0", 2, ids[2]))
+    assert (store.conflicts, store.overtaken) == (counted[0], counted[1] + 1)
+    assert stored(store, ids) == 3
+
+
 def test_a_claim_of_another_partition_is_a_conflict_that_is_done_again(
     consumers: list[LakeStore], log_id: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -325,6 +325,7 @@ def test_what_is_emitted_is_what_the_catalogue_says(profile: str, tmp_path: Path
         {"streams.active": 1, "pipeline.lag": 0, "pipeline.since_commit": 0, "store.size": 1}
     )
     telemetry.tell_health({f"pipeline.{n}": 0 for n in ("loop_lag", "log_size", "captured", "lost_records")})
+    telemetry.tell_health({f"store.{n}": 0 for n in ("conflicts", "overtaken")})
     store = Store(tmp_path / "streamgauge.duckdb")
     telemetry.tell_health(ReceivedQueue(store).health())
     store.close()
