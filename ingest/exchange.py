@@ -115,7 +115,7 @@ class Exchange:
         trace = self._trace = join_trace(head.known.get(b"traceparent"))
         witnesses = worker.witnesses
         self._witness: Witness | None = (
-            witnesses.call(head, route, trace, client_start_ns, now_ns) if witnesses is not None else None
+            Witness(witnesses, head, route, trace, client_start_ns, now_ns) if witnesses is not None else None
         )
 
     # --- beginning -------------------------------------------------------------------------------------------
@@ -150,7 +150,11 @@ class Exchange:
         if client.transport_paused_by_us and not upstream.write_paused:
             client.resume_reading()
         witness = self._witness
-        if witness is not None:
+        if witness is None:
+            return
+        if self._request is None and not upstream.write_paused:
+            witness.sent_at_once(now_ns)
+        else:
             witness.connected(now_ns)
             if self._request_over:
                 self._request_sent(now_ns)
@@ -330,7 +334,7 @@ class Exchange:
         if witness is not None:
             if not self._request_over:
                 witness.record_request(over=False)
-            witness.response_head(head, now_ns, last=reader.over)
+            witness.response_head(head, now_ns)
             if payload:
                 witness.response_data(payload, now_ns)
         if reader.over:
@@ -347,7 +351,7 @@ class Exchange:
         self.written_bytes += len(sent)
         self._response_head = head
         if self._witness is not None:
-            self._witness.response_head(head, self._last_ns, last=False)
+            self._witness.response_head(head, self._last_ns)
         tunnel = self.tunnel = Tunnel(self, self._client, upstream)
         if rest:
             tunnel.upstream_data(rest)

@@ -1,6 +1,8 @@
 """Turn what the tap saw into records and hand them to the log's thread. Runs on the event loop; never waits.
 
-The rules: a stream's records are numbered without a gap. Frames wait in their stream for at most 100 ms or 64 KiB.
+The rules: a stream's records are numbered without a gap. Frames wait in their stream for at most 100 ms or 64 KiB, and
+so does all else that a stream has to tell: records are made some at a time, because one after the other they cost a third
+of what each costs between two reads of the traffic; and few at a time, because the traffic waits for them.
 What waits for the log, in streams and in the thread's queue, is bounded in bytes; beyond the bound the bytes of frames are
 dropped, each contiguous run of them takes one number, and a `Lost` with that number and the bytes takes their place as
 soon as there is room. Small records (`Opened`, `Closed`, `Lost` …) may use a reserve on top of the bound, so that a
@@ -13,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -36,15 +37,14 @@ logger = logging.getLogger("streamgauge.tap")
 
 FLUSH_BYTES = 65_536
 _HAND_OVER_BYTES = 262_144  # what one tick gathers at most; each hand-over wakes the log's thread
-# A stream's oldest frame waits 50 ms to 95 ms: under 100 ms. Each tick costs the log a transaction, and the loop
-# the thread's turns at the interpreter's lock.
-_FLUSH_AGE_NS = 50_000_000
+# A stream is flushed at the second tick after it began to wait: its oldest frame waits 45 to 90 ms, under 100. Each tick
+# costs the log a transaction, and the loop the turns of whoever writes it.
 _TICK_S = 0.045
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
 _RECORD_OVERHEAD_BYTES = 400
 _RESERVE = 0.25
 _MAX_UNTOLD = 65_536
-_STREAMS_A_TURN = 64  # so that traffic does not wait for the streams of a tick: some 0.2 ms
+_STREAMS_A_TURN = 16  # so that traffic does not wait for the streams of a tick: some 0.1 ms
 
 
 class Sink(Protocol):
@@ -69,7 +69,10 @@ class Mirror:
         self.added_bytes = 0
         self._pending: list[bytes] = []
         self._pending_bytes = 0
-        self._waiting: deque[StreamMirror] = deque()
+        self._waiting: dict[StreamMirror, None] = {}
+        self._waiting_longer: dict[StreamMirror, None] = {}
+        """Since before the last tick."""
+        self._over: list[StreamMirror] = []
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self.untold: dict[str, list[Lost]] = {}
@@ -111,9 +114,18 @@ class Mirror:
         return True
 
     def wait_to_flush(self, stream: StreamMirror) -> None:
-        """The stream has its first frame: flush it within the time."""
-        self._waiting.append(stream)
+        """The stream has something to tell: flush it within the time."""
+        self._waiting[stream] = None
         if self._timer is None:
+            self._arm()
+
+    def wait_to_end(self, stream: StreamMirror) -> None:
+        """All is known of the stream: write its end, within the time too."""
+        over = self._over
+        over.append(stream)
+        if len(over) >= _STREAMS_A_TURN:
+            self._end_streams()
+        elif self._timer is None:
             self._arm()
 
     def tell_later(self, lost: Lost) -> None:
@@ -148,11 +160,20 @@ class Mirror:
 
     def flush_all(self) -> None:
         """Hand over everything, at the end."""
-        while self._waiting:
-            self._waiting.popleft().flush()
+        for waiting in (self._waiting_longer, self._waiting):
+            while waiting:
+                waiting.popitem()[0].flush()
+        self._end_streams()
         if self.untold:
             self._tell_untold()
         self._hand_over()
+
+    def _end_streams(self) -> None:
+        over, self._over = self._over, []
+        for stream in over:
+            if stream.waiting and self._waiting.pop(stream, self) is self:
+                self._waiting_longer.pop(stream, None)
+            stream.end()
 
     def _room_for(self, size_bytes: int) -> bool:
         return self.added_bytes - self.sink.done_bytes + size_bytes <= self._hard_bound
@@ -172,15 +193,16 @@ class Mirror:
             self._pending_bytes = 0
 
     def _tick(self) -> None:
-        old_enough_ns = time.monotonic_ns() - _FLUSH_AGE_NS
-        waiting = self._waiting
+        waiting = self._waiting_longer
         for _ in range(_STREAMS_A_TURN):
-            if not waiting or waiting[0].waiting_since_ns > old_enough_ns:
+            if not waiting:
                 break
-            waiting.popleft().flush()
+            waiting.popitem()[0].flush()
         else:
             self._loop.call_soon(self._tick)
             return
+        self._waiting, self._waiting_longer = waiting, self._waiting
+        self._end_streams()
         if self.untold:
             self._tell_untold()
         self._hand_over()
@@ -188,7 +210,7 @@ class Mirror:
             self._tell_dropped(batch)
         # Only now: what was done above must not arm a second timer.
         self._timer = None
-        if waiting or self.untold or self._pending:
+        if self._waiting_longer or self.untold or self._pending:
             self._arm()
 
     def _tell_dropped(self, batch: Iterable[bytes]) -> None:
@@ -212,30 +234,29 @@ class StreamMirror:
         "_bytes",
         "_frames",
         "_head",
-        "_in_waiting",
         "_lost_bytes",
         "_mirror",
         "_seq",
         "_uncaptured",
         "stream",
-        "waiting_since_ns",
+        "waiting",
     )
 
     def __init__(self, mirror: Mirror, stream: str) -> None:
         self._mirror = mirror
         self.stream = stream
-        self.waiting_since_ns = 0
+        mirror.counters.streams_opened += 1
+        self.waiting = False
+        """The mirror will flush it."""
         self._seq = 0
         self._frames: list[tuple[int, bytes]] = []
         self._bytes = 0
         self._head: ResponseHead | None = None
         self._uncaptured = 0
         self._lost_bytes = -1  # ≥ 0 while a run of frames is being dropped; then no frames wait
-        self._in_waiting = False
 
     def open(self, opened: Opened) -> None:
         """The first record, seq 0."""
-        self._mirror.counters.streams_opened += 1
         self._emit(opened, _RECORD_OVERHEAD_BYTES + len(opened.path) + 64 * len(opened.headers))
 
     def request(self, body: bytes, *, truncated: bool) -> None:
@@ -247,12 +268,12 @@ class StreamMirror:
             self._seq += 1
             self._lose(record.seq, 0)
 
-    def respond(self, head: ResponseHead, now_ns: int) -> None:
+    def respond(self, head: ResponseHead) -> None:
         """The final head of the response is there: it rides on the first `Frames`."""
         self._head = head
-        self._wait(now_ns)
+        self._wait()
 
-    def frame(self, at_ns: int, body: bytes, now_ns: int) -> None:
+    def frame(self, at_ns: int, body: bytes) -> None:
         """One read's payload. The hot path."""
         mirror = self._mirror
         size = len(body)
@@ -266,19 +287,19 @@ class StreamMirror:
         size += self._bytes
         self._bytes = size
         if size >= FLUSH_BYTES:
-            self._flush_frames()
-        elif not self._in_waiting:
-            self._wait(now_ns)
+            self._write_waiting()
+        elif not self.waiting:
+            self._wait()
 
-    def uncaptured(self, size_bytes: int, now_ns: int) -> None:
+    def uncaptured(self, size_bytes: int) -> None:
         """Body bytes that passed and are not mirrored, by rule."""
         self._uncaptured += size_bytes
-        if not self._in_waiting:
-            self._wait(now_ns)
+        if not self.waiting:
+            self._wait()
 
     def end_frames(self) -> int:
         """No more frames: flush them, and return the seq for `Closed`."""
-        self._flush_frames()
+        self._write_waiting()
         self._end_lost_run()
         return self._seq
 
@@ -290,17 +311,20 @@ class StreamMirror:
         self._emit(closed, _RECORD_OVERHEAD_BYTES)
 
     def flush(self) -> None:
-        """The time is over for the frames that wait."""
-        self._in_waiting = False
-        self._flush_frames()
+        """The time is over for what waits."""
+        self.waiting = False
+        self._write_waiting()
 
-    def _wait(self, now_ns: int) -> None:
-        if not self._in_waiting:
-            self._in_waiting = True
-            self.waiting_since_ns = now_ns
+    def end(self) -> None:
+        """Write what is left to tell, after `Mirror.wait_to_end`."""
+        raise NotImplementedError
+
+    def _wait(self) -> None:
+        if not self.waiting:
+            self.waiting = True
             self._mirror.wait_to_flush(self)
 
-    def _flush_frames(self) -> None:
+    def _write_waiting(self) -> None:
         frames, head, uncaptured = self._frames, self._head, self._uncaptured
         if not frames and head is None and not uncaptured:
             return
@@ -325,7 +349,7 @@ class StreamMirror:
     def _drop(self, size_bytes: int) -> None:
         """No room for this frame: it joins the run of lost ones."""
         if self._lost_bytes < 0:
-            self._flush_frames()
+            self._write_waiting()
             self._lost_bytes = 0
         self._lost_bytes += size_bytes
 

@@ -253,8 +253,8 @@ async def compare_many(seed: int, count: int) -> Counter[str]:
             pair.close()
 
         await asyncio.gather(*(lane(first) for first in range(min(AT_ONCE, count))))
-        await it.until(lambda: not it.worker.exchanges)
         counters = it.worker.counters
+        await it.until(lambda: counters.streams_closed == counters.streams_opened)
         assert counters.lost_bytes == counters.lost_records == counters.bad_upstream_excess_bytes == 0
         assert counters.captured_bytes + counters.uncaptured_bytes == counters.body_bytes
         await it.until(lambda: sum(isinstance(r, Closed) for r in it.log.records) >= count)
