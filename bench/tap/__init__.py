@@ -1,14 +1,15 @@
 """The tap beside nginx: added latency, saturation, short requests, memory, CPU per chunk; interleaved, medians, ratios.
 
-`python -m bench tap [PART …] [--rounds N] [--seconds S]` runs these parts (all by default; each under four minutes),
-shows each, keeps the figures in `bench/tap/results.json` and writes the tap's section of docs/performance.md from it. A part is
-kept until it is run again.
+`python -m bench tap [PART …] [--rounds N] [--seconds S]` runs these parts (all by default: TOTAL minutes, none above
+five) and after each shows it, keeps its figures in `bench/tap/results.json` and writes the tap's section of docs/performance.md
+from all that are kept. A part is kept until it is run again.
 
 The targets (direct, nginx with `proxy_buffering off` and one worker, the tap with its log on, the tap with it off) are
-measured one after the other in each round, every second round backwards, so that a machine whose speed drifts drifts for
-all of them. A ratio is the median of the ratios within the rounds. The proxy has the first core, upstream and load client the
-others. nginx is Debian's package; without it, or without LiteLLM's environment, that row is left out. A proxy takes two
-descriptors a stream: where the hard limit has no room for the streams of a part, as many as fit are run, and the table says so.
+measured one after the other in each round; each round begins with another, and every second one goes backwards, so that a
+machine whose speed drifts drifts for all of them. A ratio is the median of the ratios within the rounds. The proxy, with
+all its threads and child processes, has the first core (checked in each run), upstream and load client the others. nginx is
+Debian's package; without it, or without LiteLLM's environment, that row is left out. A proxy takes two descriptors a stream:
+where the hard limit has no room for the streams of a part, as many as fit are run, and the table says so.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import contextlib
 import dataclasses
 import resource
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.tap import page
-from bench.tap.measure import Load, measure, room_for_streams, wait_until_quiet
+from bench.tap.measure import Failed, Load, measure, room_for_streams, wait_until_quiet
 from bench.tap.profile import profile
 from bench.tap.servers import Target, compile_c, litellm, mock_upstream, nginx, tap
-from bench.tap.trouble import troubled
+from bench.tap.trouble import BASE, TWIN, troubled
 
 Targets = Callable[[Path, int], contextlib.AbstractContextManager[list[Target]]]
 
@@ -43,6 +45,8 @@ class Part:
     rounds: int = 5
     base: str = "nginx"
     """The target that the ratios are to."""
+    twin: str | None = None
+    """One just like it, to know the noise by."""
     anew: bool = False
     """Start the targets again for each round: memory that was taken stays taken."""
 
@@ -65,28 +69,27 @@ def with_litellm(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 
 LATENCY = ("p50_ns", "p99_ns")
+CORES = ("cpu_share", "load_share")
+SATURATION = ("per_s", "cpu_s_per_million", *CORES)
+ACCOUNT = ("unaccounted_bytes",)
 PARTS = [
     Part(
         "latency", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000), (*LATENCY, "cpu_s_per_million"),
-        proxies, 4,
+        proxies, 4, rounds=7,
     ),
     Part(
-        "flood", "{streams} streams flat out", Load("flood", 64), ("per_s", "cpu_s_per_million", "shed_share"),
-        proxies, 3,
+        "flood", "{streams} streams flat out", Load("flood", 64), (*SATURATION, "shed_share", *ACCOUNT), proxies, 4,
     ),
     Part(
         "steady", "100,000 chunks/s: {streams} streams × 50 writes/s of 4 chunks", Load("paced", 500, 20_000, 4),
-        (*LATENCY, "per_s", "cpu_share", "shed_bytes"), proxies, 4,
+        (*LATENCY, "per_s", *CORES, "shed_bytes", *ACCOUNT), proxies, 4,
     ),
     Part(
         "single", "as many single chunks as pass: {streams} streams × 200 chunks/s offered", Load("paced", 500, 5_000),
-        ("per_s", "cpu_s_per_million", "cpu_share", "shed_bytes"), proxies, 4,
+        (*SATURATION, "shed_bytes", *ACCOUNT), proxies, 4,
     ),
-    Part(
-        "short", "short requests, {streams} connections", Load("short", 32), ("per_s", "p50_ns", "cpu_s_per_million"),
-        proxies, 3,
-    ),
-    Part("ttfb", "time to first byte, {streams} connections", Load("short", 50, 20_000), LATENCY, proxies, 5),
+    Part("short", "short requests, {streams} connections", Load("short", 32), ("p50_ns", *SATURATION), proxies, 3),
+    Part("ttfb", "time to first byte, {streams} connections", Load("short", 50, 20_000), LATENCY, proxies, 3),
     Part(
         "2000", "{streams} streams × 2 chunks/s", Load("paced", 2_000, 500_000),
         (*LATENCY, "bytes_per_stream", "errors"), proxies, 5, rounds=3, anew=True,
@@ -97,11 +100,11 @@ PARTS = [
     ),
     Part(
         "litellm", "{streams} streams × 10 chunks/s", Load("paced", 25, 100_000), (*LATENCY, "cpu_s_per_million"),
-        with_litellm, 4,
+        with_litellm, 4, rounds=3,
     ),
     Part(
         "trouble", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000),
-        (*LATENCY, "shed_bytes", "log_append_errors"), troubled, 4, base="tap, log read",
+        (*LATENCY, "shed_bytes", "log_append_errors"), troubled, 2, rounds=11, base=BASE, twin=TWIN,
     ),
 ]  # fmt: skip
 
@@ -114,6 +117,7 @@ def run_part(part: Part, folder: Path, rounds: int, seconds: float) -> page.Resu
     if load.connections < part.load.connections:
         what += f" (of {part.load.connections:,}: the hard limit of descriptors has room for no more)"
     runs: dict[str, list[dict[str, float]]] = {}
+    began_s = time.monotonic()
     with mock_upstream(folder) as upstream, contextlib.ExitStack() as stack:
         targets: list[Target] = []
         for n in range(rounds):
@@ -121,11 +125,15 @@ def run_part(part: Part, folder: Path, rounds: int, seconds: float) -> page.Resu
                 stack.close()
                 (place := folder / str(n)).mkdir()
                 targets = stack.enter_context(part.targets(place, upstream))
-            for target in targets if n % 2 == 0 else targets[::-1]:
+            turn = targets[n % len(targets) :] + targets[: n % len(targets)]
+            for target in turn if n % 2 == 0 else turn[::-1]:
                 wait_until_quiet(targets)
                 runs.setdefault(target.name, []).append(measure(folder, target, load, seconds))
         names = [target.name for target in targets]
-    return page.Result(what, part.shown, part.base, {name: runs[name] for name in names})
+    took_s = time.monotonic() - began_s
+    return page.Result(
+        what, part.shown, part.base, {name: runs[name] for name in names}, part.twin, round(took_s, 1)
+    )
 
 
 def main() -> int:
@@ -141,6 +149,7 @@ def main() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     parts = {part.name: part for part in PARTS}
+    failed = 0
     for name in names:
         if given.parts and name not in given.parts:
             continue
@@ -148,14 +157,20 @@ def main() -> int:
             folder = Path(scratch)
             folder.chmod(0o755)
             compile_c(folder)
-            if name == "profile":
-                text = profile(folder)
-                page.keep_profile(text)
-            else:
-                part = parts[name]
-                result = run_part(part, folder, given.rounds or part.rounds, given.seconds or part.seconds)
-                page.keep(name, result)
-                text = page.table(result)
+            try:
+                if name == "profile":
+                    text = profile(folder)
+                    page.keep_profile(text)
+                else:
+                    part = parts[name]
+                    result = run_part(
+                        part, folder, given.rounds or part.rounds, given.seconds or part.seconds
+                    )
+                    page.keep(name, result)
+                    text = f"{page.table(result)}\n{name}: {result.took_s:.0f} s\n"
+            except Failed as e:
+                failed += 1
+                text = f"{name} failed, its former figures are kept: {e}\n"
+        page.write(names)
         print(text, flush=True)
-    page.write(names)
-    return 0
+    return 1 if failed else 0

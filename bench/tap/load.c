@@ -5,9 +5,12 @@
  *   load short PORT CONNECTIONS SECONDS THINK_US      requests per second and their latency; THINK_US between two
  *   load … REQUEST_FILE                               sends what is in this file instead of its own request
  *
- * Prints "counting" when every connection is open and a fifth of SECONDS has passed, after SECONDS more "counted", then one
+ * Prints "counting" when every stream has begun to come and a fifth of SECONDS has passed, after SECONDS more "counted", then one
  * JSON object, times in ns; then it waits for the end of its stdin. What the load costs is measured between the two words.
- * The latency of a chunk is the monotonic clock at its arrival less the one in it (both processes are on one machine).
+ * Then, unless there is a REQUEST_FILE or it is `short`, the upstream is to be told to end its streams; it reads them to their last
+ * chunk and prints a second object: the payload of the whole run, byte for byte what the upstream wrote.
+ * The latency of a chunk is the monotonic clock at its arrival less the one in it (both processes are on one machine);
+ * quantiles are of all samples, sorted.
  * Connections come from several loopback addresses, so that there are ports for them, and end with a reset, so that none
  * of them waits on in the kernel.
  */
@@ -26,16 +29,25 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHUNK_WIRE_BYTES 226
+#define EVENT_BYTES 220
+#define BEGIN_WITHIN_NS 60000000000u
+#define END_WITHIN_NS 20000000000u
 #define MAX_SAMPLES (16u << 20)
 #define MAX_FDS 65536
 #define CONNECTIONS_AN_ADDRESS 8192
 
-struct connection { uint64_t asked_ns, wake_ns; int waiting; };
+enum phase { HEAD, SIZE, DATA, AFTER_DATA, OVER };
+
+struct connection {
+    uint64_t asked_ns, wake_ns;
+    enum phase phase;
+    size_t left; /* of a chunk's data; of the head, how much of its end has been seen */
+};
 static struct connection connections[MAX_FDS];
 static uint32_t *samples;
 static size_t sample_count;
-static uint64_t bytes, requests, errors;
+static uint64_t payload_bytes, requests, errors;
+static int begun, over, gone;
 static char request[4096];
 
 static uint64_t now_ns(void) {
@@ -59,7 +71,6 @@ static uint32_t quantile(double q) {
 
 static int ask(int fd) {
     connections[fd].asked_ns = now_ns();
-    connections[fd].waiting = 1;
     return send(fd, request, strlen(request), MSG_NOSIGNAL) == (ssize_t)strlen(request) ? 0 : -1;
 }
 
@@ -70,6 +81,54 @@ static void latencies(const char *data, size_t size, uint64_t at_ns) {
         for (int i = 2; i < 18; i++) sent = sent << 4 | (uint64_t)(p[i] <= '9' ? p[i] - '0' : p[i] - 'a' + 10);
         sample(at_ns - sent);
     }
+}
+
+/* Read a chunked answer: proxies frame anew what they pass on, so only its payload can be compared. */
+static void feed(struct connection *c, const char *p, size_t size) {
+    static const char head_end[] = "\r\n\r\n";
+    for (const char *end = p + size; p < end;) {
+        if (c->phase == DATA) {
+            size_t n = (size_t)(end - p) < c->left ? (size_t)(end - p) : c->left;
+            payload_bytes += n;
+            p += n;
+            if (!(c->left -= n)) c->phase = AFTER_DATA;
+            continue;
+        }
+        char byte = *p++;
+        if (c->phase == HEAD) {
+            c->left = byte == head_end[c->left] ? c->left + 1 : byte == '\r';
+            if (c->left == 4) c->phase = SIZE, c->left = 0;
+        } else if (c->phase == AFTER_DATA) {
+            if (byte == '\n') c->phase = SIZE;
+        } else if (c->phase == SIZE) {
+            if (byte == '\n') {
+                c->phase = c->left ? DATA : OVER;
+                over += c->phase == OVER;
+            } else if (byte != '\r') {
+                c->left = c->left << 4 | (size_t)(byte <= '9' ? byte - '0' : (byte | 32) - 'a' + 10);
+            }
+        }
+    }
+}
+
+/* Moments that are no multiples of anything, the same in every run. */
+static double random_share(void) {
+    static uint64_t state = 88172645463325252u;
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return (double)(state >> 11) / (double)(1ull << 53);
+}
+
+static int connected(const struct sockaddr_in *to, int number) {
+    int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    struct sockaddr_in from = {.sin_family = AF_INET};
+    struct linger reset = {.l_onoff = 1};
+    from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (uint32_t)(1 + number / CONNECTIONS_AN_ADDRESS));
+    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    if (fd < 0 || fd >= MAX_FDS || bind(fd, (void *)&from, sizeof from)) { perror("socket"); exit(1); }
+    if (connect(fd, (void *)to, sizeof *to)) { perror("connect"); exit(1); }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return fd;
 }
 
 int main(int argc, char **argv) {
@@ -86,7 +145,7 @@ int main(int argc, char **argv) {
     samples = malloc(MAX_SAMPLES * sizeof *samples);
     if (!samples) return 1;
     if (paced) snprintf(request, sizeof request, "GET /paced/%s HTTP/1.1\r\nHost: bench\r\n\r\n", argv[5]);
-    else snprintf(request, sizeof request, "GET /%s HTTP/1.1\r\nHost: bench\r\nAccept: */*\r\n\r\n", mode);
+    else snprintf(request, sizeof request, "GET /%s/%d HTTP/1.1\r\nHost: bench\r\nAccept: */*\r\n\r\n", mode, count);
     if (argc == 7) {
         FILE *file = fopen(argv[6], "r");
         if (!file) return 1;
@@ -96,34 +155,33 @@ int main(int argc, char **argv) {
 
     struct sockaddr_in address = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct linger reset = {.l_onoff = 1};
-    int epoll_fd = epoll_create1(0), one = 1, opened = 0;
+    int epoll_fd = epoll_create1(0), opened = 0, streams = !strcmp(mode, "flood") || paced;
     static char data[1 << 20];
     static struct epoll_event events[1024];
     static int thinking[MAX_FDS];
     size_t think_head = 0, think_tail = 0;
-    uint64_t start = now_ns(), counted_from = 0, end = 0;
-    /* Streams begin one after the other, 2,000 a second and over a second at least, so that they do not tick together
-     * and connecting is not what is measured. */
-    uint64_t spread_ns = paced ? (count > 2000 ? (uint64_t)count * 500000u : 1000000000u) : 0;
+    uint64_t start = now_ns(), counted_from = 0, end = 0, counted_bytes = 0;
+    /* Streams begin one after the other, 2,000 a second and over a second at least, so that connecting is not what is measured;
+     * each at a random moment of its share of that time, so that they tick independently of each other: at equal distances
+     * those would tick together, in bursts, whose distance is a multiple of the interval. */
+    uint64_t spread_ns = interval_ns ? (count > 2000 ? (uint64_t)count * 500000u : 1000000000u) : 0;
+    uint64_t next_open = start;
     for (;;) {
         uint64_t now = now_ns();
-        while (opened < count && now >= start + spread_ns * (uint64_t)opened / (uint64_t)count) {
-            int fd = socket(AF_INET, SOCK_STREAM, 0);
-            struct sockaddr_in from = {.sin_family = AF_INET};
-            from.sin_addr.s_addr = htonl(INADDR_LOOPBACK + (uint32_t)(1 + opened / CONNECTIONS_AN_ADDRESS));
-            setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one);
-            setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-            if (fd < 0 || bind(fd, (void *)&from, sizeof from)) { perror("socket"); return 1; }
-            if (fd >= MAX_FDS || connect(fd, (void *)&address, sizeof address)) { perror("connect"); return 1; }
-            setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        while (opened < count && now >= next_open) {
+            int fd = connected(&address, opened);
             struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
             epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &e);
             if (ask(fd)) errors++;
             opened++;
+            next_open = start + (uint64_t)((double)spread_ns * (opened + random_share()) / count);
             now = now_ns();
         }
-        if (opened == count && !end) {
+        if (now >= start + spread_ns + BEGIN_WITHIN_NS && !end) {
+            fprintf(stderr, "%d of %d streams came\n", begun, count);
+            return 1;
+        }
+        if (opened == count && (begun == count || !streams) && !end) {
             counted_from = now + (uint64_t)(seconds * 0.2e9);
             end = UINT64_MAX;
         }
@@ -131,7 +189,8 @@ int main(int argc, char **argv) {
             counted_from = 0;
             puts("counting");
             fflush(stdout);
-            bytes = requests = sample_count = 0;
+            counted_bytes = payload_bytes;
+            requests = sample_count = 0;
             start = now_ns();
             end = start + (uint64_t)(seconds * 1e9);
         }
@@ -143,11 +202,18 @@ int main(int argc, char **argv) {
             int fd = events[i].data.fd;
             ssize_t got = recv(fd, data, sizeof data, MSG_DONTWAIT);
             if (got <= 0) {
-                if (got == 0 || errno != EAGAIN) { errors++; close(fd); }
+                if (got == 0 || errno != EAGAIN) { errors++; gone++; begun += connections[fd].asked_ns != 0; close(fd); }
                 continue;
             }
             uint64_t at = now_ns();
-            bytes += (uint64_t)got;
+            if (streams) {
+                if (connections[fd].asked_ns) {
+                    begun++;
+                    errors += memcmp(data, "HTTP/1.1 200", 12) != 0;
+                    connections[fd].asked_ns = 0;
+                }
+                feed(&connections[fd], data, (size_t)got);
+            }
             if (paced) latencies(data, (size_t)got, at);
             if (short_ && memmem(data, (size_t)got, "@E\"}", 4)) {
                 requests++;
@@ -168,12 +234,24 @@ int main(int argc, char **argv) {
     puts("counted");
     fflush(stdout);
     qsort(samples, sample_count, sizeof *samples, ascending);
-    uint64_t chunks = paced ? sample_count : bytes / CHUNK_WIRE_BYTES;
+    uint64_t chunks = argc == 7 ? sample_count : (payload_bytes - counted_bytes) / EVENT_BYTES;
     printf("{\"seconds\": %.3f, \"chunks\": %lu, \"requests\": %lu, \"errors\": %lu, \"samples\": %zu, \"p50_ns\": %u, "
            "\"p90_ns\": %u, \"p99_ns\": %u, \"p999_ns\": %u, \"max_ns\": %u}\n",
            took, (unsigned long)chunks, (unsigned long)requests, (unsigned long)errors, sample_count, quantile(0.5),
            quantile(0.9), quantile(0.99), quantile(0.999), quantile(1.0));
     fflush(stdout);
     while (read(0, data, sizeof data) > 0) {}
+    if (!streams || argc == 7) return 0;
+    int gone_before = gone;
+    for (end = now_ns() + END_WITHIN_NS; over + gone < count && now_ns() < end;) {
+        int n = epoll_wait(epoll_fd, events, 1024, 50);
+        for (int i = 0; i < n; i++) {
+            int fd = events[i].data.fd;
+            ssize_t got = recv(fd, data, sizeof data, MSG_DONTWAIT);
+            if (got > 0) feed(&connections[fd], data, (size_t)got);
+            else if (got == 0 || errno != EAGAIN) { gone++; close(fd); }
+        }
+    }
+    printf("{\"unended\": %d, \"payload_bytes\": %lu}\n", count - over - gone_before, (unsigned long)payload_bytes);
     return 0;
 }

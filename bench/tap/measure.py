@@ -1,20 +1,24 @@
 """One run of the load client against one target, and what it cost.
 
-CPU, memory and losses are of the seconds in which the client counts: all streams are open then, and none is opened or ended.
+CPU and memory are of the seconds in which the client counts: all streams are open then, and none is opened or ended. Bytes
+are of the whole run, from before the first stream to after the last one's end, so that they can be accounted for one by
+one: what the client read is what the tap mirrored, shed, and left out by rule.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import resource
 import subprocess
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
+from typing import IO
 
-from bench.tap.servers import OTHER_CORES, Target, pinned
+from bench.tap.processes import busy_s, check_pinned, cpu_s, memory_bytes
+from bench.tap.servers import OTHER_CORES, PROXY_CORE, Target, pinned, upstream_port
 
 _OWN_DESCRIPTORS = 100
 """What a proxy holds beside its streams, rather more than less."""
@@ -37,25 +41,13 @@ class Load:
         return f"{self.interval_us}/{self.chunks}" if self.chunks > 1 else str(self.interval_us)
 
 
+class Failed(Exception):
+    """A run that gave no figures."""
+
+
 def room_for_streams() -> int:
     """How many streams a proxy can have here: each takes two descriptors, and the hard limit may be out of our reach."""
     return (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - _OWN_DESCRIPTORS) // 2
-
-
-def cpu_s(pids: list[int]) -> float:
-    """CPU seconds used so far, by every thread."""
-    used_ns = 0
-    for pid in pids:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # a thread that has just ended
-                used_ns += int((task / "schedstat").read_text().split()[0])
-    return used_ns / 1e9
-
-
-def resident_bytes(pids: list[int]) -> int:
-    """Memory that these processes have in RAM."""
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-    return pages * resource.getpagesize()
 
 
 def wait_until_quiet(targets: list[Target]) -> None:
@@ -72,7 +64,7 @@ def wait_until_quiet(targets: list[Target]) -> None:
 
 
 def measure(folder: Path, target: Target, load: Load, seconds: float) -> dict[str, float]:
-    """One run. Raises RuntimeError when the load client ends early."""
+    """One run. Raises Failed when the load client ends early, RuntimeError when something runs on a core not its own."""
     with tempfile.NamedTemporaryFile() as request:
         argv = [
             str(folder / "load"),
@@ -86,20 +78,24 @@ def measure(folder: Path, target: Target, load: Load, seconds: float) -> dict[st
             request.write(target.request)
             request.flush()
             argv.append(request.name)
-        counters, bytes_before = target.counters(), resident_bytes(target.pids)
+        before, bytes_before = target.counters(), memory_bytes(target.pids)
         client = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=pinned(OTHER_CORES), text=True
         )
         assert client.stdin is not None
         assert client.stdout is not None
         try:
-            _expect("counting", client.stdout.readline())
-            cpu_before_s = cpu_s(target.pids)
-            _expect("counted", client.stdout.readline())
-            used_s = cpu_s(target.pids) - cpu_before_s
-            grown_bytes = resident_bytes(target.pids) - bytes_before
+            _expect("counting", client.stdout, target)
+            cpu_before_s, busy_before_s = cpu_s(target.pids), busy_s(OTHER_CORES)
+            _expect("counted", client.stdout, target)
+            used_s, busy_after_s = cpu_s(target.pids) - cpu_before_s, busy_s(OTHER_CORES)
+            grown_bytes = memory_bytes(target.pids) - bytes_before
+            check_pinned(target.pids, PROXY_CORE)
+            check_pinned([client.pid], OTHER_CORES)
             result: dict[str, float] = json.loads(client.stdout.readline())
-            after = target.counters()
+            client.stdin.close()
+            end_streams(folder)
+            of_run = json.loads(client.stdout.readline() or "{}")
         finally:
             client.stdin.close()
             client.wait()
@@ -107,13 +103,52 @@ def measure(folder: Path, target: Target, load: Load, seconds: float) -> dict[st
     result["per_s"] = units / result["seconds"]
     result["cpu_s_per_million"] = used_s / max(1.0, units) * 1e6
     result["cpu_share"] = used_s / result["seconds"]
+    result["load_share"] = (
+        max(busy_after_s[core] - busy_before_s[core] for core in OTHER_CORES) / result["seconds"]
+    )
     result["bytes_per_stream"] = grown_bytes / load.connections
-    for name, key in (("shed_bytes", "lost_bytes"), ("log_append_errors", "log_append_errors")):
-        result[name] = after.get(key, 0) - counters.get(key, 0)
-    result["forwarded_bytes"] = units * 220
-    return result
+    if of_run:
+        result["errors"] += of_run["unended"]
+    return result | account(target, before, of_run.get("payload_bytes"))
 
 
-def _expect(word: str, line: str) -> None:
+def end_streams(folder: Path) -> None:
+    """Have the mock upstream end all its event streams. Raises Failed when it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{upstream_port(folder)}/end", timeout=30):
+            pass
+    except OSError as e:
+        raise Failed(f"the mock upstream does not end its streams: {e}") from e
+
+
+def account(target: Target, before: dict[str, int], read_bytes: int | None) -> dict[str, float]:
+    """Where the run's bytes are, once the target has done with its streams: `read_bytes` is what the client read.
+
+    `unaccounted_bytes` are those of which the tap's counters say nothing (negative: those that they say twice).
+    """
+    deadline_s = time.monotonic() + _QUIET_WITHIN_S
+    while True:
+        after = target.counters()
+        found = {name: after[name] - before[name] for name in after}
+        told = {
+            "mirrored_bytes": found.get("captured_bytes", 0),
+            "shed_bytes": found.get("lost_bytes", 0),
+            "left_out_bytes": found.get("uncaptured_bytes", 0),
+        }
+        forwarded = read_bytes if read_bytes is not None else found.get("body_bytes", 0)
+        unaccounted = forwarded - sum(told.values()) if "queue_bytes_now" in after else 0
+        if not unaccounted or time.monotonic() > deadline_s:
+            break
+        time.sleep(0.05)
+    return {
+        **told,
+        "forwarded_bytes": forwarded,
+        "unaccounted_bytes": unaccounted,
+        "log_append_errors": found.get("log_append_errors", 0),
+    }
+
+
+def _expect(word: str, said: IO[str], target: Target) -> None:
+    line = said.readline()
     if line.strip() != word:
-        raise RuntimeError(f"the load client said {line!r} instead of {word!r}")
+        raise Failed(f"{target.name}: the load client said {line!r} instead of {word!r}")

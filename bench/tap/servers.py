@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.tap.processes import children
 from ingest.tap_options import TapOptions
 from ingest.upstreams import parse_upstreams
 
@@ -64,7 +65,7 @@ LITELLM_BODY = b'{"model": "bench", "stream": true, "messages": [{"role": "user"
 
 @dataclasses.dataclass
 class Target:
-    """Something to send load at. `pids` are the processes whose CPU and memory count."""
+    """Something to send load at. `pids` are the processes whose CPU and memory count, with all that they start."""
 
     name: str
     port: int
@@ -128,22 +129,24 @@ def listening(port: int) -> bool:
         return True
 
 
-def pinned(cores: set[int]) -> Callable[[], None]:
-    """For a child before it runs: keep it on these cores."""
+def pinned(cores: set[int], *, idle: bool = False) -> Callable[[], None]:
+    """For a child before it runs: keep it on these cores; `idle`: it gives way to whatever else runs there."""
 
     def pin() -> None:
         os.sched_setaffinity(0, cores)
+        if idle:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
     return pin
 
 
 @contextlib.contextmanager
 def started(
-    argv: list[str], cores: set[int], stdout: int | None = None, **environment: str
+    argv: list[str], cores: set[int], stdout: int | None = None, *, idle: bool = False, **environment: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         argv,
-        preexec_fn=pinned(cores),
+        preexec_fn=pinned(cores, idle=idle),
         stdout=stdout,
         stderr=subprocess.DEVNULL,
         env={**os.environ, **environment},
@@ -159,16 +162,16 @@ def started(
             process.wait()
 
 
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(p) for p in text.split()]
+def upstream_port(folder: Path) -> int:
+    """The port of the mock upstream that was started with this folder."""
+    return int((folder / "port").read_text())
 
 
 @contextlib.contextmanager
 def mock_upstream(folder: Path) -> Iterator[int]:
     """The mock upstream; its port."""
     with started([str(folder / "upstream"), str(folder / "port")], OTHER_CORES) as upstream:
-        port = wait_for(lambda: int((folder / "port").read_text()))
+        port = wait_for(lambda: upstream_port(folder))
         assert upstream.poll() is None
         yield port
 

@@ -5,7 +5,8 @@
  * Listens on 127.0.0.1 (the port goes to PORT_FILE) and answers by the request's path:
  *   /short        a JSON body of about 200 bytes
  *   /paced/US/N   an endless event stream, N chunks (1 if it is not said, 16 at most) in one write each US microseconds
- *   /flood        an endless event stream, as fast as it is taken, 256 chunks to a write
+ *   /flood/N      an endless event stream, as fast as it is taken, 256 chunks to a write, from when N of them are open
+ *   /end          an empty body; every event stream ends with its present chunk
  * A chunk carries a 220-byte event, whose content begins with the monotonic clock at its sending: @T<16 hex digits>
  */
 #define _GNU_SOURCE
@@ -26,12 +27,14 @@
 #include <unistd.h>
 
 #define EVENT_BYTES 220
+#define CHUNK_BYTES (EVENT_BYTES + 6)
 /* A chunk as OpenAI sends it, so that an observer has something to read. */
 #define EVENT_START "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\""
 #define EVENT_END "\"}}]}"
 #define MAX_FDS 65536
 #define FLOOD_CHUNKS 256
 #define MAX_CHUNKS 16
+#define MAX_DUE 1024
 
 enum mode { IDLE, PACED, FLOOD };
 
@@ -40,7 +43,8 @@ struct connection {
     uint64_t interval_ns, next_ns;
     size_t seen, flood_at;
     int generation, chunks;
-    char request[4096];
+    size_t rest_bytes; /* of what the socket did not take, in `rest`: before it is gone nothing else is sent */
+    char request[4096], rest[MAX_CHUNKS * CHUNK_BYTES + 16];
 };
 
 static struct connection *connections[MAX_FDS];
@@ -52,8 +56,9 @@ struct due { int fd, generation; };
 static struct due ring[1 << 18];
 static size_t ring_head, ring_tail;
 
-static char flood[FLOOD_CHUNKS * (EVENT_BYTES + 6)];
+static char flood[FLOOD_CHUNKS * CHUNK_BYTES];
 static size_t flood_bytes;
+static int flood_streams;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -63,7 +68,7 @@ static uint64_t now_ns(void) {
 
 static size_t chunk(char *out, uint64_t at_ns) {
     static const char hex[] = "0123456789abcdef";
-    static char event[EVENT_BYTES + 6];
+    static char event[CHUNK_BYTES];
     if (!event[0]) {
         size_t n = (size_t)sprintf(event, "%x\r\n" EVENT_START "@T0000000000000000", EVENT_BYTES);
         memset(event + n, 'x', sizeof event - n);
@@ -75,9 +80,51 @@ static size_t chunk(char *out, uint64_t at_ns) {
     return sizeof event;
 }
 
+static void be_idle(struct connection *c) {
+    flood_streams -= c->mode == FLOOD;
+    c->mode = IDLE;
+    c->generation++;
+}
+
 static void drop(int fd) {
     close(fd);
-    if (connections[fd]) connections[fd]->generation++, connections[fd]->mode = IDLE;
+    if (connections[fd]) be_idle(connections[fd]);
+}
+
+static void wait_for_room(int fd, int wanted) {
+    struct epoll_event e = {.events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN, .data.fd = fd};
+    epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &e);
+}
+
+/* All or, for a socket that is full, the rest later. -1: the connection is gone. */
+static int put(int fd, const char *data, size_t size) {
+    struct connection *c = connections[fd];
+    ssize_t n = send(fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno != EAGAIN) { drop(fd); return -1; }
+    size_t sent = n < 0 ? 0 : (size_t)n;
+    c->rest_bytes = size - sent;
+    if (c->rest_bytes) {
+        memmove(c->rest, data + sent, c->rest_bytes);
+        wait_for_room(fd, 1);
+    }
+    return 0;
+}
+
+static void end_stream(int fd) {
+    static const char last[] = "0\r\n\r\n";
+    struct connection *c = connections[fd];
+    if (!c || c->mode == IDLE) return;
+    char out[sizeof c->rest];
+    size_t n = c->rest_bytes;
+    memcpy(out, c->rest, n);
+    if (c->mode == FLOOD && c->flood_at % CHUNK_BYTES) {
+        n = CHUNK_BYTES - c->flood_at % CHUNK_BYTES;
+        memcpy(out, flood + c->flood_at, n);
+    }
+    memcpy(out + n, last, sizeof last - 1);
+    be_idle(c);
+    wait_for_room(fd, 0);
+    put(fd, out, n + sizeof last - 1);
 }
 
 static void arm_timer(void) {
@@ -98,21 +145,27 @@ static void put_due(int fd) {
 static void send_due(void) {
     uint64_t expirations;
     if (read(timer_fd, &expirations, sizeof expirations) < 0 && errno != EAGAIN) exit(1);
-    while (ring_head != ring_tail) {
+    for (int turns = MAX_DUE; turns && ring_head != ring_tail; turns--) { /* one that is behind still answers */
         struct due d = ring[ring_head & ((1 << 18) - 1)];
         struct connection *c = connections[d.fd];
         if (c->generation != d.generation || c->mode != PACED) { ring_head++; continue; }
         uint64_t now = now_ns();
         if (c->next_ns > now) break;
         ring_head++;
-        char out[MAX_CHUNKS * (EVENT_BYTES + 8)];
+        char out[MAX_CHUNKS * CHUNK_BYTES];
         size_t n = 0;
         for (int i = 0; i < c->chunks; i++) n += chunk(out + n, now);
-        if (send(d.fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)n && errno != EAGAIN) { drop(d.fd); continue; }
+        if (!c->rest_bytes && put(d.fd, out, n)) continue; /* a stream that is behind misses its turn */
         c->next_ns += c->interval_ns;
         put_due(d.fd);
     }
     arm_timer();
+}
+
+/* The socket has room again. */
+static void take_up(int fd) {
+    struct connection *c = connections[fd];
+    if (!put(fd, c->rest, c->rest_bytes) && !c->rest_bytes) wait_for_room(fd, 0);
 }
 
 static void push_flood(int fd) {
@@ -139,6 +192,10 @@ static void answer(int fd) {
         memcpy(body + 196, "@E\"}", 4);
         int n = sprintf(out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 200\r\n\r\n%.200s", body);
         if (send(fd, out, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) != n) drop(fd);
+    } else if (!strncmp(path, "/end", 4)) {
+        static const char empty[] = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        if (send(fd, empty, sizeof empty - 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) drop(fd);
+        for (int other = 0; other < MAX_FDS; other++) end_stream(other);
     } else if (!strncmp(path, "/paced/", 7)) {
         char *rest;
         c->interval_ns = strtoull(path + 7, &rest, 10) * 1000u;
@@ -157,8 +214,9 @@ static void answer(int fd) {
         if (send(fd, head, sizeof head - 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) { drop(fd); return; }
         c->mode = FLOOD;
         c->flood_at = 0;
-        struct epoll_event e = {.events = EPOLLIN | EPOLLOUT, .data.fd = fd};
-        epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &e);
+        if (++flood_streams >= atoi(path + strlen("/flood/")))
+            for (int other = 0; other < MAX_FDS; other++)
+                if (connections[other] && connections[other]->mode == FLOOD) wait_for_room(other, 1);
     }
 }
 
@@ -209,6 +267,7 @@ int main(int argc, char **argv) {
             if (fd != listener) {
                 if (events[i].events & EPOLLIN) take(fd);
                 else if (events[i].events & (EPOLLERR | EPOLLHUP)) drop(fd);
+                else if (connections[fd]->rest_bytes) take_up(fd);
                 else if (connections[fd]->mode == FLOOD) push_flood(fd);
                 continue;
             }
@@ -217,7 +276,7 @@ int main(int argc, char **argv) {
                 if (client >= MAX_FDS) { close(client); continue; }
                 setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
                 if (!connections[client]) connections[client] = calloc(1, sizeof(struct connection));
-                connections[client]->seen = 0;
+                connections[client]->seen = connections[client]->rest_bytes = 0;
                 connections[client]->mode = IDLE;
                 e = (struct epoll_event){.events = EPOLLIN, .data.fd = client};
                 epoll_ctl(epoll_fd, EPOLL_CTL_ADD, client, &e);

@@ -1,0 +1,72 @@
+"""A run of the bench against a real tap accounts for every byte; the load client sees what goes wrong."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.tap.measure import Failed, Load, measure
+from bench.tap.servers import Target, compile_c, mock_upstream, tap
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench")
+    compile_c(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def target(built: Path) -> Iterator[Target]:
+    with mock_upstream(built) as upstream, tap("tap", built / "tap", upstream, queue_bytes=1 << 20) as found:
+        yield found
+
+
+def test_every_byte_of_a_flood_is_mirrored_or_shed(built: Path, target: Target) -> None:
+    run = measure(built, target, Load("flood", 8), 0.3)
+    assert run["errors"] == 0
+    assert run["shed_bytes"] > 0
+    assert run["mirrored_bytes"] > 0
+    assert run["forwarded_bytes"] == run["mirrored_bytes"] + run["shed_bytes"] > run["chunks"] * 220
+    assert run["unaccounted_bytes"] == 0
+
+
+def test_paced_chunks_come_whole_and_each_has_its_latency(built: Path, target: Target) -> None:
+    run = measure(built, target, Load("paced", 20, 20_000, 2), 0.5)
+    assert run["errors"] == run["unaccounted_bytes"] == 0
+    assert run["forwarded_bytes"] == run["mirrored_bytes"]
+    assert run["forwarded_bytes"] % 220 == 0
+    assert run["samples"] == run["chunks"] > 0
+    assert 0 < run["p50_ns"] <= run["p99_ns"]
+
+
+def test_answers_that_are_no_stream_are_errors(built: Path) -> None:
+    with mock_upstream(built) as upstream, socket.create_server(("127.0.0.1", 0)) as server:
+        assert upstream
+
+        def refuse() -> None:
+            for _ in range(2):
+                client, _ = server.accept()
+                with client:
+                    client.recv(1000)
+                    client.sendall(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        run = measure(built, Target("refuses", server.getsockname()[1], []), Load("flood", 2), 0.1)
+        thread.join()
+    assert run["errors"] >= 2
+
+
+def test_a_target_that_is_not_there_is_a_failed_run(built: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(Failed, match="gone"):
+        measure(built, Target("gone", port, []), Load("paced", 1, 1_000), 0.1)
