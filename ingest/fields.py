@@ -28,7 +28,7 @@ class Field(NamedTuple):
     name: bytes
     """In lower case."""
     line: bytes
-    """As sent, with its CRLF."""
+    """As sent (but see `FieldTable`), with its CRLF."""
     value: bytes
     """Without the blanks around it."""
     special: bool
@@ -43,15 +43,21 @@ class MalformedField(Exception):
 
 class FieldTable(dict[bytes, Field]):
     """The fields that were read, by their lines (without CRLF): `table[line]` reads a line that it does not know yet.
+    Those named in `anew` are written anew: blanks around what says where a message ends, which servers strip each in their
+    own way, must not decide what it says.
 
     Raises `MalformedField`.
     """
 
     def __init__(
-        self, special: frozenset[bytes], recorded: Callable[[bytes, bytes], tuple[str, str] | None]
+        self,
+        special: frozenset[bytes],
+        recorded: Callable[[bytes, bytes], tuple[str, str] | None],
+        anew: frozenset[bytes] = frozenset(),
     ) -> None:
         self._special = special
         self._recorded = recorded
+        self._anew = anew
 
     def __missing__(self, line: bytes) -> Field:
         found = _LINE.fullmatch(line)
@@ -60,7 +66,8 @@ class FieldTable(dict[bytes, Field]):
         name, value = found[1].lower(), found[2].strip(b" \t")
         special = name in self._special
         recorded = self._recorded(name, value)
-        field = Field(name, line + b"\r\n", value, special or name.startswith(OWN_PREFIX), recorded)
+        whole = (line[: len(name)] + b": " + value if name in self._anew else line) + b"\r\n"
+        field = Field(name, whole, value, special or name.startswith(OWN_PREFIX), recorded)
         if len(line) <= _MAX_LINE_BYTES and (recorded is not None or name in _FRAMING):
             if len(self) >= _MAX_LINES:
                 self.clear()
@@ -78,6 +85,7 @@ REQUEST_FIELDS = FieldTable(
         """.split()
     ).union(allow_list.KEY_FIELDS),
     allow_list.of_request,
+    anew=frozenset({b"content-length", b"transfer-encoding"}),
 )
 RESPONSE_FIELDS = FieldTable(
     frozenset(

@@ -16,7 +16,6 @@ _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-connection proxy-authorization te upgrade http2-settings".split()
 )
 _X_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"})
-_FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _RESPONSE_HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"upgrade"})
 # A Connection header may name fields to drop, but not those that say where the message ends.
 _NEVER_DROPPED = frozenset(
@@ -47,12 +46,24 @@ def request_for_upstream(
     client_scheme: str,
 ) -> bytes:
     """The request's head as the upstream gets it."""
+    if forwarding.preserve_host and head.host:
+        host_line = b"Host: %b\r\n" % head.host
+    if head.plain and forwarding.x_forwarded and not (forwarding.forwarded or forwarding.via):
+        lines = [f"{head.method} {target} HTTP/1.1\r\n".encode()]
+        lines += [
+            host_line if special and name == b"host" else line
+            for name, line, _, special, _ in head.fields
+            if not special or name != b"connection"
+        ]
+        lines.append(
+            f"traceparent: 00-{trace[0]}-{trace[1]}-{trace[3]:02x}\r\nX-Forwarded-For: {client_address}\r\n"
+            f"X-Forwarded-Proto: {client_scheme}\r\nX-Forwarded-Host: ".encode()
+        )
+        return b"".join(lines) + head.host + b"\r\n\r\n"
     options = head.connection
     named = options - _NEVER_DROPPED if options else options
     lines = [f"{head.method} {target} HTTP/1.1\r\n".encode()]
     add = lines.append
-    if forwarding.preserve_host and head.host:
-        host_line = b"Host: %b\r\n" % head.host
     before: dict[bytes, bytes] = {}  # what proxies on the way to us have added
     had_host = trailers = False
     for name, line, value, special, _ in head.fields:
@@ -62,9 +73,6 @@ def request_for_upstream(
         elif name == b"host":
             had_host = True
             add(host_line)
-        elif name in _FRAMING:
-            # Written anew: blanks around it, which servers strip each in their own way, must not decide what it says.
-            add(line[: len(name)] + b": " + value + b"\r\n")
         elif name == b"te":
             trailers = trailers or b"trailers" in value.lower()
         elif (name == b"via" and forwarding.via) or (name == b"forwarded" and forwarding.forwarded):

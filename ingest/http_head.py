@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
+from ingest.allow_list import KEY_FIELDS
 from ingest.fields import REQUEST_FIELDS, RESPONSE_FIELDS, TOKEN, Field, MalformedField
 
 _REQUEST_LINE = re.compile(rb"(" + TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
@@ -71,6 +72,8 @@ class RequestHead:
     upgrade: bytes | None
     connection: frozenset[bytes]
     """Options of the Connection header, in lower case: the names of further hop-by-hop fields."""
+    plain: bool
+    """Nothing in it but Connection is between this client and the tap alone, and no proxy on the way has said anything."""
     known: dict[bytes, bytes]
     """The first value of each special field (`fields.REQUEST_FIELDS`, and the tap's own `x-streamgauge-*`)."""
 
@@ -170,16 +173,20 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     connection = _NO_OPTIONS
     known: dict[bytes, bytes] = {}
     body, length = _NONE, 0
+    plain = True
     for name, _, value, special, _ in fields:
         if special:
             if name not in known:
                 known[name] = value
             elif name in _ONCE:
                 raise Refused(400, f"more than one {name.decode()}")
-            if name == b"connection":
-                connection |= _options(value)
-            elif name == b"content-length":
+            if name == b"content-length":
                 body, length = _length_of(value)
+            elif name == b"connection":
+                connection |= _options(value)
+                plain = plain and connection <= _OF_THE_CONNECTION_ALONE
+            elif name not in _GOES_ON:
+                plain = False
     host = known.get(b"host")
     if host is None:
         if minor:
@@ -194,13 +201,26 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         if minor and b"upgrade" in connection:
             upgrade = known.get(b"upgrade") or None
     return RequestHead(
-        method, target, minor, fields, body, length, keep_alive, authority or host, upgrade, connection, known
+        method,
+        target,
+        minor,
+        fields,
+        body,
+        length,
+        keep_alive,
+        authority or host,
+        upgrade,
+        connection,
+        plain and host != b"",
+        known,
     )
 
 
 _NONE = Body.NONE
 _MAX_REMEMBERED_BYTES = 256
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_OF_THE_CONNECTION_ALONE = frozenset({b"keep-alive", b"close"})
+_GOES_ON = frozenset(b"host transfer-encoding content-type expect".split()).union(KEY_FIELDS)
 _SLASH = ord("/")
 
 
