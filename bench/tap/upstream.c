@@ -4,13 +4,15 @@
  *
  * Listens on 127.0.0.1 (the port goes to PORT_FILE) and answers by the request's path:
  *   /short        a JSON body of about 200 bytes
- *   /paced/US/N   an endless event stream, N chunks (1 if it is not said, 16 at most) in one write each US microseconds
+ *   /paced/US/N   an endless event stream, N chunks (1 if it is not said, 16 at most) in one write each US microseconds;
+ *                 something else than N, such as a gateway's own path, is let be
  *   /flood/N      an endless event stream, as fast as it is taken, 256 chunks to a write, from when N of them are open
  *   /end          an empty body; every event stream ends with its present chunk
  * A chunk carries a 220-byte event, whose content begins with the monotonic clock at its sending: @T<16 hex digits>
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -199,7 +201,7 @@ static void answer(int fd) {
     } else if (!strncmp(path, "/paced/", 7)) {
         char *rest;
         c->interval_ns = strtoull(path + 7, &rest, 10) * 1000u;
-        c->chunks = *rest == '/' ? atoi(rest + 1) : 1;
+        c->chunks = *rest == '/' && isdigit((unsigned char)rest[1]) ? atoi(rest + 1) : 1;
         if (c->chunks < 1 || c->chunks > MAX_CHUNKS) { drop(fd); return; }
         uint64_t now = now_ns();
         memcpy(out, head, sizeof head - 1);
