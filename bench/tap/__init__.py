@@ -75,7 +75,7 @@ ACCOUNT = ("unaccounted_bytes",)
 PARTS = [
     Part(
         "latency", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000), (*LATENCY, "cpu_s_per_million"),
-        proxies, 4, rounds=7,
+        proxies, 4,
     ),
     Part(
         "flood", "{streams} streams flat out", Load("flood", 64), (*SATURATION, "shed_share", *ACCOUNT), proxies, 4,
