@@ -1,11 +1,13 @@
-"""One consumer against two on a topic that is full already.
+"""One consumer against two on a topic that is full already, and two of which one is killed half-way.
 
 Consumers are started and share the partitions, are held while the topic is filled, and let go together: from then on the
-clock runs, until every stream is in the lake. One and two take turns, and the ratio is that of each pair. Every run gets the
-very same messages, and the rows of all runs are compared, by a sum over all their columns.
+clock runs, until every stream is in the lake. One and two take turns, the order too, and the ratio is that of each pair. Every
+run gets the very same messages. The rows of all runs, and of one file that the same topic is read into, are compared by a sum
+over all their columns.
 
 On a machine of two cores a consumer that may use both is a different thing from one that shares them; so that like is
-compared with like, each consumer has one core of its own (`--pin`), and Kafka and PostgreSQL go wherever there is room.
+compared with like, each consumer has one core of its own, and Kafka and PostgreSQL go wherever there is room: beside one
+consumer they have a core for themselves, beside two they take their share from them.
 """
 
 from __future__ import annotations
@@ -18,15 +20,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+from analytics.assembly.assemble import Assembler
+from analytics.consumer import Consumer
+from analytics.measures.measure import measure
+from analytics.storage.store import Store
+from bench.scale import page
 from bench.scale.run import PARTITIONS, Run
 from bench.scale.traffic import READS, record_of_topic, replay
 from ingest.log import Entry
-from ingest.log.kafka import ensure_topic
+from ingest.log.kafka import KafkaReader, ensure_topic
 from tests.kafka import Broker
 from tests.postgres import Postgres
 
-POLL_S = 0.05
+POLL_S = 0.1
+KILLED_SESSION_MS = 30_000
+"""How long it takes to miss the one that was killed. Nobody is held for as long before."""
+STALL_NS, STALL_FACTOR = 500_000_000, 5.0
+"""As `analyze` has them unless told otherwise."""
 
 
 @dataclass
@@ -42,6 +54,11 @@ class Result:
     """And the share in which it had, and no core to run on."""
     rows: tuple[object, ...]
 
+    HEAD: ClassVar = (
+        "consumers", "events/s by the clock", "events a CPU second of the consumers", "CPU: consumers, Kafka, PostgreSQL",
+        "main threads asleep", "without a core",
+    )  # fmt: skip
+
     @property
     def per_s(self) -> float:
         """Events by the clock."""
@@ -52,6 +69,13 @@ class Result:
         """Events a CPU second of the consumers."""
         return self.events / sum(s for name, s in self.cpu_s.items() if name.startswith("consumer"))
 
+    def row(self) -> list[str]:
+        """Under `HEAD`."""
+        own_s = sum(s for name, s in self.cpu_s.items() if name.startswith("consumer"))
+        spent = f"{own_s:.1f} s, {self.cpu_s['Kafka']:.1f} s, {self.cpu_s['PostgreSQL']:.1f} s of {self.took_s:.1f} s"
+        idle = (", ".join(f"{share:.0%}" for share in shares) for shares in (self.slept, self.waited))
+        return [str(len(self.slept)), f"{self.per_s:,.0f}", f"{self.per_cpu_s:,.0f}", spent, *idle]
+
     def __str__(self) -> str:
         cpu = ", ".join(f"{name} {s:.1f} s" for name, s in self.cpu_s.items())
         threads = ", ".join(
@@ -60,30 +84,88 @@ class Result:
         return f"{self.events} events in {self.took_s:.1f} s, {self.per_s:,.0f} events/s; CPU {cpu}; main threads {threads}"
 
 
-def compare(broker: Broker, postgres: Postgres, streams: int, rounds: int, *, pin: bool) -> None:
-    """Print each run, and the medians."""
+def compare(broker: Broker, postgres: Postgres, streams: int, rounds: int, *, pin: bool) -> list[str]:
+    """Print each run; the lines of the page."""
     cores = [{core} for core in sorted(os.sched_getaffinity(0))] if pin else []
-    entries = _messages(broker, streams)
-    pairs: list[tuple[Result, Result]] = []
-    for number in range(rounds):
-        found = []
-        for consumers in (1, 2):
-            found.append(_one_run(broker, postgres, entries, streams, cores[:consumers], consumers))
-            print(f"round {number + 1}, {consumers} consumer(s): {found[-1]}", flush=True)
-        pairs.append((found[0], found[1]))
-    one, two = (statistics.median(pair[n].per_s for pair in pairs) for n in (0, 1))
-    ratio = statistics.median(b.per_s / a.per_s for a, b in pairs)
-    print(f"median: one {one:,.0f} events/s, two {two:,.0f}; of the pairs {ratio:.2f} x by the clock")
-    one, two = (statistics.median(pair[n].per_cpu_s for pair in pairs) for n in (0, 1))
-    print(f"median per CPU second of the consumers: one {one:,.0f} events, two {two:,.0f}: {two / one:.0%}")
-    sums = {result.rows for pair in pairs for result in pair}
-    print("the rows of all runs are the same" if len(sums) == 1 else f"ROWS DIFFER: {sums}")
-
-
-def _messages(broker: Broker, streams: int) -> Sequence[Entry]:
     topic = f"scale-{os.getpid()}"
     ensure_topic(broker.address, topic, {}, partitions=PARTITIONS)
-    return record_of_topic(broker.address, topic, streams, int(time.time() * 1000))
+    entries = record_of_topic(broker.address, topic, streams, int(time.time() * 1000))
+    sums = {"one file": _one_file(broker, topic)}
+    pairs: list[dict[int, Result]] = []
+    for number in range(rounds):
+        pair = {}
+        for consumers in (1, 2) if number % 2 == 0 else (2, 1):
+            pair[consumers] = _one_run(broker, postgres, entries, streams, cores[:consumers], consumers)
+            print(f"round {number + 1}, {consumers} consumer(s): {pair[consumers]}", flush=True)
+            sums[f"round {number + 1}, {consumers} consumer(s)"] = pair[consumers].rows
+        pairs.append(pair)
+    sums["two, one of them killed half-way"] = _one_is_killed(broker, postgres, entries, streams)
+    same = len(set(sums.values())) == 1
+    ratio = statistics.median(pair[2].per_s / pair[1].per_s for pair in pairs)
+    return [
+        *page.table(Result.HEAD, [_median([pair[n] for pair in pairs]) for n in (1, 2)]),
+        "",
+        f"**{ratio:.2f} ×** by the clock, the median of {rounds} pairs over {streams * len(READS):,} events"
+        f"{', each consumer on a core of its own' if pin else ''}. "
+        + (
+            f"The rows of all {len(sums)} runs are the same, among them one file's, and those of two consumers "
+            "of which one was killed half-way."
+            if same
+            else f"ROWS DIFFER: {sums}"
+        ),
+    ]
+
+
+def _median(results: Sequence[Result]) -> list[str]:
+    """A line of the table: the run that is the median by the clock."""
+    result = sorted(results, key=lambda one: one.per_s)[len(results) // 2]
+    return result.row()
+
+
+def _one_file(broker: Broker, topic: str) -> tuple[object, ...]:
+    """The sums over the rows of the topic as one process reads it into one file."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "one.duckdb", stall=(STALL_NS, STALL_FACTOR))
+        reader = KafkaReader(broker.address, topic, {})
+        consumer = Consumer(
+            reader,
+            store,
+            Assembler(),
+            lambda finished: measure(finished, stall_floor_ns=STALL_NS, stall_factor=STALL_FACTOR),
+        )
+        try:
+            while not reader.partitions():
+                time.sleep(POLL_S)
+            consumer.start()
+            while consumer.health()["pipeline.lag"] or not consumer.commits:
+                consumer.step(0.2)
+            consumer.finish()
+            found = store.cursor().execute(f"SELECT {CHECKSUM}").fetchall()
+        finally:
+            reader.close()
+            store.close()
+        return tuple(found[0])
+
+
+def _one_is_killed(
+    broker: Broker, postgres: Postgres, entries: Sequence[Entry], streams: int
+) -> tuple[object, ...]:
+    """The sums over the rows of two consumers, of which one is killed when half of the streams are stored."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Run(broker, postgres, Path(folder), 2, session_ms=KILLED_SESSION_MS) as run,
+    ):
+        run.send(signal.SIGSTOP)
+        replay(broker.address, run.topic, entries)
+        run.send(signal.SIGCONT)
+        killed = False
+        while (stored := run.streams()) < streams:
+            if stored >= streams // 2 and not killed:
+                killed = True
+                run.processes[0].kill()
+            time.sleep(POLL_S)
+        print(f"two consumers, one of them killed half-way: {stored} streams", flush=True)
+        return run.ask(f"SELECT {CHECKSUM}")[0]
 
 
 def _one_run(
@@ -107,7 +189,6 @@ def _one_run(
         took_s = time.monotonic() - began_s
         threads = list(zip(threads_before, run.main_threads(), strict=True))
         cpu_s = {name: s - cpu_before_s[name] for name, s in run.cpu_s().items()}
-        assert run.number("SELECT count(*) FROM streams") == streams
         return Result(
             streams * len(READS),
             took_s,
@@ -119,7 +200,7 @@ def _one_run(
 
 
 CHECKSUM = (
-    "(SELECT count(*) || ' ' || sum(hash(streams)) FROM streams), "
-    "(SELECT count(*) || ' ' || sum(hash(events)) FROM events), (SELECT sum(streams) FROM stream_minutes)"
+    "(SELECT count(*) || ' ' || sum(hash(streams::VARCHAR)) FROM streams), "
+    "(SELECT count(*) || ' ' || sum(hash(events::VARCHAR)) FROM events), (SELECT sum(streams)::VARCHAR FROM stream_minutes)"
 )
-"""One number a table, the same in whatever order its rows were written."""
+"""One number a table, the same in whatever order its rows were written, and whether a file or a lake keeps them."""

@@ -22,21 +22,33 @@ TOKENS_S = 50.0
 """Events a second of one live stream: a fast model."""
 
 
-def live(broker: Broker, postgres: Postgres, level: int, seconds: float) -> None:
-    """`level` streams at a time, one after the other. Prints what it took."""
+HEAD = (
+    "streams at a time", "events/s", "consumer, cores", "by the arithmetic", "Kafka", "PostgreSQL", "rows seen after (median)",
+)  # fmt: skip
+EVENTS_A_CPU_S = 100_000
+"""Of a consumer with a full topic, as docs/scaling.md plans with."""
+
+
+def live(broker: Broker, postgres: Postgres, level: int, seconds: float) -> list[str]:
+    """`level` streams at a time, one after the other. Prints what it took; the row of the table."""
     with tempfile.TemporaryDirectory() as folder, Run(broker, postgres, Path(folder), 1) as run:
         before, began_s = run.cpu_s(), time.monotonic()
         events, ages_s = _play(run, level, seconds)
         took_s = time.monotonic() - began_s
-        spent = {name: s - before[name] for name, s in run.cpu_s().items()}
+        spent = {name: so_far_s - before[name] for name, so_far_s in run.cpu_s().items()}
         stored = run.number("SELECT count(*) FROM events")
         size = sum(path.stat().st_size for path in (Path(folder) / "files").rglob("*.parquet"))
-    cores = ", ".join(f"{name} {s / took_s:.3f}" for name, s in spent.items())
+    cores = {name: spent_s / took_s for name, spent_s in spent.items()}
+    seen_s = statistics.median(ages_s)
     print(
-        f"{level} streams at a time: {events / took_s:,.0f} events/s; cores: {cores}; rows seen after "
-        f"{statistics.median(ages_s):.2f} s (median); {stored:,.0f} rows of events, files {size / 2**20:.2f} MiB",
+        f"{level} streams at a time: {events / took_s:,.0f} events/s; cores: "
+        f"{', '.join(f'{name} {share:.3f}' for name, share in cores.items())}; rows seen after {seen_s:.2f} s (median); "
+        f"{stored:,.0f} rows of events, files {size / 2**20:.2f} MiB",
         flush=True,
     )
+    planned = f"{events / took_s / EVENTS_A_CPU_S:.2f} + idle"
+    shares = [f"{cores[name]:.2f}" for name in ("consumer 1", "Kafka", "PostgreSQL")]
+    return [f"{level:,}", f"{events / took_s:,.0f}", shares[0], planned, *shares[1:], f"{seen_s:.1f} s"]
 
 
 @dataclass

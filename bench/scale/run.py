@@ -57,6 +57,7 @@ class Run:
     folder: Path
     consumers: int
     cores: Sequence[set[int]] = ()
+    session_ms: int = SESSION_MS
     topic: str = field(default_factory=lambda: f"scale-{uuid.uuid4()}")
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -82,7 +83,11 @@ class Run:
         self.close()
 
     def _start(self, number: int) -> None:
-        options = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": 1000, "retry_backoff_ms": 50}
+        options = {
+            "session_timeout_ms": self.session_ms,
+            "heartbeat_interval_ms": 1000,
+            "retry_backoff_ms": 50,
+        }
         environment = {
             **os.environ,
             "STREAMGAUGE_STORE": f"ducklake:postgres:{self.dsn}",

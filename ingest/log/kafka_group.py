@@ -123,7 +123,7 @@ def _keep_answers(coordinator: Any) -> None:
 
     kafka-python 3.0 leaves a join under way when `poll` returns before the answer; but one that is answered when `poll` comes
     again it throws away, and asks anew. Asked by its leader, the whole group begins again. So a member that works more than it
-    waits, as one with a backlog does, took up to half a minute to join, and held up all others.
+    waits, as one with a backlog does, could ask again and again, and held up all others.
     """
     join = coordinator.join_group_async
 

@@ -1,0 +1,25 @@
+"""The figures of this bench: written into docs/scaling.md, between the marks of each part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.tap.page import machine
+
+PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table of numbers."""
+    return [f"| {' | '.join(row)} |" for row in (head, ["--:"] * len(head), *rows)]
+
+
+def write(part: str, lines: Sequence[str]) -> None:
+    """Put the lines where the page has that part, with when and where they were measured."""
+    before, begin, rest = PAGE.read_text().partition(f"<!-- bench scale, {part}: begin -->")
+    _, end, after = rest.partition(f"<!-- bench scale, {part}: end -->")
+    assert end, f"{PAGE} has no marks of {part}"
+    at = f"{datetime.now(UTC):%Y-%m-%d}, {machine()}."
+    PAGE.write_text("\n".join([before + begin, "", *lines, "", at, "", end + after]))
