@@ -45,6 +45,8 @@ class Watch:
         while self.heard != before:
             before = self.heard
             time.sleep(SILENT_S)
-        what = f"after {before} messages" if before else "at all: the group was not given the topic's partition"
+        what = (
+            f"after {before} messages" if before else "at all: the group was not given the topic's partition"
+        )
         print(f"nothing was heard for {SILENT_S:.0f} s {what}", file=sys.stderr, flush=True)
         os._exit(SILENT)
