@@ -97,13 +97,14 @@ def ahead(*questions: Callable[[], object]) -> None:
     A failure is told to whoever asks for that answer.
     """
     for question in questions:
-        if AHEAD.acquire(blocking=False):
-            threading.Thread(target=_begun, args=(question,), name="ask-ahead", daemon=True).start()
+        if (places := AHEAD).acquire(blocking=False):
+            threading.Thread(target=_begun, args=(question, places), name="ask-ahead", daemon=True).start()
 
 
-def _begun(question: Callable[[], object]) -> None:
+def _begun(question: Callable[[], object], places: threading.BoundedSemaphore) -> None:
+    # `places` is handed over: a reloaded module has another.
     try:
         with contextlib.suppress(AskError):
             question()
     finally:
-        AHEAD.release()
+        places.release()

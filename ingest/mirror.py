@@ -37,9 +37,9 @@ logger = logging.getLogger("streamgauge.tap")
 
 FLUSH_BYTES = 65_536
 _HAND_OVER_BYTES = 262_144  # what one tick gathers at most; each hand-over wakes the log's thread
-# A stream is flushed at the second tick after it began to wait: its oldest frame waits 45 to 90 ms, under 100. Each tick
-# costs the log a transaction, and the loop the turns of whoever writes it.
-_TICK_S = 0.045
+# A stream is flushed at the second tick after it began to wait: its oldest frame waits 40 to 80 ms, which leaves the
+# loop's own lag some room under 100. Each tick costs the log a transaction, and the loop the turns of whoever writes it.
+_TICK_S = 0.04
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
 _RECORD_OVERHEAD_BYTES = 400
 _RESERVE = 0.25

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from analytics.reading.sse import SSEDecoder
 from ingest.log.embedded import EmbeddedReader
@@ -26,6 +27,7 @@ from tests.ports import free_port
 STREAMS = 20
 PACED = json.dumps({"tokens": 3000, "gap_ms": 10, "ttft_ms": 20, "fault": "none"})
 LAST_MOMENT_NS = 100_000_000
+KILLS = 4
 
 
 @contextmanager
@@ -84,15 +86,19 @@ class InLog:
         self._reader.close()
 
 
-def test_kill_9_of_the_tap_costs_each_stream_its_last_100_ms(tmp_path: Path) -> None:
-    data = tmp_path / "data"
+def lost_by_a_kill(folder: Path, after_s: float) -> tuple[int, int]:
+    """Kill a tap of flowing streams, so long after the log was seen to grow.
+
+    Returns the ns that the worst stream lost, and the ns that the tap's own loop was seen to wait.
+    """
+    data = folder / "data"
     (data / "log").mkdir(parents=True)
     port, admin = free_port(), free_port()
     in_log = InLog(data / "log")
     with (
         simulator("--seed", "killed") as upstream,
         part(
-            tmp_path / "tap.log", "tap", "--data", str(data), "--upstream", f"sim={upstream}",
+            folder / "tap.log", "tap", "--data", str(data), "--upstream", f"sim={upstream}",
             "--listen", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{admin}",
         ) as tap,
     ):  # fmt: skip
@@ -106,6 +112,7 @@ def test_kill_9_of_the_tap_costs_each_stream_its_last_100_ms(tmp_path: Path) -> 
             until(flowing, "every stream to flow", PATIENCE_S)
             with urllib.request.urlopen(f"http://127.0.0.1:{admin}/ledger") as answer:
                 said = json.load(answer)
+            time.sleep(after_s)  # the moment between two writes is what this is about
             kill_ns = time.monotonic_ns()
             tap.kill()
             tap.wait()
@@ -115,17 +122,25 @@ def test_kill_9_of_the_tap_costs_each_stream_its_last_100_ms(tmp_path: Path) -> 
     in_log.close()
     truth = {row.request_id: row for row in ledger.rows()}
     assert set(in_log.outputs) == set(truth)
-    # What the simulator had handed to its socket but the machine had not yet brought to the tap is not the tap's loss:
-    # a busy machine is allowed for what the tap's own loop was seen to wait.
-    allowed_ns = LAST_MOMENT_NS + said["loop_lag_max_ns"]
-    lost_from_ns = {
-        request: kill_ns - row.outputs_ns[in_log.outputs[request]]
-        for request, row in truth.items()
-        if in_log.outputs[request] < len(row.outputs_ns)
-    }
-    worst_ns = max(lost_from_ns.values(), default=0)
-    assert worst_ns <= allowed_ns, (
-        f"{worst_ns / 1e6:.0f} ms of a stream are lost, {allowed_ns / 1e6:.0f} allowed"
-    )
     (run,) = read_runs(data / "log").values()
     assert run.streams_in_log == run.streams_opened == STREAMS
+    lost_ns = [
+        kill_ns - row.outputs_ns[in_log.outputs[request]]
+        for request, row in truth.items()
+        if in_log.outputs[request] < len(row.outputs_ns)
+    ]
+    return max(lost_ns, default=0), said["loop_lag_max_ns"]
+
+
+@pytest.mark.parametrize("after_ms", [0, 50, 100, 150])
+def test_kill_9_of_the_tap_costs_each_stream_its_last_100_ms(tmp_path: Path, after_ms: int) -> None:
+    # What the simulator had handed to its socket but a busy machine had not yet brought to the tap is not the tap's loss,
+    # and can't be told apart from here. It only ever adds: a tap that keeps its word is seen to keep it in one of a few kills,
+    # one that does not is in none.
+    seen = []
+    for kill in range(KILLS):
+        lost_ns, lag_ns = lost_by_a_kill(tmp_path / str(kill), after_ms / 1000)
+        if lost_ns <= LAST_MOMENT_NS + lag_ns:
+            return
+        seen.append(f"{lost_ns / 1e6:.0f} ms lost, {(LAST_MOMENT_NS + lag_ns) / 1e6:.0f} allowed")
+    pytest.fail("; ".join(seen))
