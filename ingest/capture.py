@@ -46,20 +46,24 @@ def _is_text(content_type: bytes) -> bool:
 
 
 class RequestCapture:
-    """Collects the first bytes of a request's body."""
+    """Collects the first bytes of a request's body. They are kept as one: bounded by the limit, however small they come."""
 
-    __slots__ = ("_limit", "_parts", "_size", "_taken", "_wanted", "full", "truncated")
+    __slots__ = ("_body", "_limit", "_taken", "_wanted", "full", "truncated")
 
     def __init__(self, head: RequestHead, limit_bytes: int) -> None:
         content_type = head.known.get(b"content-type")
         # Without a type it may well be JSON (curl users forget it); what it is not is for analytics to see.
         self._wanted = limit_bytes > 0 and (content_type is None or _is_text(content_type))
         self._limit = limit_bytes
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._body = b""
         self._taken = False
         self.full = False
         self.truncated = False
+
+    @property
+    def size_bytes(self) -> int:
+        """What is kept."""
+        return len(self._body)
 
     def feed(self, payload: bytes) -> None:
         """Payload of the body, in order."""
@@ -67,22 +71,20 @@ class RequestCapture:
             if self.full and payload:
                 self.truncated = True
             return
-        room = self._limit - self._size
+        room = self._limit - len(self._body)
         if len(payload) > room:
             payload = payload[:room]
             self.truncated = True
-        self._parts.append(payload)
-        self._size += len(payload)
-        self.full = self._size >= self._limit
+        self._body += payload
+        self.full = len(self._body) >= self._limit
 
     def take(self, *, over: bool) -> bytes | None:
         """What was collected, once; None when there is nothing (more). `over`: the body has ended."""
-        if self._taken or not self._parts:
+        if self._taken or not self._body:
             return None
         self._taken = True
         self.truncated = self.truncated or not over
-        body = b"".join(self._parts)
-        self._parts = []
+        body, self._body = self._body, b""
         return body
 
 

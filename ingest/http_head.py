@@ -76,6 +76,7 @@ class RequestHead:
     """Nothing in it but Connection is between this client and the tap alone, and no proxy on the way has said anything."""
     known: dict[bytes, bytes]
     """The first value of each special field (`fields.REQUEST_FIELDS`, and the tap's own `x-streamgauge-*`)."""
+    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ class ResponseHead:
     content_type: bytes
     plain: bool
     """Nothing in it is between this upstream and the tap alone: it may go on as it came."""
+    size_bytes: int
 
     @property
     def keep_alive(self) -> bool:
@@ -213,6 +215,7 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         connection,
         plain and host != b"",
         known,
+        len(head),
     )
 
 
@@ -302,6 +305,7 @@ def read_response_head(head: bytes) -> ResponseHead:
         lengths,
         content_type,
         plain and len(lengths) + bool(coding) <= 1,
+        len(head),
     )
 
 

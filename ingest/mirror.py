@@ -3,10 +3,11 @@
 The rules: a stream's records are numbered without a gap. Frames wait in their stream for at most 100 ms or 64 KiB, and
 so does all else that a stream has to tell: records are made some at a time, because one after the other they cost a third
 of what each costs between two reads of the traffic; and few at a time, because the traffic waits for them.
-What waits for the log, in streams and in the thread's queue, is bounded in bytes; beyond the bound the bytes of frames are
-dropped, each contiguous run of them takes one number, and a `Lost` with that number and the bytes takes their place as
-soon as there is room. Small records (`Opened`, `Closed`, `Lost` …) may use a reserve on top of the bound, so that a
-stream that lost data still says so. Beyond the reserve they are lost too, and what is to be told of that is kept, one
+What waits for the log, in streams and in the thread's queue, is bounded in bytes: whatever a stream notes asks for room
+first, and counts until the log has it. Beyond the bound the bytes of frames are dropped, each contiguous run of them
+takes one number, and a `Lost` with that number and the bytes takes their place as soon as there is room; a request's body
+likewise. Heads and small records (`Opened`, `Closed`, `Lost` …) may use a reserve on top of the bound, so that a stream
+that lost data still says so. Beyond the reserve they are lost too, and what is to be told of that is kept, one
 entry for a stream, in a table that is itself bounded; what does not fit there is counted as `lost_untold`.
 """
 
@@ -41,7 +42,7 @@ _HAND_OVER_BYTES = 262_144  # what one tick gathers at most; each hand-over wake
 # loop's own lag some room under 100. Each tick costs the log a transaction, and the loop the turns of whoever writes it.
 _TICK_S = 0.04
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
-_RECORD_OVERHEAD_BYTES = 400
+RECORD_OVERHEAD_BYTES = 400
 _RESERVE = 0.25
 _MAX_UNTOLD = 65_536
 _STREAMS_A_TURN = 16  # so that traffic does not wait for the streams of a tick: some 0.1 ms
@@ -87,15 +88,27 @@ class Mirror:
         """So many bytes of content may be taken."""
         return self.added_bytes - self.sink.done_bytes + size_bytes <= self.bound
 
+    def note(self, size_bytes: int) -> bool:
+        """Count so many bytes of content that a stream keeps for its records. False: there is no room."""
+        granted = self.has_room(size_bytes)
+        if granted:
+            self.added_bytes += size_bytes
+        return granted
+
+    def note_head(self, size_bytes: int) -> bool:
+        """The same of a head, which may use the reserve."""
+        granted = self._room_for(size_bytes)
+        if granted:
+            self.added_bytes += size_bytes
+        return granted
+
     def loss_cause(self) -> str:
         """Why there is no room."""
         return self.sink.failing or "queue_full"
 
     def add(self, record: AnyRecord, size_bytes: int) -> bool:
         """Take a record; False when even the reserve is full (or, a bug of ours, it cannot be encoded)."""
-        if self.added_bytes - self.sink.done_bytes + size_bytes > self._hard_bound:
-            return False
-        return self.append(record, size_bytes)
+        return self._room_for(size_bytes) and self.append(record, size_bytes)
 
     def append(self, record: AnyRecord, size_bytes: int) -> bool:
         """Take a record whose bytes were granted before. False: a bug of ours, it cannot be encoded."""
@@ -151,9 +164,9 @@ class Mirror:
             return True
         known = self.untold.get(stream)
         while known:
-            if not self._room_for(_RECORD_OVERHEAD_BYTES):
+            if not self._room_for(RECORD_OVERHEAD_BYTES):
                 return False
-            self.append(known.pop(0), _RECORD_OVERHEAD_BYTES)
+            self.append(known.pop(0), RECORD_OVERHEAD_BYTES)
             self._untold_count -= 1
         self.untold.pop(stream, None)
         return True
@@ -234,6 +247,7 @@ class StreamMirror:
         "_bytes",
         "_frames",
         "_head",
+        "_head_bytes",
         "_lost_bytes",
         "_mirror",
         "_seq",
@@ -252,26 +266,36 @@ class StreamMirror:
         self._frames: list[tuple[int, bytes]] = []
         self._bytes = 0
         self._head: ResponseHead | None = None
+        self._head_bytes = 0
         self._uncaptured = 0
         self._lost_bytes = -1  # ≥ 0 while a run of frames is being dropped; then no frames wait
 
-    def open(self, opened: Opened) -> None:
-        """The first record, seq 0."""
-        self._emit(opened, _RECORD_OVERHEAD_BYTES + len(opened.path) + 64 * len(opened.headers))
+    def open(self, opened: Opened, noted_bytes: int) -> None:
+        """The first record, seq 0, for which `noted_bytes` were granted."""
+        self._mirror.added_bytes -= noted_bytes
+        self._emit(opened, noted_bytes)
 
     def request(self, body: bytes, *, truncated: bool) -> None:
-        """The first bytes of the request's body."""
-        record = Request(self.stream, self._seq, body, truncated)
-        if self._mirror.has_room(len(body)):
-            self._emit(record, _RECORD_OVERHEAD_BYTES + len(body))
-        else:
-            self._seq += 1
-            self._lose(record.seq, 0)
+        """The first bytes of the request's body, which were granted."""
+        self._mirror.added_bytes -= len(body)
+        self._emit(Request(self.stream, self._seq, body, truncated), RECORD_OVERHEAD_BYTES + len(body))
 
-    def respond(self, head: ResponseHead) -> None:
-        """The final head of the response is there: it rides on the first `Frames`."""
-        self._head = head
-        self._wait()
+    def note_response(self, size_bytes: int) -> bool:
+        """The final head of the response is there: it is to ride on the first `Frames`. False: no room, and it is lost."""
+        granted = self._mirror.note_head(size_bytes)
+        if granted:
+            self._head_bytes = size_bytes
+            self._wait()
+        else:
+            self.lose_noted()
+        return granted
+
+    def lose_noted(self) -> None:
+        """What was to be noted now found no room: its number is lost, after all that was noted before it."""
+        self._write_waiting()
+        seq = self._seq
+        self._seq += 1
+        self._lose(seq, 0)
 
     def frame(self, at_ns: int, body: bytes) -> None:
         """One read's payload. The hot path."""
@@ -308,7 +332,7 @@ class StreamMirror:
         counters = self._mirror.counters
         counters.streams_closed += 1
         counters.closed_by_cause[closed.cause] += 1
-        self._emit(closed, _RECORD_OVERHEAD_BYTES)
+        self._emit(closed, RECORD_OVERHEAD_BYTES)
 
     def flush(self) -> None:
         """The time is over for what waits."""
@@ -329,17 +353,19 @@ class StreamMirror:
         if not frames and head is None and not uncaptured:
             return
         size, seq, mirror = self._bytes, self._seq, self._mirror
+        granted_bytes = size + FRAME_OVERHEAD_BYTES * len(frames)
         self._frames, self._bytes, self._seq = [], 0, seq + 1
         counters = mirror.counters
         if head is not None or uncaptured:
             counters.uncaptured_bytes += uncaptured
-            self._head, self._uncaptured = None, 0
+            granted_bytes += self._head_bytes
+            self._head, self._head_bytes, self._uncaptured = None, 0, 0
             record = Frames(self.stream, seq, frames, head, uncaptured)
         else:
             record = Frames(self.stream, seq, frames)
-        mirror.added_bytes -= (counted_bytes := size + FRAME_OVERHEAD_BYTES * len(frames))
+        mirror.added_bytes -= granted_bytes
         if (not mirror.untold or mirror.tell(self.stream)) and mirror.append(
-            record, counted_bytes + _RECORD_OVERHEAD_BYTES
+            record, granted_bytes + RECORD_OVERHEAD_BYTES
         ):
             counters.frames += len(frames)
             counters.captured_bytes += size

@@ -1,9 +1,9 @@
 """What is recorded of one exchange: from what the two connections saw to the records of its stream.
 
 The rules: it is told of everything after the bytes have gone on, and in order. The exchange knows nothing of records, a
-witness nothing of sockets. What it is told it only notes; the records are made when the mirror flushes the stream, and
-those of a short exchange all together. `ended` says how the exchange ended; the last record comes once the client's
-socket has drained or it is known that it never will.
+witness nothing of sockets. What it is told it only notes, and asks the mirror for room for heads and bodies as it does;
+the records are made when the mirror flushes the stream, and those of a short exchange all together. `ended` says how the
+exchange ended; the last record comes once the client's socket has drained or it is known that it never will.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from ingest import allow_list, capture
 from ingest.http_head import Body, RequestHead, ResponseHead
 from ingest.identity import uuid7
-from ingest.mirror import Mirror, StreamMirror
+from ingest.mirror import RECORD_OVERHEAD_BYTES, Mirror, StreamMirror
 from ingest.records import Cause, Closed, Opened
 from ingest.records import ResponseHead as MirroredHead
 from ingest.routing import Route
@@ -62,13 +62,7 @@ class Witness(StreamMirror):
         mirror = witnesses.mirror
         StreamMirror.__init__(self, mirror, "")
         self._witnesses = witnesses
-        self._asked: tuple[RequestHead, Route, TraceContext, int, int] | None = (
-            head,
-            route,
-            trace,
-            client_start_ns,
-            time.time_ns(),
-        )
+        self._asked: tuple[RequestHead, Route, TraceContext, int, int] | None = None
         """What `Opened` says, until it is written."""
         self._t0_ns = t0_ns
         self._captured: capture.RequestCapture | None = None
@@ -87,6 +81,12 @@ class Witness(StreamMirror):
         """When the last read came that was more than heartbeats."""
         self.waiting = True
         mirror.wait_to_flush(self)
+        wall_ns = time.time_ns()
+        if mirror.note_head(head.size_bytes + RECORD_OVERHEAD_BYTES):
+            self._asked = (head, route, trace, client_start_ns, wall_ns)
+        else:
+            self.stream = uuid7(wall_ns)
+            self.lose_noted()
 
     # --- the request
 
@@ -105,8 +105,13 @@ class Witness(StreamMirror):
         """A part of the request's body."""
         captured = self._captured
         if captured is not None:
+            kept_before = captured.size_bytes
             captured.feed(payload)
-            if captured.full:
+            if not self._mirror.note(captured.size_bytes - kept_before):
+                self._captured = None
+                self._mirror.added_bytes -= kept_before
+                self.lose_noted()
+            elif captured.full:
                 self.record_request(over=False)
 
     def request_sent(self, now_ns: int) -> None:
@@ -122,7 +127,6 @@ class Witness(StreamMirror):
             if body is not None:
                 self._captured = None
                 self._body, self._body_truncated = body, captured.truncated
-                self._mirror.added_bytes += len(body)
                 if not self.waiting:
                     self._wait()
 
@@ -133,10 +137,9 @@ class Witness(StreamMirror):
         self._left, self._event_stream = capture.response_limit(
             head.content_type, is_error=head.status >= 400
         )
-        self._response = head
         self._responded_ns = self.last_output_ns = now_ns
-        if not self.waiting:
-            self._wait()
+        if self.note_response(head.size_bytes):
+            self._response = head
 
     def response_data(self, payload: bytes, now_ns: int) -> None:
         """One read's part of the response's body."""
@@ -190,7 +193,6 @@ class Witness(StreamMirror):
             self._open()
         if self._body is not None:
             body, self._body = self._body, None
-            self._mirror.added_bytes -= len(body)
             self.request(body, truncated=self._body_truncated)
         response = self._response
         if response is not None:
@@ -230,7 +232,7 @@ class Witness(StreamMirror):
             recorded,
             capture.asked_for(head),
         )
-        self.open(opened)
+        self.open(opened, head.size_bytes + RECORD_OVERHEAD_BYTES)
 
     def end(self) -> None:
         """Write what is left to tell: `Closed` is the last of it."""
