@@ -64,6 +64,7 @@ def body(chosen: Selection) -> None:
             tokens,
             lambda f: time_bars(f, "tokens", series="kind", colors=palette.TOKENS, unit="tok/s", **time),
             help_text=f"By the start of the stream. {described('cached')}",
+            legend=charts.present(palette.TOKENS, tokens, "kind"),
         )
         panel(
             "Streams at once",

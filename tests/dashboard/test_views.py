@@ -225,6 +225,23 @@ def test_wasted_tokens_are_those_that_were_not_delivered(
     assert metric(app, "Wasted tokens") == units.count(wanted)
 
 
+def test_throughput_names_the_kinds_of_tokens_that_there_are(
+    river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(river, monkeypatch, "throughput", range="24h")
+    legends = " ".join(element.proto.body for element in app.get("html"))
+    some = (
+        Asker(river)
+        .query("""
+        SELECT count(input_tokens) > 0 AS "input, fresh", count(cached_input_tokens) > 0 AS "input, cached",
+            count(reasoning_tokens) > 0 AS "output, reasoning", count(output_tokens) > 0 AS "output, answer"
+        FROM streams""")
+        .to_dicts()[0]
+    )
+    assert any(some.values())
+    assert {kind: kind in legends for kind in some} == some
+
+
 def test_live_shows_who_waits(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = opened(river, monkeypatch, "live")
     assert (metric(app, "In flight"), metric(app, "Waiting")) == ("4", "1")
