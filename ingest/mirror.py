@@ -45,6 +45,7 @@ FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
 RECORD_OVERHEAD_BYTES = 400
 _RESERVE = 0.25
 _MAX_UNTOLD = 65_536
+_NOT_WRITTEN = "what a stream had to tell could not be written; the other streams go on"
 _STREAMS_A_TURN = 16  # so that traffic does not wait for the streams of a tick: some 0.1 ms
 
 
@@ -186,7 +187,10 @@ class Mirror:
         for stream in over:
             if stream.waiting and self._waiting.pop(stream, self) is self:
                 self._waiting_longer.pop(stream, None)
-            stream.end()
+            try:
+                stream.end()
+            except Exception:
+                logger.exception(_NOT_WRITTEN)
 
     def _room_for(self, size_bytes: int) -> bool:
         return self.added_bytes - self.sink.done_bytes + size_bytes <= self._hard_bound
@@ -337,7 +341,10 @@ class StreamMirror:
     def flush(self) -> None:
         """The time is over for what waits."""
         self.waiting = False
-        self._write_waiting()
+        try:
+            self._write_waiting()
+        except Exception:
+            logger.exception(_NOT_WRITTEN)
 
     def end(self) -> None:
         """Write what is left to tell, after `Mirror.wait_to_end`."""

@@ -107,7 +107,8 @@ class Witness(StreamMirror):
         if captured is not None:
             kept_before = captured.size_bytes
             captured.feed(payload)
-            if not self._mirror.note(captured.size_bytes - kept_before):
+            noted = captured.size_bytes - kept_before
+            if noted and not self._mirror.note(noted):
                 self._captured = None
                 self._mirror.added_bytes -= kept_before
                 self.lose_noted()

@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import uvloop
 
+from ingest import allow_list
 from ingest.counters import Counters
 from ingest.http_head import HeadLimits, read_request_head, read_response_head
 from ingest.mirror import Mirror
@@ -179,3 +181,56 @@ def test_a_responses_head_counts_while_it_waits_and_is_told_when_it_is_lost():
             complete(play.records_of(witness))
 
     playing(scenario)
+
+
+def test_a_body_that_is_not_recorded_is_not_lost_when_there_is_no_room():
+    def scenario() -> None:
+        play = Play(queue_bytes=20_000)
+        others = []
+        while play.mirror.has_room(0):
+            others.append(play.ask())
+        witness = play.ask(fields=b"Content-Type: audio/mpeg\r\n")
+        witness.request_data(b"q" * 1_000)
+        for one in (witness, *others):
+            play.settle()
+            play.end(one)
+        play.settle()
+        assert [type(r) for r in play.records_of(witness)] == [Opened, Closed]
+        assert play.counters.lost_records == 0
+
+    playing(scenario)
+
+
+def test_a_stream_whose_records_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch):
+    made = allow_list.client_id
+
+    def broken(known: dict[bytes, bytes], key: bytes) -> str | None:
+        if b"authorization" in known:
+            raise ValueError("a bug of ours")
+        return made(known, key)
+
+    async def scenario() -> None:
+        play = Play(queue_bytes=2**20)
+        bad = [play.ask(fields=b"Authorization: x\r\n") for _ in range(2)]
+        good = [play.ask() for _ in range(2)]
+        handed_over = asyncio.Event()
+        put = play.sink.put
+
+        def heard(records: list[bytes], size_bytes: int) -> None:
+            put(records, size_bytes)
+            handed_over.set()
+
+        monkeypatch.setattr(play.sink, "put", heard)
+        for one in (bad[0], good[0]):
+            play.end(one)
+        await handed_over.wait()  # by the timer, which goes on
+        handed_over.clear()
+        for one in (bad[1], good[1]):
+            play.end(one)
+        await handed_over.wait()
+        play.sink.take()
+        for one in good:
+            assert [type(r) for r in play.records_of(one)] == [Opened, Closed]
+
+    monkeypatch.setattr(allow_list, "client_id", broken)
+    uvloop.run(asyncio.wait_for(scenario(), 30))
