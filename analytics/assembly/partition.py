@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from analytics.assembly.liveness import GONE_AFTER_NS, Liveness
 from analytics.assembly.soundness import stream_of, unsound, unsound_frames
@@ -34,6 +35,7 @@ RECORD_BYTES = 150
 DOUBT_PATIENCE = 15
 """Times `lost_after_ns` of log time: a stream in doubt that is silent for so long has ended where nobody could read it."""
 DAMAGE = "log_damaged"
+_data = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Partition:
 
     def feed(self, offset: int, records: Iterable[AnyRecord]) -> None:
         """The records of one entry; offset -1: of a checkpoint."""
-        open_streams = self.open
+        open_streams, liveness, out = self.open, self.liveness, self._out
         record_count = frame_count = body_bytes = 0
         for record in records:
             record_count += 1
@@ -152,12 +154,12 @@ class Partition:
                 continue
             frames = record.frames
             wire = record.wire_bytes
-            size = sum([len(data) for _, data in frames] if wire is None else wire)
+            size = sum(map(len, map(_data, frames)) if wire is None else wire)
             frame_count += len(frames)
             body_bytes += size
             stream.next_seq += 1
             stream.body_bytes += size
-            stream.last_log_ns = self.liveness.now_ns
+            stream.last_log_ns = liveness.now_ns
             stream.uncaptured_bytes += record.uncaptured_bytes
             if frames:
                 stream.last_ns = frames[-1][0]
@@ -167,11 +169,13 @@ class Partition:
             if not stream.broken:
                 if record.response is not None:
                     stream.response = record.response
-                stream.take_frames(record)
-                self._out.open_events += len(frames)
+                stream.pending += frames
+                if wire is not None:
+                    stream.take_wire(wire, record.coding_fault)
+                out.open_events += len(frames)
                 if len(stream.pending) >= MAX_PENDING_FRAMES:
                     self.decode(stream)
-        counters = self._out.counters
+        counters = out.counters
         counters["records"] += record_count
         counters["frames"] += frame_count
         counters["body_bytes"] += body_bytes

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from operator import itemgetter
 
 from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Opened
 
@@ -17,6 +18,7 @@ MAX_NS = 2**61
 MAX_SMALL = 2**16
 """Ports and numbers of workers are smaller; trace flags are a byte."""
 MAX_COUNTERS = 1000
+_at_ns = itemgetter(0)
 
 
 def stream_of(record: AnyRecord) -> str | None:
@@ -71,7 +73,7 @@ def unsound_frames(record: Frames, before_ns: int) -> str | None:
     wire = record.wire_bytes
     if wire is not None and not (len(wire) == len(record.frames) and _within(wire, 0) and sum(wire) < MAX_NS):
         return "bad_numbers"
-    times = [at_ns for at_ns, _ in record.frames]
+    times = list(map(_at_ns, record.frames))
     if times and (times[0] < before_ns or times[-1] >= MAX_NS or times != sorted(times)):
         return "bad_times"
     return None

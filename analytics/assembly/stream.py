@@ -21,7 +21,6 @@ from ingest.records import (
     AnyRecord,
     Closed,
     CodingFault,
-    Frames,
     Lost,
     Opened,
     Request,
@@ -135,12 +134,10 @@ class OpenStream:
             )
             self.request_body = None if record.truncated else record.body
 
-    def take_frames(self, record: Frames) -> None:
-        """Frames that are to be decoded."""
-        self.pending += record.frames
-        if record.wire_bytes is not None:
-            self.pending_wire_bytes = (self.pending_wire_bytes or 0) + sum(record.wire_bytes)
-            self.coding_fault = record.coding_fault
+    def take_wire(self, wire_bytes: Sequence[int], fault: CodingFault | None) -> None:
+        """What frames that are to be decoded were as received."""
+        self.pending_wire_bytes = (self.pending_wire_bytes or 0) + sum(wire_bytes)
+        self.coding_fault = fault
 
     def decode(self, *, capture: Sequence[str]) -> None:
         """Decode the frames that wait."""

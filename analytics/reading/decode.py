@@ -42,7 +42,7 @@ GUESS = 3
 MAX_HEAD_EVENTS = 16
 MAX_HEAD_BYTES = 2**20
 _DONE = Reading(kind="terminal", done=True)
-FIRST_STRIDE, MAX_STRIDE = 4, 512
+FIRST_STRIDE, MAX_STRIDE = 2, 512
 """So many reads are framed one by one before it is tried again to read many at once; each time in vain twice as many."""
 FEW_READS = 6
 """So many are not worth a try."""

@@ -65,7 +65,8 @@ class Stencil:
         at = 0
         while at < len(events):
             if self.trusted:
-                run = self._fit_events(events, at)
+                likely = events[at].data.startswith(self._prefix)
+                run = self._fit_events(events, at) if likely else None
                 if run is not None:
                     answers.append(run)
                     at += len(run.pieces)
