@@ -76,7 +76,11 @@ class ClientConnection(asyncio.Protocol):
         now_ns = self._last_ns = _monotonic_ns()
         exchange = self._exchange
         if exchange is not None and exchange.request_open:
+            full = len(data) >= sockets.FULL_READ_BYTES
             data = exchange.client_data(data)
+            if full and self._exchange is exchange and not self.transport_paused_by_us:
+                self.transport.pause_reading()
+                self._worker.after_turn(self._read_on)
             exchange = self._exchange
             if not data:
                 return
@@ -278,6 +282,11 @@ class ClientConnection(asyncio.Protocol):
         if self.transport_paused_by_us and not self._gone:
             self.transport_paused_by_us = False
             self._worker.hangups.forget(self._socket)
+            self.transport.resume_reading()
+
+    def _read_on(self) -> None:
+        """The others have had their turn."""
+        if not self.transport_paused_by_us and not self._gone and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def _hung_up(self) -> None:

@@ -10,6 +10,9 @@ import struct
 import termios
 from collections.abc import Callable
 
+FULL_READ_BYTES = 250_000
+"""A read of so many bytes has filled the loop's buffer (256,000). libuv then reads on from the same socket, up to 32 times
+before it looks at any other: 8 MB of one stream. Whoever got such a read pauses it until the loop's next turn."""
 _TCP_INFO_BYTES = 128
 _TCPI_BYTES_ACKED_AT = 120
 

@@ -15,6 +15,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
+from ingest.sockets import FULL_READ_BYTES
+
 if TYPE_CHECKING:
     import ssl
 
@@ -51,10 +53,13 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now_ns = _monotonic_ns()
         exchange = self.exchange
-        if exchange is not None:
-            exchange.upstream_data(data, now_ns)
-        else:
+        if exchange is None:
             self.leave()
+            return
+        exchange.upstream_data(data, now_ns)
+        if len(data) >= FULL_READ_BYTES and self.exchange is exchange and not self._read_paused:
+            self.transport.pause_reading()
+            self._pool.worker.after_turn(self._read_on)
 
     def eof_received(self) -> bool:
         exchange = self.exchange
@@ -94,6 +99,11 @@ class UpstreamConnection(asyncio.Protocol):
         """The client has caught up."""
         if self._read_paused and not self._gone:
             self._read_paused = False
+            self.transport.resume_reading()
+
+    def _read_on(self) -> None:
+        """The others have had their turn."""
+        if not self._read_paused and self.is_open():
             self.transport.resume_reading()
 
     def end_writing(self) -> None:

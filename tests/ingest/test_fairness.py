@@ -1,0 +1,83 @@
+"""A stream that comes as fast as it is taken leaves every other stream its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+
+from tests.ingest.rig import Rig, rig, run
+
+BODY_BYTES = 24 * 2**20
+MOST_A_TURN_BYTES = 2**19
+"""Two reads of the loop's buffer: what a turn of `asyncio.sleep` sees may end in the middle of one of the loop's."""
+REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n"
+
+
+def read(sock: socket.socket, until: bytes, size_bytes: int) -> None:
+    """A head, and so many bytes after it."""
+    got = b""
+    while until not in got:
+        got += sock.recv(4096)
+    left = size_bytes - len(got.partition(until)[2])
+    while left > 0:
+        left -= len(sock.recv(2**20))
+
+
+def exchange(
+    listener: socket.socket, to: tuple[str, int], request_bytes: int, response_bytes: int
+) -> threading.Thread:
+    """Both ends of an exchange in threads of their own, ready whenever the tap is."""
+
+    def upstream() -> None:
+        with listener.accept()[0] as sock:
+            read(sock, b"\r\n\r\n", request_bytes)
+            sock.sendall(ANSWER % response_bytes + bytes(response_bytes))
+
+    def client() -> None:
+        serving = threading.Thread(target=upstream)
+        serving.start()
+        with socket.create_connection(to) as sock:
+            sending = threading.Thread(
+                target=sock.sendall, args=(REQUEST % request_bytes + bytes(request_bytes),)
+            )
+            sending.start()
+            read(sock, b"\r\n\r\n", response_bytes)
+            sending.join()
+            serving.join()
+
+    thread = threading.Thread(target=client)
+    thread.start()
+    return thread
+
+
+def most_in_a_turn(*, request_bytes: int, response_bytes: int) -> int:
+    """The most bytes that the tap took of one exchange in a turn of its loop, while both ends had more to give and take."""
+
+    async def scenario() -> int:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            async with rig(None, upstreams=[f"http://127.0.0.1:{listener.getsockname()[1]}"]) as it:
+                thread = exchange(listener, it.worker.address, request_bytes, response_bytes)
+                steps: list[int] = []
+                while thread.is_alive():
+                    before = taken(it)
+                    time.sleep(0.02)  # noqa: ASYNC251 - the loop stands still: the kernel's buffers fill up behind it
+                    await asyncio.sleep(0)
+                    steps.append(taken(it) - before)
+                assert it.worker.counters.streams_opened == 1
+                return max(steps)
+
+    def taken(it: Rig) -> int:
+        return sum(e.request_bytes + e.response_bytes for e in it.worker.exchanges)
+
+    return run(scenario())
+
+
+def test_a_fat_response_takes_no_more_than_its_turn():
+    assert 0 < most_in_a_turn(request_bytes=1, response_bytes=BODY_BYTES) <= MOST_A_TURN_BYTES
+
+
+def test_a_fat_upload_takes_no_more_than_its_turn():
+    assert 0 < most_in_a_turn(request_bytes=BODY_BYTES, response_bytes=1) <= MOST_A_TURN_BYTES
