@@ -166,8 +166,9 @@ def test_a_commit_that_another_overtook_is_done_again_by_the_lake_and_counted(
     ids = new_ids(3)
     store.claim(log_id, "0")
     other.claim(log_id, "1")
-    store.commit(commit(log_id, "0", 1, ids[0]))
     counted = (store.conflicts, store.overtaken)
+    store.commit(commit(log_id, "0", 1, ids[0]))
+    assert (store.conflicts, store.overtaken) == counted
     disturb_once(monkeypatch, store, lambda: other.commit(commit(log_id, "1", 1, ids[1])))
     store.commit(commit(log_id, "0", 2, ids[2]))
     assert (store.conflicts, store.overtaken) == (counted[0], counted[1] + 1)
