@@ -2,12 +2,13 @@
 -- `quantile_cont` over the same streams, those of `icl` are over all gaps pooled. `model` is what was asked for, else what
 -- answered. Minutes are of `started_at`.
 
+-- A row a bucket of every minute, millions of them: so `exp`, which costs half of what `pow` does.
 CREATE OR REPLACE VIEW histogram_buckets AS
 SELECT
     minute, gateway, provider, model, metric, bucket,
-    CASE WHEN bucket > -32768 THEN pow(10, bucket / 120) ELSE 0 END AS low,
-    CASE WHEN bucket > -32768 THEN pow(10, (bucket + 1) / 120) ELSE 0 END AS high,
-    CASE WHEN bucket > -32768 THEN pow(10, (bucket + 0.5) / 120) ELSE 0 END AS value,
+    CASE WHEN bucket > -32768 THEN exp(bucket * (ln(10) / 120)) ELSE 0 END AS low,
+    CASE WHEN bucket > -32768 THEN exp((bucket + 1) * (ln(10) / 120)) ELSE 0 END AS high,
+    CASE WHEN bucket > -32768 THEN exp((bucket + 0.5::DOUBLE) * (ln(10) / 120)) ELSE 0 END AS value,
     n
 FROM (
     SELECT minute, gateway, provider, model, metric, unnest(buckets) AS bucket, unnest(counts) AS n FROM histogram_minutes

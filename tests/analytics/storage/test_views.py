@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from analytics.measures.rollup import RELATIVE_ERROR, ZERO_BUCKET, bucket_value
 from analytics.serving.ask import frame
 from analytics.storage.store import Commit, Store
 
@@ -156,3 +157,16 @@ def test_slow_streams_are_those_beyond_the_95th_percentile_of_their_like(store: 
     assert ask(
         store, "SELECT stream_id::VARCHAR AS id, slow_start, slow_flow, usual_ttft_ns FROM slow_streams"
     ) == [{"id": sid(100), "slow_start": True, "slow_flow": False, "usual_ttft_ns": 100 * MS}]
+
+
+def test_a_bucket_spans_its_values_and_reads_back_as_the_one_that_stands_for_it(store: Store) -> None:
+    given = [0, 1, 7, 300 * MS, 2**46]
+    fill(store, [row(n, ttft_ns=value) for n, value in enumerate(given)])
+    found = ask(store, "FROM histogram_buckets WHERE metric = 'ttft_ns' ORDER BY bucket")
+    assert [bucket["n"] for bucket in found] == [1] * len(given)
+    for value, bucket in zip(given, found, strict=True):
+        assert bucket["value"] == pytest.approx(bucket_value(bucket["bucket"]), rel=1e-12)
+        assert bucket["value"] == pytest.approx(value, rel=RELATIVE_ERROR)
+        assert bucket["low"] <= value * (1 + 1e-12)
+        assert value <= bucket["high"]
+    assert (found[0]["bucket"], found[0]["low"], found[0]["high"]) == (ZERO_BUCKET, 0, 0)
