@@ -11,7 +11,7 @@ import pytest
 
 from analytics.assembly.assemble import Assembler
 from analytics.assembly.stream import FinishedStream
-from analytics.consumer import Consumer, Pace
+from analytics.consumer import END_S, Consumer, Pace
 from analytics.measures.measure import measure
 from analytics.serving.ask import frame
 from analytics.storage.store import Commit, Fenced, Store
@@ -270,6 +270,7 @@ def test_what_is_left_at_the_end_of_a_backlog_does_not_wait_for_the_interval(sto
     assert run.commits >= 2
     assert len(outcomes(store)) < 25
     run._commit_cost_s = 0.0
+    assert run._look_for_s() <= END_S
     run.step(0)  # finds nothing more
     assert len(outcomes(store)) == 25
 
@@ -283,10 +284,24 @@ def test_commits_that_are_not_full_keep_their_interval(store: Store) -> None:
     for payload in entries(range(2, 4)):
         log.partitions_["w0"].append(payload)
     commits = run.commits
+    run._commit_cost_s = 0.0
     for _ in range(3):
         run.step(0)
     assert run.commits == commits
     assert len(outcomes(store)) == 2
+
+
+def test_open_streams_that_are_dear_to_show_cost_no_commits_meanwhile(store: Store) -> None:
+    records = stream(3, chunks=10)
+    log = MemoryLog({"w0": [pack(records[:3], compress=False)]})
+    run = consumer(log, store)
+    drain(run)
+    commits, run._open_cost_s = run.commits, 100.0
+    log.partitions_["w0"].append(pack(records[3:4], compress=False))
+    for _ in range(4):
+        run._committed_s = run._paced_s = float("-inf")
+        run.step(0)
+    assert run.commits == commits + 1  # the position's
 
 
 def test_an_idle_log_costs_no_commits(store: Store) -> None:
