@@ -37,6 +37,8 @@ from tests.postgres import Postgres
 POLL_S = 0.1
 KILLED_SESSION_MS = 30_000
 """How long it takes to miss the one that was killed. Nobody is held for as long before."""
+STORED_S = 240.0
+"""Far more than a run takes: consumers that have died would be waited for without end."""
 STALL_NS, STALL_FACTOR = 500_000_000, 5.0
 """As `analyze` has them unless told otherwise."""
 
@@ -158,12 +160,15 @@ def _one_is_killed(
         run.send(signal.SIGSTOP)
         replay(broker.address, run.topic, entries)
         run.send(signal.SIGCONT)
-        killed = False
+        killed, began_s = False, time.monotonic()
         while (stored := run.streams()) < streams:
+            _check(began_s, stored, streams)
             if stored >= streams // 2 and not killed:
                 killed = True
                 run.processes[0].kill()
             time.sleep(POLL_S)
+        if not killed:
+            raise RuntimeError("all streams were stored before one consumer could be killed: too few of them")
         print(f"two consumers, one of them killed half-way: {stored} streams", flush=True)
         return run.ask(f"SELECT {CHECKSUM}")[0]
 
@@ -184,7 +189,8 @@ def _one_run(
         replay(broker.address, run.topic, entries)
         cpu_before_s, threads_before, began_s = run.cpu_s(), run.main_threads(), time.monotonic()
         run.send(signal.SIGCONT)
-        while run.streams() < streams:
+        while (stored := run.streams()) < streams:
+            _check(began_s, stored, streams)
             time.sleep(POLL_S)
         took_s = time.monotonic() - began_s
         threads = list(zip(threads_before, run.main_threads(), strict=True))
@@ -197,6 +203,12 @@ def _one_run(
             [(b.waited_s - a.waited_s) / took_s for a, b in threads],
             run.ask(f"SELECT {CHECKSUM}")[0],
         )
+
+
+def _check(began_s: float, stored: int, streams: int) -> None:
+    """Raise RuntimeError when it takes too long."""
+    if time.monotonic() - began_s > STORED_S:
+        raise RuntimeError(f"{stored} of {streams} streams were stored after {STORED_S:.0f} s")
 
 
 CHECKSUM = (
