@@ -71,8 +71,8 @@ site: setup ## the documentation as a site, in site/
 image: ## both images, with docker, podman or buildah; BASE=… for another base
 	deploy/setup/image
 
-wheel: setup ## the wheel, the same bytes wherever it is built, and the bill of materials (CycloneDX), in dist/
-	SOURCE_DATE_EPOCH=315532800 $(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
+wheel: setup ## the wheel, the same bytes wherever it is built, and the bill of materials (CycloneDX), in dist/; COMPILED=1: the tap as machine code
+	SOURCE_DATE_EPOCH=315532800 COMPILED=$(COMPILED) $(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
 	.venv/bin/cyclonedx-py requirements --output-reproducible -o dist/streamgauge.cdx.json requirements.lock
 
 audit: setup ## known vulnerabilities of what is locked (asks the advisory database of the package index)

@@ -40,7 +40,7 @@ _RESPONSE_PREFIXES = (
     b"x-fireworks-",
 )
 _RESPONSE_SUFFIXES = (b"-request-id", b"-worker-id", b"-processing-ms")
-KEY_FIELDS = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
+KEY_FIELDS: tuple[bytes, ...] = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 """Where clients put their API keys; the first one there counts."""
 _MAX_VALUE_BYTES = 2048
 

@@ -11,33 +11,34 @@ from typing import get_args
 from ingest.records import Cause
 
 CAUSES: tuple[str, ...] = get_args(Cause)
+NAMES = (
+    "bad_upstream_excess_bytes",
+    "body_bytes",
+    "captured_bytes",
+    "client_connections",
+    "closed_by_cause",
+    "frames",
+    "log_append_errors",
+    "lost_bytes",
+    "lost_records",
+    "lost_untold",
+    "records",
+    "request_bytes",
+    "requests_refused",
+    "requests_unrouted",
+    "retries",
+    "streams_closed",
+    "streams_opened",
+    "uncaptured_bytes",
+    "upstream_connections",
+    "upstream_reuses",
+)
 
 
 class Counters:
     """Totals of one worker. The names are those of the ledger."""
 
-    __slots__ = (
-        "bad_upstream_excess_bytes",
-        "body_bytes",
-        "captured_bytes",
-        "client_connections",
-        "closed_by_cause",
-        "frames",
-        "log_append_errors",
-        "lost_bytes",
-        "lost_records",
-        "lost_untold",
-        "records",
-        "request_bytes",
-        "requests_refused",
-        "requests_unrouted",
-        "retries",
-        "streams_closed",
-        "streams_opened",
-        "uncaptured_bytes",
-        "upstream_connections",
-        "upstream_reuses",
-    )
+    __slots__ = NAMES
 
     def __init__(self) -> None:
         self.streams_opened = 0

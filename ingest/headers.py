@@ -6,7 +6,7 @@ hop-by-hop ones (RFC 9110 §7.6.1) and with what the tap adds. What of them may 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ingest.fields import OWN_PREFIX
 from ingest.http_head import RequestHead, ResponseHead
@@ -23,8 +23,7 @@ _NEVER_DROPPED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Forwarding:
+class Forwarding(NamedTuple):
     """What the tap tells the upstream about the way. `via` is off by default: a Via makes some servers (nginx) stop
     compressing, and the tap is meant to change nothing. `forwarded` is the standard's way (RFC 7239) of what
     `x_forwarded` says, for upstreams that read it; what a client sent of it goes on in either case."""

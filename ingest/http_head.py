@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
 from ingest.allow_list import KEY_FIELDS
 from ingest.fields import REQUEST_FIELDS, RESPONSE_FIELDS, TOKEN, Field, MalformedField
@@ -46,8 +47,7 @@ class Body(Enum):
     CLOSE = "close"
 
 
-@dataclass(frozen=True, slots=True)
-class HeadLimits:
+class HeadLimits(NamedTuple):
     """Bounds of a request's head, in bytes (and fields)."""
 
     head_bytes: int = 65_536

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 import uvloop
 
 from ingest.client_connection import ClientConnection
-from ingest.counters import Counters
+from ingest.counters import NAMES, Counters
 from ingest.exchange import Exchange
 from ingest.identity import seed_again
 from ingest.log import LogWriter
@@ -212,9 +212,7 @@ class TapWorker:
     def stats(self) -> Stats:
         """The ledger's numbers: totals, and gauges (`*_now`, `*_max_ns`)."""
         counters = self.counters
-        stats: Stats = {
-            name: value for name in counters.__slots__ if isinstance(value := getattr(counters, name), int)
-        }
+        stats: Stats = {name: value for name in NAMES if isinstance(value := getattr(counters, name), int)}
         stats.update({f"closed_{cause}": n for cause, n in counters.closed_by_cause.items()})
         stats["open_streams_now"] = len(self.exchanges)
         stats["client_connections_now"] = len(self.clients)

@@ -8,8 +8,9 @@ The targets (direct, nginx with `proxy_buffering off` and one worker, the tap wi
 measured one after the other in each round; each round begins with another, and every second one goes backwards, so that a
 machine whose speed drifts drifts for all of them. A ratio is the median of the ratios within the rounds. The proxy, with
 all its threads and child processes, has the first core (checked in each run), upstream and load client the others. nginx is
-Debian's package; without it, or without LiteLLM's environment, that row is left out. A proxy takes two descriptors a stream:
-where the hard limit has no room for the streams of a part, as many as fit are run, and the table says so.
+Debian's package; without it, without LiteLLM's environment, or without a compiled wheel of this source in dist/, that row is
+left out. A proxy takes two descriptors a stream: where the hard limit has no room for the streams of a part, as many as fit
+are run, and the table says so.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pathlib import Path
 from bench.tap import page
 from bench.tap.measure import Failed, Load, measure, room_for_streams, wait_until_quiet
 from bench.tap.profile import profile
-from bench.tap.servers import Target, compile_c, litellm, mock_upstream, nginx, tap
+from bench.tap.servers import Target, compile_c, compiled, litellm, mock_upstream, nginx, tap
 from bench.tap.trouble import BASE, TWIN, troubled
 
 Targets = Callable[[Path, int], contextlib.AbstractContextManager[list[Target]]]
@@ -62,6 +63,17 @@ def proxies(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 
 @contextlib.contextmanager
+def with_compiled(folder: Path, upstream: int) -> Iterator[list[Target]]:
+    """The same, and the tap of the compiled wheel where one was built (`make wheel COMPILED=1`)."""
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(proxies(folder, upstream))
+        if (installed := compiled(folder)) is not None:
+            data = folder / "tap-compiled"
+            found.append(stack.enter_context(tap("tap, compiled", data, upstream, installed=installed)))
+        yield found
+
+
+@contextlib.contextmanager
 def with_litellm(folder: Path, upstream: int) -> Iterator[list[Target]]:
     """The same, and the LiteLLM proxy, which observes too."""
     with proxies(folder, upstream) as found, litellm(folder, upstream) as last:
@@ -75,7 +87,7 @@ ACCOUNT = ("unaccounted_bytes",)
 PARTS = [
     Part(
         "latency", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000), (*LATENCY, "cpu_s_per_million"),
-        proxies, 4,
+        with_compiled, 4,
     ),
     Part(
         "flood", "{streams} streams flat out", Load("flood", 64), (*SATURATION, "shed_share", *ACCOUNT), proxies, 4,
@@ -86,10 +98,10 @@ PARTS = [
     ),
     Part(
         "single", "as many single chunks as pass: {streams} streams × 200 chunks/s offered", Load("paced", 500, 5_000),
-        (*SATURATION, "shed_bytes", *ACCOUNT), proxies, 4,
+        (*SATURATION, "shed_bytes", *ACCOUNT), with_compiled, 4,
     ),
-    Part("short", "short requests, {streams} connections", Load("short", 32), ("p50_ns", *SATURATION), proxies, 3),
-    Part("ttfb", "time to first byte, {streams} connections", Load("short", 50, 20_000), LATENCY, proxies, 3),
+    Part("short", "short requests, {streams} connections", Load("short", 32), ("p50_ns", *SATURATION), with_compiled, 3),
+    Part("ttfb", "time to first byte, {streams} connections", Load("short", 50, 20_000), LATENCY, with_compiled, 3),
     Part(
         "2000", "{streams} streams × 2 chunks/s", Load("paced", 2_000, 500_000),
         (*LATENCY, "bytes_per_stream", "errors"), proxies, 5, rounds=3, anew=True,

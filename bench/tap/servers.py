@@ -1,4 +1,4 @@
-"""What the tap is compared with: direct, nginx, the tap with its log, the tap without, the LiteLLM proxy; each started here.
+"""What the tap is compared with: direct, nginx, the tap with its log, without, compiled, the LiteLLM proxy; each started here.
 
 The proxy under test runs on the first core, upstream and load client (C, compiled here) on the others.
 """
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ingest.tap_options import TapOptions
 from ingest.upstreams import parse_upstreams
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
 START_TIMEOUT_S = 20.0
 CORES = sorted(os.sched_getaffinity(0))
 PROXY_CORE, OTHER_CORES = {CORES[0]}, set(CORES[1:]) or {CORES[0]}
@@ -52,7 +54,7 @@ http {{
 """
 
 
-LITELLM = HERE.parents[1] / ".venv-litellm" / "bin" / "litellm"
+LITELLM = ROOT / ".venv-litellm" / "bin" / "litellm"
 LITELLM_CONF = """
 model_list:
   - model_name: bench
@@ -192,8 +194,10 @@ def nginx(folder: Path, upstream: int) -> Iterator[Target | None]:
 
 
 @contextlib.contextmanager
-def tap(name: str, data: Path, upstream: int, **given: Any) -> Iterator[Target]:
-    """A tap, as `streamgauge tap` runs it; its log in `data` unless `given` says otherwise."""
+def tap(
+    name: str, data: Path, upstream: int, *, installed: Path | None = None, **given: Any
+) -> Iterator[Target]:
+    """A tap, as `streamgauge tap` runs it; its log in `data` unless `given` says otherwise. `installed`: where its code is."""
     options = TapOptions(
         upstreams=parse_upstreams([f"bench=http://127.0.0.1:{upstream}"]),
         data=data,
@@ -203,9 +207,34 @@ def tap(name: str, data: Path, upstream: int, **given: Any) -> Iterator[Target]:
         **given,
     )
     argv = [sys.executable, "-c", TAP_PROGRAM, pickle.dumps(options).hex()]
-    with started(argv, PROXY_CORE) as process:
+    environment = {}
+    if installed is not None:
+        argv.insert(1, "-P")  # not what lies in the current folder
+        environment["PYTHONPATH"] = str(installed)
+    with started(argv, PROXY_CORE, **environment) as process:
         said = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
         yield Target(name, int(said["listen"].rpartition(":")[2]), [process.pid], admin=said["admin"])
+
+
+def compiled(folder: Path) -> Path | None:
+    """Where the compiled wheel of this tree is unpacked, below `folder`; None where `make wheel COMPILED=1` has not made one of
+    this source."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    for wheel in (ROOT / "dist").glob(f"streamgauge-*-{tag}-*.whl"):
+        with zipfile.ZipFile(wheel) as packed:
+            sources = [
+                name for name in packed.namelist() if name.startswith("ingest/") and name.endswith(".py")
+            ]
+            if all(
+                (ROOT / name).exists() and packed.read(name) == (ROOT / name).read_bytes() for name in sources
+            ):
+                packed.extractall(folder / "compiled")
+                return folder / "compiled"
+            print(
+                f"bench tap: {wheel.name} is of other source and left out; make wheel COMPILED=1",
+                file=sys.stderr,
+            )
+    return None
 
 
 @contextlib.contextmanager

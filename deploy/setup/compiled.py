@@ -1,0 +1,65 @@
+"""Build hook of the wheel: with COMPILED=1 in the environment, the tap's data path is in it as machine code, made by mypyc.
+
+The rules: the source is the same, and stays in the wheel beside what was made of it (tracebacks show it). Compiling is done in
+a folder that is thrown away: nothing is written into the tree. Without COMPILED=1, and for an editable install, the wheel is
+pure Python, as ever. The wheel is then for one Python and one kind of machine, and a C compiler is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+MODULES = (
+    "allow_list", "capture", "client_connection", "counters", "exchange", "fields", "headers", "http_body", "http_head",
+    "identity", "mirror", "routing", "trace_context", "upstream_connection", "witness",
+)  # fmt: skip
+"""Of `ingest`: what runs for each request and each read."""
+_SETUP = """
+import sys
+from mypyc.build import mypycify
+from setuptools import setup
+
+options, files = ["--strict", "--ignore-missing-imports"], sys.argv[1:]
+sys.argv[1:] = ["--quiet", "build_ext", "--inplace"]
+setup(
+    name="streamgauge",
+    packages=[],
+    py_modules=[],
+    ext_modules=mypycify([*options, *files], group_name="streamgauge", debug_level="0"),
+)
+"""
+
+
+class CompiledTap(BuildHookInterface[Any]):
+    """What hatchling calls."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Before the wheel is put together."""
+        if version == "editable" or os.environ.get("COMPILED") != "1":
+            return
+        self._folder = tempfile.TemporaryDirectory()
+        folder = Path(self._folder.name)
+        pure = shutil.ignore_patterns("__pycache__", "*.so")
+        shutil.copytree(Path(self.root) / "ingest", folder / "ingest", ignore=pure)
+        files = [f"ingest/{name}.py" for name in MODULES]
+        subprocess.run([sys.executable, "-c", _SETUP, *files], cwd=folder, check=True)
+        found = [*folder.glob("*.so"), *(folder / "ingest").glob("*.so")]
+        if len(found) != len(MODULES) + 1:
+            raise RuntimeError("mypyc has not made what was expected of it")
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        for path in found:
+            build_data["force_include"][str(path)] = str(path.relative_to(folder))
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """After it."""
+        if hasattr(self, "_folder"):
+            self._folder.cleanup()

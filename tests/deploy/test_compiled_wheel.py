@@ -1,0 +1,82 @@
+"""The wheel with the tap as machine code (`make wheel COMPILED=1`), in an environment of its own, behaves like the source."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.manifests import ROOT
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("cc") is None, reason="no C compiler; on Debian: apt-get install gcc libc6-dev"
+    ),
+    pytest.mark.timeout(900),
+]
+TOLD = """
+import importlib, pkgutil, ingest
+modules = [importlib.import_module(f"ingest.{found.name}") for found in pkgutil.iter_modules(ingest.__path__)]
+print(*sorted(module.__name__ for module in modules if module.__file__.endswith(".so")))
+"""
+SHARE = (
+    "test_exchanges", "test_fairness", "test_forwarding", "test_headers", "test_http_body", "test_http_head", "test_leaving",
+    "test_limits", "test_tap", "test_tls", "test_trace_context", "test_tunnel", "test_witness",
+)  # fmt: skip
+"""Not of the mirror's tests: they inherit from its classes, which only compiled code may."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built as `make wheel` does."""
+    folder = tmp_path_factory.mktemp("wheel")
+    before = set(ROOT.glob("**/*.so"))
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": "315532800", "COMPILED": "1"}
+    subprocess.run([*pip, "-w", folder, ROOT], check=True, env=environment, cwd=folder)
+    assert set(ROOT.glob("**/*.so")) == before, "the tree is not written to"
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the wheel, and its dependencies from where the tests have theirs."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder, with_pip=False, symlinks=True)
+    program = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", program, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, wheel], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return program
+
+
+def test_it_is_for_this_python_alone_and_has_the_data_path_as_machine_code(
+    wheel: Path, python: Path, tmp_path: Path
+) -> None:
+    assert "-none-any" not in wheel.name
+    told = subprocess.run([python, "-c", TOLD], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert {"ingest.exchange", "ingest.http_head", "ingest.mirror", "ingest.witness"} <= set(
+        told.stdout.split()
+    )
+
+
+def test_the_taps_own_tests_hold(python: Path, tmp_path: Path) -> None:
+    """Real requests through a tap of one and of two workers, random exchanges against the direct answer, and the parts."""
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    files = [f"tests/ingest/{name}.py" for name in SHARE]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))
+    }
+    command = [python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:]
