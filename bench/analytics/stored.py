@@ -13,6 +13,7 @@ from pathlib import Path
 
 import duckdb
 
+from analytics.serving.serve import Bounds
 from analytics.storage.schema import open_file, prepare
 from analytics.storage.settle import settle
 
@@ -25,6 +26,9 @@ VIEWS = (
 )  # fmt: skip
 QUERIES = {
     **{f"`{view}`": f"FROM {view}" for view in VIEWS},
+    "`histogram_buckets`, as many rows as an answer may have": f"FROM histogram_buckets LIMIT {Bounds().max_rows}",
+    "`histogram_buckets`, all added up": """
+        SELECT metric, bucket, value, sum(n) FROM histogram_buckets GROUP BY ALL""",
     "heat map of all gaps (`histogram_buckets`)": """
         SELECT time_bucket(INTERVAL 24 MINUTE, minute) AS since, bucket, sum(n) FROM histogram_buckets
         WHERE metric = 'icl_ns' GROUP BY ALL""",
