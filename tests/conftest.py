@@ -11,6 +11,13 @@ from tests.kafka import Broker, skip_without_java
 from tests.postgres import Postgres
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The broker starts in the time of the first test that asks for it: on a busy machine that was 96 of its 120 s."""
+    for item in items:
+        if "kafka_broker" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(300))
+
+
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """HOST:PORT of a real broker, one for each pytest process. Use topics of your own; never stop it."""

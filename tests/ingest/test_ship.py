@@ -57,6 +57,17 @@ class Shipping:
     def said(self) -> str:
         return self.errors.read_text()
 
+    def status(self, met: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """What `ship.json` says once it says that. It is written between any two steps: what one of its numbers says, another
+        may not say yet."""
+        path = self.data / "run" / "ship.json"
+        status: dict[str, Any] = {}
+        for _ in range(1200):
+            if path.exists() and met(status := json.loads(path.read_text())):
+                return status
+            signal.sigtimedwait([], 0.05)  # a pause that does not wake early
+        raise AssertionError(status)
+
 
 @pytest.fixture
 def shipping(tmp_path: Path) -> Iterator[Shipping]:
@@ -83,7 +94,7 @@ def arrived(brokers: str, topic: str, enough: Callable[[dict[str, list[int]]], b
     reader = KafkaReader(brokers, topic, {})
     found: dict[str, list[int]] = {}
     try:
-        for _ in range(90):
+        for _ in range(200):
             for entry in reader.poll(1.0):
                 records, poison = unpack(entry.payload)
                 assert {one.reason for one in poison} <= {"damaged_segment"}
@@ -159,12 +170,7 @@ def test_ship_json_tells_who_runs_and_what_was_done(
     write(writer, streams, 0, 3)
     shipping.start(kafka_broker)
     arrived(kafka_broker, shipping.topic, all_of(streams, 3))
-    path = shipping.data / "run" / "ship.json"
-    for _ in range(600):
-        status = json.loads(path.read_text())
-        if status["records"] == 6:
-            break
-        signal.sigtimedwait([], 0.05)  # a pause that does not wake early
+    status = shipping.status(lambda status: status["released"] == {"w0": 3})
     assert shipping.process is not None
     assert status["pid"] == shipping.process.pid
     assert (status["records"], status["retries"], status["reachable"], status["last_error"]) == (
@@ -173,8 +179,7 @@ def test_ship_json_tells_who_runs_and_what_was_done(
         True,
         None,
     )
-    assert status["released"] == {"w0": 3}
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE((shipping.data / "run" / "ship.json").stat().st_mode) == 0o600
 
 
 @pytest.mark.kafka
@@ -208,10 +213,7 @@ def test_a_broker_that_comes_back_empty_gets_a_new_topic_and_what_was_not_acknow
     shipping.start(broker.address)
     write(writer, streams, 0, 10)
     arrived(broker.address, shipping.topic, all_of(streams, 10))
-    for _ in range(600):
-        if json.loads((shipping.data / "run" / "ship.json").read_text())["released"]["w0"] == 10:
-            break
-        signal.sigtimedwait([], 0.05)
+    shipping.status(lambda status: status["released"] == {"w0": 10})
     broker.kill()
     shutil.rmtree(broker.data / "topics")
     write(writer, streams, 10, 40)
@@ -251,12 +253,7 @@ def test_an_unreachable_kafka_is_one_warning_and_a_quick_stop(
 ) -> None:
     write(writer, new_streams(), 0, 20)
     shipping.start("127.0.0.1:1")
-    path = shipping.data / "run" / "ship.json"
-    for _ in range(600):
-        if path.exists() and json.loads(path.read_text())["last_error"]:
-            break
-        signal.sigtimedwait([], 0.05)
-    assert json.loads(path.read_text())["reachable"] is False
+    assert shipping.status(lambda status: status["last_error"])["reachable"] is False
     assert shipping.end() == 0
     warnings = [line for line in shipping.said().splitlines() if line.startswith("WARNING")]
     assert warnings == [
