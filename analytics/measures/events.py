@@ -20,16 +20,18 @@ _LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens"
 
 def event_frame(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     """The events of finished streams, in their order. A number that its column cannot hold becomes NULL."""
-    lists: dict[str, list[Any]] = {name: [] for name in ("stream_id", "seq", *_LISTS)}
-    for stream in finished:
-        if stream.decoder is None:
-            continue
-        columns = stream.decoder.events
-        lists["stream_id"] += [stream.stream_id] * len(columns)
-        lists["seq"] += columns.seq
+    told = [(s.stream_id, s.decoder.events) for s in finished if s.decoder is not None and s.decoder.events]
+    owners = pl.DataFrame(
+        {"stream_id": [stream_id for stream_id, _ in told], "n": [len(columns) for _, columns in told]},
+        schema={"stream_id": EVENTS["stream_id"], "n": pl.Int64},
+    )
+    lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
+    for _, columns in told:
         for name in _LISTS:
             lists[name] += getattr(columns, name)
-    return pl.DataFrame([_series(name, values) for name, values in lists.items()])
+    return owners.select(
+        pl.col("stream_id").repeat_by("n"), pl.int_ranges("n", dtype=pl.Int32).alias("seq")
+    ).select(pl.all().explode(), *(_series(name, values) for name, values in lists.items()))
 
 
 def _series(name: str, values: list[Any]) -> pl.Series:
