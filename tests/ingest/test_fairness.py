@@ -16,14 +16,21 @@ REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n"
 
 
+def some(sock: socket.socket, most_bytes: int) -> bytes:
+    """What there is. Raises ConnectionError at the end of the connection, so that no thread waits on."""
+    if data := sock.recv(most_bytes):
+        return data
+    raise ConnectionError
+
+
 def read(sock: socket.socket, until: bytes, size_bytes: int) -> None:
     """A head, and so many bytes after it."""
     got = b""
     while until not in got:
-        got += sock.recv(4096)
+        got += some(sock, 4096)
     left = size_bytes - len(got.partition(until)[2])
     while left > 0:
-        left -= len(sock.recv(2**20))
+        left -= len(some(sock, 2**20))
 
 
 def exchange(
