@@ -33,7 +33,7 @@ from analytics.lake.place import INLINED_ROWS, NAME, Lake, attach, new_database,
 from analytics.lake.turns import Turns
 from analytics.measures.rollup import DEFAULT_STALL, rollups
 from analytics.storage.rows import first_row
-from analytics.storage.schema import SCHEMA_VERSION, add_missing_columns
+from analytics.storage.schema import SCHEMA_VERSION, add_missing_columns, without_tables
 from analytics.storage.store import (
     Commit,
     Fenced,
@@ -367,7 +367,7 @@ def _statements() -> tuple[str, str, str]:
         (here / name).read_text()
         for name in ("storage/schema.sql", "lake/schema.sql", "storage/views.sql", "storage/comments.sql")
     )
-    public = re.sub(rf"CREATE TABLE IF NOT EXISTS ({own}) \(.*?\n\);\n", "", public, flags=re.DOTALL)
+    public = without_tables(public, IN_LAKE_VIEWS)
     comments = re.sub(rf"COMMENT ON (TABLE|COLUMN) ({own})\b.*?;\n", "", comments, flags=re.DOTALL)
     views, told = _apart(views, "COMMENT ON ")
     beside, own_views = _apart(beside, "CREATE OR REPLACE VIEW ")

@@ -4,13 +4,16 @@ An older file gets the columns that it lacks (NULL in its rows), the roll-ups of
 change is noted in `internal.migrations`. All of it is one transaction: an upgrade that is killed leaves the file as it was,
 for the version of before as well. A newer file is refused. What is in the schema `internal` is not for SQL from outside.
 
-Versions: 1 the first; 2 has roll-ups by the minute, and stalls in a table of their own.
+Versions: 1 the first; 2 has roll-ups by the minute, and stalls in a table of their own; 3 packs `events`, which is a view of
+them now.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
@@ -18,9 +21,12 @@ import duckdb
 
 from analytics.measures.rollup import DEFAULT_STALL, rollups
 from analytics.serving.guard import one_line
+from analytics.storage import packed
 from analytics.storage.rows import first_row
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+IN_FILE_VIEWS = ("events",)
+"""Tables of schema.sql that are views of a file."""
 WAL_BYTES = 64 * 2**20
 """The file takes over what its `.wal` has when that is so large."""
 BACKFILL_STREAMS = 20_000
@@ -82,7 +88,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
     changed then, once the connection is closed.
     """
     here = resources.files("analytics.storage")
-    schema = (here / "schema.sql").read_text()
+    schema = without_tables((here / "schema.sql").read_text(), IN_FILE_VIEWS)
     connection.execute("BEGIN TRANSACTION")
     connection.execute(_INTERNAL)
     found = first_row(connection.execute("SELECT max(version) FROM internal.migrations"))
@@ -93,12 +99,19 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
         )
     if version == 1:
         connection.execute("DROP VIEW IF EXISTS stalls")
+    if version is not None and version < 3:
+        connection.execute("ALTER TABLE events RENAME TO plain_events")
     connection.execute(schema)
+    connection.execute((here / "packed.sql").read_text())
     added = add_missing_columns(connection, schema)
     notes = [f"columns added: {', '.join(added)}"] if added else []
     if version is None:
         notes = ["first schema"]
-    elif version < 2:
+    elif version < 3:
+        packed.append(connection, "plain_events")
+        connection.execute("DROP TABLE plain_events")
+        notes.append("events packed")
+    if version == 1:
         notes.append(f"roll-ups made of {_backfill(connection, stall or DEFAULT_STALL)} streams")
     for note in notes:
         connection.execute("INSERT INTO internal.migrations VALUES (?, ?, now())", [SCHEMA_VERSION, note])
@@ -108,10 +121,19 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
     for key, value in meta.items():
         connection.execute("DELETE FROM internal.meta WHERE key = ?", [key])
         connection.execute("INSERT INTO internal.meta VALUES (?, ?)", [key, value])
-    for name in ("views.sql", "comments.sql"):
-        if (file := here / name).is_file():
-            connection.execute(file.read_text())
+    connection.execute((here / "views.sql").read_text())
+    comments = (here / "comments.sql").read_text()
+    for view in IN_FILE_VIEWS:
+        comments = comments.replace(f"COMMENT ON TABLE {view} ", f"COMMENT ON VIEW {view} ")
+    connection.execute(comments)
     connection.execute("COMMIT")
+
+
+def without_tables(schema: str, tables: Iterable[str]) -> str:
+    """The statements of schema.sql but those that make these tables."""
+    return re.sub(
+        rf"CREATE TABLE IF NOT EXISTS ({'|'.join(tables)}) \(.*?\n\);\n", "", schema, flags=re.DOTALL
+    )
 
 
 def _backfill(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float]) -> int:

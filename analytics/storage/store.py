@@ -29,6 +29,7 @@ import polars as pl
 from analytics.measures.rollup import DEFAULT_STALL, rollups
 from analytics.serving.guard import one_line
 from analytics.storage.inlets import Inlets
+from analytics.storage.packed import PACKED_EVENTS, Packer
 from analytics.storage.rows import first_row
 from analytics.storage.schema import open_file, prepare
 
@@ -123,6 +124,7 @@ class Store:
         self._numbers: dict[str, int] = {}
         self._connection = open_file(path, memory_limit_bytes)
         self._inlets = Inlets(self._connection)
+        self._packer = Packer()
         try:
             prepare(self._connection, stall)
         except duckdb.Error as e:
@@ -179,6 +181,8 @@ class Store:
     def commit(self, commit: Commit) -> None:
         """Do all of it, and the roll-ups of its rows, or nothing. Raises Fenced or StoreFailed."""
         tables = {**commit.tables, **rollups(commit.tables, self._stall)}
+        if (events := tables.pop("events", None)) is not None:
+            tables[PACKED_EVENTS] = self._packer.pack(events)
         for attempt in range(MEMORY_RETRIES + 1):
             try:
                 self._commit(commit, tables)

@@ -22,6 +22,7 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
 from analytics.assembly.assemble import Assembler
 from analytics.measures.measure import measure
+from analytics.storage.packed import PACKED_EVENTS
 from analytics.storage.store import Commit, Store
 from bench.analytics.stored import blocks
 from bench.analytics.workload import entries
@@ -126,7 +127,7 @@ def _stored(path: Path, batches: Iterator[list[AnyRecord]]) -> Stored:
     events, streams = cursor.execute(
         "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM streams)"
     ).fetchall()[0]
-    size = blocks(cursor, "events")
+    size = blocks(cursor, PACKED_EVENTS)
     store.close()
     return Stored(events, streams, size, path.stat().st_size)
 

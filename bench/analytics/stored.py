@@ -14,6 +14,7 @@ from pathlib import Path
 import duckdb
 
 from analytics.serving.serve import Bounds
+from analytics.storage.packed import PACKED_EVENTS, append
 from analytics.storage.schema import open_file, prepare
 from analytics.storage.settle import settle
 
@@ -45,6 +46,8 @@ QUERIES = {
     "one stream's timeline": "FROM events WHERE stream_id = '{stream}' ORDER BY seq",
 }
 TABLES = ("events", "streams", "stream_minutes", "histogram_minutes")
+STORED = {"events": PACKED_EVENTS}
+"""Where the rows of a view are."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,15 @@ def fill(path: Path, events: int) -> None:
     for first in range(0, streams, STEP):
         for statement in GENERATED.split(";\n\n"):
             connection.execute(
-                statement.replace("{first}", str(first))
+                statement.replace(
+                    "INSERT INTO events BY NAME", "CREATE OR REPLACE TEMP TABLE plain_events AS"
+                )
+                .replace("{first}", str(first))
                 .replace("{end}", str(min(streams, first + STEP)))
                 .replace("{now_ms}", str(now_ms))
                 .replace("{streams}", str(streams))
             )
+        append(connection, "plain_events")
     connection.execute("UPDATE internal.migrations SET version = 1")
     connection.execute("DROP TABLE stalls")
     connection.close()
@@ -119,7 +126,7 @@ def ask(path: Path) -> Asked:
         connection.execute("SET TimeZone = 'UTC'")
         row = connection.execute("SELECT count(*) FROM events").fetchone()
         events = row[0] if row else 0
-        sizes = {table: blocks(connection, table) / events for table in TABLES}
+        sizes = {table: blocks(connection, STORED.get(table, table)) / events for table in TABLES}
         found = connection.execute("SELECT stream_id::VARCHAR FROM streams LIMIT 1 OFFSET 4321").fetchone()
         seconds = {}
         for name, sql in QUERIES.items():

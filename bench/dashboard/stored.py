@@ -11,6 +11,7 @@ from pathlib import Path
 import duckdb
 
 from analytics.measures.rollup import rollups
+from analytics.storage.packed import append
 from analytics.storage.store import FILE, Store
 
 MODELS, GATEWAYS, CLIENTS = 20, 5, 60
@@ -73,7 +74,7 @@ FROM timed ORDER BY started_at
 """
 
 EVENTS = """
-INSERT INTO events BY NAME
+CREATE TEMP TABLE plain_events AS
 SELECT stream_id, k::INTEGER AS seq, k::INTEGER AS read_seq,
     (coalesce(ttft_ns, headers_ns) + coalesce(itl_ns, 1e6) * (k + hash(stream_id, k) % 1000 / 1500))::BIGINT AS at_ns,
     CASE WHEN k = 0 THEN 'start' WHEN k = {events} - 2 THEN 'finish' WHEN k = {events} - 1 THEN 'terminal'
@@ -130,6 +131,8 @@ def fill(data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STRE
             connection.execute(STREAMS.format(**sizes))
             connection.execute("RESET threads")
             connection.execute(EVENTS.format(**sizes))
+            append(connection, "plain_events")
+            connection.execute("DROP TABLE plain_events")
             for statement in REST:
                 connection.execute(statement)
             _roll_up(connection)

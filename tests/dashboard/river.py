@@ -24,6 +24,7 @@ import polars as pl
 from analytics.measures.rollup import rollups
 from analytics.serving import endpoint
 from analytics.serving.serve import Server
+from analytics.storage import packed
 from analytics.storage.store import Store
 
 SCHEMA = Path(__file__).parents[2] / "analytics" / "storage" / "schema.sql"
@@ -230,7 +231,12 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[st
     frame = pl.DataFrame(plain, infer_schema_length=None)
     connection.register("incoming", frame.to_arrow())
     names = ", ".join(f'"{c}"' for c in columns)
-    connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM incoming")
+    if table == "events" and connection.execute("FROM duckdb_views() WHERE view_name = 'events'").fetchall():
+        connection.execute("CREATE TEMP TABLE plain_events AS FROM incoming")
+        packed.append(connection, "plain_events")
+        connection.execute("DROP TABLE plain_events")
+    else:
+        connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM incoming")
     connection.unregister("incoming")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from analytics.measures.measure import MAX_WORD_CHARS
 from analytics.serving.ask import Asker
+from analytics.storage import packed
 from tests.dashboard.pages import VIEWS, metric, opened, said
 from tests.dashboard.river import insert, served
 
@@ -46,9 +47,10 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
              "end_ns": EVENTS * 1_000_000, "last_output_ns": EVENTS * 1_000_000, "stall_count": 1},
         ])  # fmt: skip
         connection.execute(f"""
-            INSERT INTO events BY NAME SELECT '{GIANT}'::UUID AS stream_id, i AS seq, i AS read_seq,
+            CREATE TEMP TABLE plain_events AS SELECT '{GIANT}'::UUID AS stream_id, i AS seq, i AS read_seq,
                 i * 1000000 + CASE WHEN i > 70000 THEN 3000000000 ELSE 0 END AS at_ns, 'text' AS kind, 0 AS choice, 3 AS chars,
                 100 AS bytes FROM range({EVENTS}) AS t(i)""")
+        packed.append(connection, "plain_events")
         insert(connection, "open_streams", [
             {"stream_id": UUID(int=20), "started_at": now, "updated_at": now},
             {"stream_id": UUID(int=21), "started_at": now, "updated_at": now, "request_model": LONG, "ttft_ns": 0, "last_output_ns": 0,

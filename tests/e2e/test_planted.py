@@ -339,7 +339,7 @@ def test_nothing_of_what_was_planted_is_found(
         "OTLP",
         "dashboard pages",
         "table main.spans",
-        "table main.events",
+        "table internal.packed_events",
         "/metrics",
         "status",
     } <= searched.places.keys()

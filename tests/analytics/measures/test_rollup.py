@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.measures.rollup import METRICS, RELATIVE_ERROR, ZERO_BUCKET, bucket_value, rollups
+from analytics.storage.packed import PACKED_EVENTS, Packer
 from analytics.storage.schema import prepare
 from analytics.storage.settle import MOST_NAMES, OTHER, settle
 from analytics.storage.tables import EVENTS, STREAMS, frame
@@ -53,8 +54,10 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def store(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, of: pl.DataFrame | None = None) -> None:
+    """As the store does."""
     tables = {"streams": rows} if of is None else {"streams": rows, "events": of}
-    for table, added in {**tables, **rollups(tables)}.items():
+    packed = {} if of is None else {PACKED_EVENTS: Packer().pack(of)}
+    for table, added in {"streams": rows, **packed, **rollups(tables)}.items():
         con.register("appended", added)
         con.execute(f"INSERT INTO {table} BY NAME FROM appended")
         con.unregister("appended")

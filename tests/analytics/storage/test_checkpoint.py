@@ -30,7 +30,7 @@ store = filled(path)
 for number in range(10, 30):
     commit(store, number)
 cursor = store.cursor()
-cursor.execute("DELETE FROM events WHERE seq % 3 = 0").fetchall()
+cursor.execute("DELETE FROM internal.packed_events WHERE (number - first_number) % 3 = 0").fetchall()
 for number in range(30, 40):
     commit(store, number)
 print(json.dumps([store.totals()["entries"], path.with_name(path.name + ".wal").stat().st_size]), flush=True)
@@ -116,7 +116,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     for number in range(10, 40):
         if number == 30:
             with closing(store.cursor()) as cursor:
-                cursor.execute("DELETE FROM events WHERE seq % 3 = 0").fetchall()
+                cursor.execute(
+                    "DELETE FROM internal.packed_events WHERE (number - first_number) % 3 = 0"
+                ).fetchall()
         commit(store, number)
     store.close()
     return told(path)

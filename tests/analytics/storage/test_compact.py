@@ -67,11 +67,11 @@ def mostly_free(path: Path, events: int, *, rows_in_all: bool = True) -> Path:
         run("SELECT nextval('internal.numbers') FROM range(7)").fetchall()
         run("CREATE INDEX IF NOT EXISTS by_cause ON losses (cause)").fetchall()
         run(
-            "INSERT INTO events BY NAME SELECT uuidv7() AS stream_id, i AS seq, i AS read_seq, "
-            f"(hash(i) % 5_000_000_000)::BIGINT AS at_ns, 'text' AS kind FROM range({events}) AS t(i)"
+            "INSERT INTO internal.packed_events BY NAME SELECT uuidv7() AS stream_id, i AS number, 0 AS first_number, "
+            f"i AS read_number, (hash(i) % 5_000_000_000)::BIGINT AS at_ns, 'text' AS label FROM range({events}) AS t(i)"
         ).fetchall()
         run("CHECKPOINT").fetchall()
-        run("DELETE FROM events WHERE seq > 50 AND seq % 50 > 0").fetchall()
+        run("DELETE FROM internal.packed_events WHERE number > 50 AND number % 50 > 0").fetchall()
     store.close()
     return path
 
@@ -100,7 +100,7 @@ def test_it_becomes_small_and_nothing_else_changes(path: Path, monkeypatch: pyte
     monkeypatch.setattr(compacting, "LEAST_BYTES", 2**20)
     path.chmod(0o600)
     before, size = told(path), path.stat().st_size
-    assert len(before["main.events"]) > 8000
+    assert len(before["internal.packed_events"]) > 8000
     assert len(before["main.stream_minutes"]) == 50
     assert compact(path, stop=NEVER)
     assert path.stat().st_size < size / 2

@@ -118,7 +118,7 @@ def test_space_is_given_back_or_used_again(store: Store) -> None:
         fill(store, days=1, per_day=2000, events=100)
         keeper.sweep(NOW_S + DAY_S)
         store.cursor().execute("CHECKPOINT")
-    assert size().st_size <= full * 1.25  # four fills came after the first, each of which is half of `full`
+    assert size().st_size <= full * 1.5  # four fills came after the first, each of which is half of `full`
     keeper.close()
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from analytics.measures.rollup import rollups
 from analytics.serving.guard import Guard
 from analytics.storage.schema import prepare
-from tests.analytics.measures.test_rollup import events, streams
+from tests.analytics.measures.test_rollup import events, store, streams
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sql.md").read_text()
 BLOCKS = dict(re.findall(r"```sql\n-- name: (\w+)\n(.*?)```", PAGE, re.DOTALL))
@@ -25,14 +24,10 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
     }  # fmt: skip
     rows = streams([row, {**row, "outcome": "truncated", "error_phase": "mid_stream"}])
     of = events([(0, "text", 0, 100 * MS), (0, "text", 0, 150 * MS), (0, "text", 0, 750 * MS)])
-    tables = {"streams": rows, "events": of}
     with duckdb.connect() as con:
         con.execute("SET TimeZone = 'UTC'")
         prepare(con, None)
-        for table, added in {**tables, **rollups(tables)}.items():
-            con.register("appended", added)
-            con.execute(f"INSERT INTO {table} BY NAME FROM appended")
-            con.unregister("appended")
+        store(con, rows, of)
         yield con
 
 

@@ -1,6 +1,6 @@
-"""A file of the first schema, full of rows, opened by this version: nothing is lost, and what is new is right.
+"""A file of an older schema, full of rows, opened by this version: nothing is lost, and what is new is right.
 
-The file is made from `schemas/1.sql`, which is never changed. What is new is held to what the old version's own views said
+The file is made from `schemas/N.sql`, which is never changed. What is new is held to what the old version's own views said
 of the same rows before. The long run (`slow`) has ten million events and says what the upgrade takes.
 """
 
@@ -20,11 +20,11 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.storage import schema
+from analytics.storage import packed, schema
 from analytics.storage.store import Store
 
 ROOT = Path(__file__).parents[3]
-FIRST = (Path(__file__).parent / "schemas" / "1.sql").read_text()
+SCHEMAS = Path(__file__).parent / "schemas"
 STREAMS_AND_EVENTS = (ROOT / "bench" / "analytics" / "stored.sql").read_text()
 EVENTS_A_STREAM = 100
 AT_ONCE = 20_000
@@ -42,6 +42,8 @@ ANY = {
     "BOOLEAN": "i % 2 = 0",
     "BLOB": "encode('blob ' || i)",
     "VARCHAR[]": "['one ' || i, 'two']",
+    "SMALLINT[]": "[i, -i]::SMALLINT[]",
+    "INTEGER[]": "[i, 7]::INTEGER[]",
 }
 
 
@@ -56,10 +58,10 @@ def tables(connection: duckdb.DuckDBPyConnection) -> dict[str, list[tuple[str, s
     return found
 
 
-def make(path: Path, streams: int) -> None:
-    """A file of version 1 with rows in every table."""
+def make(path: Path, streams: int, version: int = 1) -> None:
+    """A file of that version with rows in every table."""
     with database(path, read_only=False) as connection:
-        connection.execute(FIRST)
+        connection.execute((SCHEMAS / f"{version}.sql").read_text())
         connection.execute("INSERT INTO internal.meta VALUES ('note', '7')")
         connection.execute("SELECT setseed(0.5)")
         for first in range(0, streams, AT_ONCE):
@@ -98,7 +100,7 @@ def digests(path: Path, of: dict[str, list[tuple[str, str]]]) -> dict[str, Any]:
             names = ", ".join(f'"{name}"' for name, _ in columns)
             only = {
                 "internal.meta": "WHERE key <> 'schema_version'",
-                "internal.migrations": "WHERE version = 1",
+                "internal.migrations": "WHERE what = 'first schema'",
             }
             found[table] = connection.execute(
                 f"SELECT count(*), sum(hash({names})::HUGEINT) FROM {table} {only.get(table, '')}"
@@ -210,7 +212,7 @@ def test_a_file_of_the_first_schema_keeps_every_row_and_gets_its_rollups(
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from analytics.storage import schema
+from analytics.storage import packed, schema
 from analytics.storage.store import Store
 
 schema.BACKFILL_STREAMS, left, real = 300, 4, schema.rollups
@@ -239,6 +241,73 @@ def test_an_upgrade_that_is_killed_leaves_the_file_as_it_was_and_can_be_done_aga
     assert again == {name: value for name, value in before.items() if name != "latencies"}
     upgrade(first)
     upgraded_and_held_to_before(first, before)
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Path:
+    """A file of version 2 with 100,000 events, some of which were deleted, some with all columns and some with none."""
+    path = tmp_path / "streamgauge.duckdb"
+    make(path, 1_000, version=2)
+    with database(path, read_only=False) as connection:
+        connection.execute(
+            "UPDATE events SET event_name = 'delta', choice = seq % 3 - 1, tokens = 1, finish_reason = 'stop' WHERE seq % 7 = 0"
+        )
+        connection.execute("UPDATE events SET choice = NULL, chars = NULL, bytes = NULL WHERE seq % 7 = 1")
+        connection.execute("DELETE FROM events WHERE seq % 11 = 10")
+    return path
+
+
+def columns_of_events(path: Path) -> list[tuple[Any, ...]]:
+    with database(path) as connection:
+        return connection.execute("DESCRIBE events").fetchall()
+
+
+def test_a_file_of_the_second_schema_keeps_every_row_when_its_events_are_packed(
+    second: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with database(second) as connection:
+        of = tables(connection)
+    before, columns = digests(second, of), columns_of_events(second)
+    monkeypatch.setattr(packed, "AT_ONCE", 30_000)
+    for _ in range(2):  # opened once more, it is left as it is
+        upgrade(second)
+        assert digests(second, of) == before
+        assert [found[:2] for found in columns_of_events(second)] == [column[:2] for column in columns]
+        assert ask(second, "SELECT what FROM internal.migrations WHERE version = 3") == [("events packed",)]
+        assert ask(second, "SELECT table_name FROM duckdb_tables() WHERE table_name = 'plain_events'") == []
+
+
+KILLED_WHILE_PACKING = """
+import os, signal, sys
+from pathlib import Path
+from analytics.storage import packed
+from analytics.storage.store import Store
+
+packed.AT_ONCE, left, real = 30_000, 3, packed.Packer.pack
+
+def pack(*arguments):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+
+packed.Packer.pack = pack
+Store(Path(sys.argv[1]))
+"""
+
+
+def test_packing_that_is_killed_leaves_the_file_as_it_was_and_can_be_done_again(second: Path) -> None:
+    with database(second) as connection:
+        of = tables(connection)
+    before = digests(second, of)
+    killed = subprocess.run([sys.executable, "-c", KILLED_WHILE_PACKING, str(second)], cwd=ROOT)
+    assert killed.returncode == -signal.SIGKILL
+    with database(second) as connection:
+        assert tables(connection) == of
+    assert digests(second, of) == before
+    upgrade(second)
+    assert digests(second, of) == before
 
 
 @pytest.mark.slow
