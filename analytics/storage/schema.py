@@ -22,6 +22,7 @@ import duckdb
 from analytics.measures.rollup import DEFAULT_STALL, rollups
 from analytics.serving.guard import one_line
 from analytics.storage import packed
+from analytics.storage.inlets import Inlets
 from analytics.storage.rows import first_row
 
 SCHEMA_VERSION = 3
@@ -112,7 +113,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
         connection.execute("DROP TABLE plain_events")
         notes.append("events packed")
     if version == 1:
-        notes.append(f"roll-ups made of {_backfill(connection, stall or DEFAULT_STALL)} streams")
+        notes.append(f"roll-ups made of {backfill(connection, stall or DEFAULT_STALL)} streams")
     for note in notes:
         connection.execute("INSERT INTO internal.migrations VALUES (?, ?, now())", [SCHEMA_VERSION, note])
     meta = {"schema_version": str(SCHEMA_VERSION)}
@@ -136,9 +137,10 @@ def without_tables(schema: str, tables: Iterable[str]) -> str:
     )
 
 
-def _backfill(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float]) -> int:
+def backfill(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float]) -> int:
     """Roll-ups of all streams there are, in the order of their ids, which is that of time; returns how many."""
     done, after = 0, "00000000-0000-0000-0000-000000000000"
+    inlets = Inlets(connection)  # a transaction would hold each frame that was registered in it
     while True:
         streams = connection.execute(
             f"SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM streams WHERE stream_id > ?::UUID "
@@ -146,6 +148,7 @@ def _backfill(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float]) -
             [after],
         ).pl()
         if streams.is_empty():
+            inlets.forget()
             return done
         last = streams["stream_id"][-1]
         events = connection.execute(
@@ -154,9 +157,7 @@ def _backfill(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float]) -
             [after, last],
         ).pl()
         for table, rows in rollups({"streams": streams, "events": events}, stall).items():
-            connection.register("appended", rows)
-            connection.execute(f"INSERT INTO {table} BY NAME FROM appended")
-            connection.unregister("appended")
+            inlets.append(table, rows)
         done, after = done + streams.height, last
 
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import duckdb
 
+from analytics.measures.rollup import DEFAULT_STALL
 from analytics.serving.serve import Bounds
 from analytics.storage.packed import PACKED_EVENTS, append
-from analytics.storage.schema import open_file, prepare
+from analytics.storage.schema import backfill, open_file, prepare
 from analytics.storage.settle import settle
 
 STEP = 20_000
@@ -77,8 +78,7 @@ def fill(path: Path, events: int) -> None:
                 .replace("{streams}", str(streams))
             )
         append(connection, "plain_events")
-    connection.execute("UPDATE internal.migrations SET version = 1")
-    connection.execute("DROP TABLE stalls")
+    backfill(connection, DEFAULT_STALL)
     connection.close()
     _open_anew(path).close()
 
