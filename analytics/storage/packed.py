@@ -9,7 +9,7 @@ Rules
    by the control character U+001F; in a name of somebody's that has one, U+FFFD takes its place.
 3. Only a file keeps events so: a lake's Parquet files are compressed as a whole.
 
-Of the recorded streams that makes 11.2 bytes an event of 13.9, of alike chat streams 5.7 of 8.8
+Of the recorded streams that makes 11.0 bytes an event of 13.9, of alike chat streams 5.6 of 8.8
 (`python -m bench analytics sizes`).
 """
 
