@@ -28,6 +28,8 @@ from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
 from ingest.records import AnyRecord, unpack
 
 COMMIT_STREAMS = Pace().commit_events // EVENTS_A_STREAM
+DUCKDB_BYTES = 256 * 2**20
+"""DuckDB's limit in the long run: low, so that its cache of blocks is full early and hides no other growth."""
 
 
 @contextmanager
@@ -131,12 +133,12 @@ def embedded_rates(streams: int, runs: int = 5) -> list[float]:
     return rates
 
 
-def resident(streams: int, parts: int = 10) -> Iterator[tuple[int, int]]:
-    """(events so far, bytes resident) after each tenth of one run: what grows is seen."""
+def resident(streams: int, parts: int = 10) -> Iterator[tuple[int, int, int]]:
+    """(events so far, bytes resident, of them DuckDB's) after each tenth of one run: what grows is seen."""
     look_seldom()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        store = Store(folder / "bench.duckdb", memory_limit_bytes=512 * 2**20)
+        store = Store(folder / "bench.duckdb", memory_limit_bytes=DUCKDB_BYTES)
         reader = EmbeddedReader(folder / "log", "bench", sole=True)
         consumer: Consumer | None = None
         a_part = streams // parts
@@ -148,6 +150,12 @@ def resident(streams: int, parts: int = 10) -> Iterator[tuple[int, int]]:
             while store.totals().get("streams_rows", 0) < part * a_part:
                 consumer.step(0.05)
             pages = int(Path("/proc/self/statm").read_text().split()[1])
-            yield part * a_part * EVENTS_A_STREAM, pages * resource.getpagesize()
+            row = (
+                store.cursor()
+                .execute("SELECT sum(memory_usage_bytes)::BIGINT FROM duckdb_memory()")
+                .fetchone()
+            )
+            duckdb_bytes = row[0] if row else 0
+            yield part * a_part * EVENTS_A_STREAM, pages * resource.getpagesize(), duckdb_bytes
         reader.close()
         store.close()

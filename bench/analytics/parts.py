@@ -120,8 +120,12 @@ def memory(given: Given) -> list[str]:
     from bench.analytics import ours
 
     found = ours.resident(given.long_events // EVENTS_A_STREAM)
-    rows = [[f"{events:,}", f"{size / 2**20:,.0f}"] for events, size in found]
-    return table(["events so far, in one process", "MiB resident"], rows)
+    rows = [
+        [f"{events:,}", f"{size / 2**20:,.0f}", f"{cached / 2**20:,.0f}", f"{(size - cached) / 2**20:,.0f}"]
+        for events, size, cached in found
+    ]
+    limit = f"of them DuckDB's (limit {ours.DUCKDB_BYTES // 2**20})"
+    return table(["events so far, in one process", "MiB resident", limit, "all else"], rows)
 
 
 PARTS: dict[str, Callable[[Given], list[str]]] = {

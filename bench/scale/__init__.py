@@ -1,6 +1,6 @@
 """Analytics on a lake, with real Kafka and PostgreSQL: one consumer and two, and the small end of docs/scaling.md.
 
-`python -m bench scale --levels` is the comparison alone (five minutes), `--rounds 0` the live levels alone (one and a half).
+`python -m bench scale --levels` is the comparison alone (six minutes), `--rounds 0` the live levels alone (one and a half).
 """
 
 from __future__ import annotations

@@ -110,9 +110,16 @@ class Run:
             self.processes.append(subprocess.Popen(command, env=environment, stderr=said))
 
     def _until_shared(self, many: int) -> None:
-        deadline_s = time.monotonic() + SHARED_S
+        deadline_s, owners = time.monotonic() + SHARED_S, None
         while True:
-            assert time.monotonic() < deadline_s, "the consumers did not share the partitions"
+            if time.monotonic() > deadline_s:
+                said = [
+                    (self.folder / f"log{number}").read_text()[-2000:]
+                    for number in range(len(self.processes))
+                ]
+                raise RuntimeError(
+                    "\n".join(["the consumers do not share the partitions:", str(owners), *said])
+                )
             time.sleep(0.2)
             try:
                 if not hasattr(self, "asker"):
