@@ -8,7 +8,7 @@ Rules
 3. An entry that is no entry, a record that is no record and a stream that cannot be measured become dead letters (reason,
    size and hash, no text); the rest goes on. A stream that cannot be measured is stored as `tap_lost`.
 4. A commit that fails leaves the table as it was and this object ahead of it: it must not be used any more.
-5. Commits are at least `commit_interval_s` apart, and take at most a quarter of the time, or half of it when the log is read to
+5. Commits are at least `commit_interval_s` apart, and take at most a third of the time, or half of it when the log is read to
    its end: then rows are all that waits, and those behind commits that were full do not wait for the interval. An idle log
    costs none.
 """
@@ -236,7 +236,7 @@ class Consumer:
         else:
             return 0.25
         if is_behind:
-            due_at_s = self._committed_s + max(interval_s, 3 * self._commit_cost_s)
+            due_at_s = self._committed_s + max(interval_s, 2 * self._commit_cost_s)
         else:
             due_at_s = max(self._paced_s + interval_s, self._committed_s + self._commit_cost_s)
         return max(due_at_s, not_before_s) - now_s
