@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 
 from analytics.assembly.liveness import GONE_AFTER_NS, Liveness
 from analytics.assembly.soundness import stream_of, unsound, unsound_frames
@@ -35,7 +34,6 @@ RECORD_BYTES = 150
 DOUBT_PATIENCE = 15
 """Times `lost_after_ns` of log time: a stream in doubt that is silent for so long has ended where nobody could read it."""
 DAMAGE = "log_damaged"
-_data = itemgetter(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,28 +146,30 @@ class Partition:
                 stream = self._admit(offset, record)
                 if stream is None:
                     continue
-            reason = unsound_frames(record, stream.last_ns)
+            frames = record.frames
+            times, reads = zip(*frames, strict=True) if frames else ((), ())
+            reason = unsound_frames(record, times, stream.last_ns)
             if reason is not None:
                 self._fail(offset, record, reason, stream)
                 continue
-            frames = record.frames
             wire = record.wire_bytes
-            size = sum(map(len, map(_data, frames)) if wire is None else wire)
+            size = sum(map(len, reads) if wire is None else wire)
             frame_count += len(frames)
             body_bytes += size
             stream.next_seq += 1
             stream.body_bytes += size
             stream.last_log_ns = liveness.now_ns
             stream.uncaptured_bytes += record.uncaptured_bytes
-            if frames:
-                stream.last_ns = frames[-1][0]
+            if times:
+                stream.last_ns = times[-1]
             if record.response is not None:
                 self._look_at_coding(stream, record)
             self._hold(stream, offset, record, size + RECORD_BYTES * (1 + len(frames)))
             if not stream.broken:
                 if record.response is not None:
                     stream.response = record.response
-                stream.pending += frames
+                stream.pending_ns += times
+                stream.pending += reads
                 if wire is not None:
                     stream.take_wire(wire, record.coding_fault)
                 out.open_events += len(frames)
@@ -182,17 +182,18 @@ class Partition:
 
     def decode(self, stream: OpenStream) -> None:
         """Decode the frames that wait. A defect of ours costs this stream, not the consumer."""
-        frames = stream.pending
-        if not frames:
+        times, reads = stream.pending_ns, stream.pending
+        if not reads:
             return
         events_before = len(stream.decoder.events) if stream.decoder is not None else 0
         try:
             stream.decode(capture=self._out.capture)
         except Exception as error:
+            frames = list(zip(times, reads, strict=True))
             record = Frames(stream.stream_id, max(0, stream.next_seq - 1), frames)
             self._fail(stream.held_offset, record, f"decoder: {type(error).__name__}", stream)
         events_now = len(stream.decoder.events) if stream.decoder is not None else 0
-        self._out.open_events += events_now - events_before - len(frames)
+        self._out.open_events += events_now - events_before - len(reads)
 
     def _feed_other(self, offset: int, record: AnyRecord) -> None:
         reason = unsound(record)
@@ -270,7 +271,7 @@ class Partition:
         if stream_id in self._finished or stream_id in self._out.recalled:
             self._out.counters["late_records"] += 1
             return None
-        reason = unsound(record)
+        reason = unsound(record) if isinstance(record, Frames) else None  # the others were looked at before
         if reason is not None:
             self._fail(offset, record, reason, None)
             return None

@@ -7,8 +7,7 @@ that is no UUID, or count beyond what a column holds; it is refused here, before
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from operator import itemgetter
+from collections.abc import Iterable, Sequence
 
 from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Opened
 
@@ -18,7 +17,6 @@ MAX_NS = 2**61
 MAX_SMALL = 2**16
 """Ports and numbers of workers are smaller; trace flags are a byte."""
 MAX_COUNTERS = 1000
-_at_ns = itemgetter(0)
 
 
 def stream_of(record: AnyRecord) -> str | None:
@@ -63,8 +61,8 @@ def _unsound_alive(record: Alive) -> str | None:
     )
 
 
-def unsound_frames(record: Frames, before_ns: int) -> str | None:
-    """The same for the numbers of frames: times never go back, neither within the record nor behind `before_ns`."""
+def unsound_frames(record: Frames, times: Sequence[int], before_ns: int) -> str | None:
+    """The same for the numbers of frames: their times never go back, neither within the record nor behind `before_ns`."""
     response = record.response
     if response is not None and not (100 <= response.status <= 999 and 0 <= response.headers_ns < MAX_NS):
         return "bad_numbers"
@@ -73,8 +71,7 @@ def unsound_frames(record: Frames, before_ns: int) -> str | None:
     wire = record.wire_bytes
     if wire is not None and not (len(wire) == len(record.frames) and _within(wire, 0) and sum(wire) < MAX_NS):
         return "bad_numbers"
-    times = list(map(_at_ns, record.frames))
-    if times and (times[0] < before_ns or times[-1] >= MAX_NS or times != sorted(times)):
+    if times and (times[0] < before_ns or times[-1] >= MAX_NS or list(times) != sorted(times)):
         return "bad_times"
     return None
 

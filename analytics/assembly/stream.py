@@ -88,8 +88,9 @@ class OpenStream:
     """Until the response's body begins; longer only where text is kept."""
     response: ResponseHead | None = None
     decoder: StreamDecoder | None = None
-    pending: list[tuple[int, bytes]] = field(default_factory=list)
-    """Frames that are still to be decoded, none from behind a hole."""
+    pending_ns: list[int] = field(default_factory=list)
+    pending: list[bytes] = field(default_factory=list)
+    """Frames that are still to be decoded, none from behind a hole: when they came, and their bytes."""
     pending_wire_bytes: int | None = None
     """Size of those frames as received, where their content coding was undone before they came here."""
     coding_fault: CodingFault | None = None
@@ -141,10 +142,11 @@ class OpenStream:
 
     def decode(self, *, capture: Sequence[str]) -> None:
         """Decode the frames that wait."""
-        frames, self.pending = self.pending, []
+        times, self.pending_ns = self.pending_ns, []
+        reads, self.pending = self.pending, []
         decoder = self.decoder or self.begin_body(capture=capture)
         wire_bytes = self.pending_wire_bytes
-        decoder.feed(frames, wire_bytes)
+        decoder.feed_reads(times, reads, wire_bytes=wire_bytes)
         if wire_bytes is not None:
             self.pending_wire_bytes = 0
         if self.coding_fault is not None:

@@ -42,7 +42,7 @@ GUESS = 3
 MAX_HEAD_EVENTS = 16
 MAX_HEAD_BYTES = 2**20
 _DONE = Reading(kind="terminal", done=True)
-FIRST_STRIDE, MAX_STRIDE = 2, 512
+FIRST_STRIDE, MAX_STRIDE = 3, 512
 """So many reads are framed one by one before it is tried again to read many at once; each time in vain twice as many."""
 FEW_READS = 6
 """So many are not worth a try."""
@@ -85,36 +85,39 @@ class StreamDecoder(Findings):
     # -- feeding -------------------------------------------------------------------------------------------------
 
     def feed(self, frames: Sequence[tuple[int, bytes]], wire_bytes: int | None = None) -> None:
-        """Reads of the body, in order: (arrival in ns from t0, bytes).
+        """Reads of the body, in order: (arrival in ns from t0, bytes)."""
+        if frames:
+            times, reads = zip(*frames, strict=True)
+            self.feed_reads(times, reads, wire_bytes=wire_bytes)
+
+    def feed_reads(
+        self, times: Sequence[int], reads: Sequence[bytes], *, wire_bytes: int | None = None
+    ) -> None:
+        """The same, arrivals and bytes apart, as they are used: equally many, at least one.
 
         `wire_bytes`: what all of them were as received, where the content coding was undone before.
         """
-        if not frames:
-            return
-        times, reads = zip(*frames, strict=True)
         self.body_bytes += sum(map(len, reads)) if wire_bytes is None else wire_bytes
-        self._last_read_ns = frames[-1][0]
+        self._last_read_ns = times[-1]
         if self.first_byte_ns is None:
-            self.first_byte_ns = next((at_ns for at_ns, data in frames if data or self._coding_undone), None)
-        if self._coding_undone:
-            frames = [(at_ns, data) for at_ns, data in frames if data]
-        elif not self._coding_plain:
-            undo = self._coding.feed
-            frames = [(at_ns, plain) for at_ns, data in frames if (plain := undo(data))]
+            pairs = zip(times, reads, strict=True)
+            self.first_byte_ns = next((at_ns for at_ns, data in pairs if data or self._coding_undone), None)
         if self._coding_undone or not self._coding_plain:
-            times, reads = zip(*frames, strict=True) if frames else ((), ())
-        at = 0
-        while at < len(frames):
+            undo = bytes if self._coding_undone else self._coding.feed
+            made = [(at_ns, plain) for at_ns, data in zip(times, reads, strict=True) if (plain := undo(data))]
+            times, reads = zip(*made, strict=True) if made else ((), ())
+        at, count = 0, len(times)
+        while at < count:
             before, at = at, self._skim(times, reads, at)
-            self._stride = 1 if at > before else min(2 * self._stride, MAX_STRIDE)
-            few = len(frames) - at <= FEW_READS
-            some = frames[at:] if few else frames[at : at + self._stride]
-            at += len(some)
-            events = self._framer.feed_many(some)
+            stride = 1 if at > before else self._stride
+            self._stride = min(2 * stride, MAX_STRIDE)
+            end = min(at + stride, count) if count - at > FEW_READS else count
+            events = self._framer.feed_many(list(zip(times[at:end], reads[at:end], strict=True)))
+            at = end
             if events:
                 self._read(events)
-                if self._stencil.trusted:
-                    self._wrapping = self._framer.wrapping_of(some[-1][1], events[-1]) or self._wrapping
+                if self._stencil.trusted and (at < count or self._wrapping is None):
+                    self._wrapping = self._framer.wrapping_of(reads[at - 1], events[-1]) or self._wrapping
 
     def _skim(self, times: Sequence[int], reads: Sequence[bytes], at: int) -> int:
         """Read the reads from `at` on that are one event each and fit the stencil; the index of the first that is not."""

@@ -598,14 +598,14 @@ def test_unsound_frames_are_a_hole_in_their_stream(frames: Frames) -> None:
 
 
 def test_a_defect_of_the_decoder_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = StreamDecoder.feed
+    real = StreamDecoder.feed_reads
 
-    def broken(self: StreamDecoder, frames: Any, wire_bytes: int | None = None) -> None:
-        if b"boom" in frames[0][1]:
+    def broken(self: StreamDecoder, times: Any, reads: Any, *, wire_bytes: int | None = None) -> None:
+        if b"boom" in reads[0]:
             raise ZeroDivisionError
-        real(self, frames)
+        real(self, times, reads)
 
-    monkeypatch.setattr(StreamDecoder, "feed", broken)
+    monkeypatch.setattr(StreamDecoder, "feed_reads", broken)
     bad = [
         opened(A),
         Frames(A, 1, [(5, chunk("boom"))], head()),
