@@ -50,7 +50,7 @@ class SSEDecoder:
         self._max = max_event_bytes
         self._read_seq = 0
         self._bom: bytes | None = b""  # what was held back at the start; None once decided
-        self._plain = False  # between events, with nothing carried over: the fast path may be taken
+        self._plain = True  # between events, with nothing carried over: the fast path may be taken
         self._skip_lf = False
         self._carry: list[bytes] = []
         self._carry_bytes = 0
@@ -83,8 +83,10 @@ class SSEDecoder:
             self._plain
             and 8 < size <= self._max
             and data[size - 1] == 10 == data[size - 2]
+            and data[0] != _BOM[0]
             and 13 not in data
         ):
+            self._bom = None
             end = data.find(10)
             if end == size - 2:
                 if data[:6] == b"data: ":
@@ -167,7 +169,7 @@ class SSEDecoder:
     def _strip_bom(self, data: bytes) -> bytes:
         held = (self._bom or b"") + data
         if len(held) < 3 and _BOM.startswith(held):
-            self._bom = held
+            self._bom, self._plain = held, False
             return b""
         self._bom = None
         return held.removeprefix(_BOM)

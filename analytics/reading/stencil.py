@@ -16,6 +16,7 @@ mark between them. No piece can swallow a mark: after a backslash, or within a c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 import msgspec
 
@@ -108,7 +109,7 @@ class Stencil:
         while fits > len(parts) - MAX_ODD_AT_END and fits and parts[fits - 1][:start] != prefix:
             fits -= 1  # the last of a stream: finish, usage, [DONE]
         tried = parts[:fits]
-        cut = [part[start:end] for part in tried]
+        cut: list[bytes] = list(map(itemgetter(slice(start, end)), tried))
         if prefix + (suffix + prefix).join(cut) + suffix != b"".join(tried):
             cut = []
             for part in tried:

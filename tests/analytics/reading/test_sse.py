@@ -184,6 +184,13 @@ def test_rules_of_the_specification(body: bytes, events: list[tuple[str, bytes]]
         assert said(warm.feed(body, 1)) == events
 
 
+def test_a_bom_counts_at_the_beginning_alone() -> None:
+    """Also where the first read was a whole event."""
+    decoder = SSEDecoder()
+    assert said(decoder.feed(b"data: a\n\n", 0)) == [("", b"a")]
+    assert decoder.feed(b"\xef\xbb\xbfdata: b\n\n", 1) == []
+
+
 @settings(max_examples=300)
 @given(
     reads=st.lists(
