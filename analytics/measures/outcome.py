@@ -19,8 +19,9 @@ No I/O, no clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 from analytics.dialects.shape import ErrorSeen
 from ingest.records import Cause
@@ -61,8 +62,7 @@ _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transport:
+class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """What the tap saw of the exchange. Times in ns from t0, None = did not happen."""
 
     cause: Cause = "complete"
@@ -77,8 +77,7 @@ class Transport:
     """Part of the body was not mirrored, by rule: what is not seen says nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What the decoder saw in the body. Times in ns from t0, None = not seen."""
 
     dialect: str = "unknown"
@@ -95,8 +94,7 @@ class Facts:
     malformed_events: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """How it ended: the columns of `streams` of the same names."""
 
     outcome: Outcome
