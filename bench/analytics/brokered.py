@@ -170,10 +170,14 @@ SELECT * FROM
 
 
 def quix_python() -> Path:
-    """The interpreter of Quix Streams' own environment, made from its lock the first time. Raises CalledProcessError."""
+    """The interpreter of Quix Streams' own environment, the same that runs us, made from its lock the first time.
+
+    Raises CalledProcessError.
+    """
     lock = HERE / "quix.lock"
+    made_of = lock.read_bytes() + os.path.realpath(sys.executable).encode()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streamgauge"
-    folder = cache / f"quix-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"
+    folder = cache / f"quix-{hashlib.sha256(made_of).hexdigest()[:12]}"
     python, ready = folder / "bin" / "python", folder / ".ready"
     if not ready.exists():
         venv.create(folder, with_pip=True, clear=True)
