@@ -26,6 +26,7 @@ from typing import Any
 import duckdb
 
 from analytics.serving.plan_size import too_large
+from analytics.storage.packed import STORED_AS
 
 MAX_SQL_CHARS = 256 * 1024
 MAX_GENERATED = 100_000
@@ -83,8 +84,6 @@ MATCHERS = {
 _WIDTH = re.compile(r"\d{4,}|\*|:\{")
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 
-_LIKE_TABLES = frozenset({"events"})
-"""Views that name the columns of one table and do nothing else."""
 PUBLIC_SCHEMAS = frozenset({"", "main", "information_schema"})
 
 
@@ -238,7 +237,7 @@ class Guard:
         return (
             node.get("type") == "SELECT_NODE"
             and source.get("type") == "BASE_TABLE"
-            and str(source.get("table_name", "")).lower() in self._tables | _LIKE_TABLES
+            and str(source.get("table_name", "")).lower() in self._tables | STORED_AS.keys()
             and not source.get("sample")
             and not node.get("modifiers")
             and not node["cte_map"]["map"]

@@ -23,6 +23,8 @@ from analytics.storage.rows import first_row
 from analytics.storage.tables import EVENTS
 
 PACKED_EVENTS = "internal.packed_events"
+STORED_AS = {"events": PACKED_EVENTS}
+"""The public tables that are views of a file, which give one table's rows back and do nothing else: which table's."""
 SEPARATOR = "\x1f"
 AT_ONCE = 1_000_000
 """Rows of a table that are packed at a time: some hundred MB."""

@@ -18,7 +18,7 @@ import uuid
 import duckdb
 
 from analytics.serving.guard import one_line
-from analytics.storage.packed import PACKED_EVENTS
+from analytics.storage.packed import STORED_AS
 from analytics.storage.rows import first_row
 from analytics.storage.settle import settle
 from analytics.storage.store import Store, add_totals
@@ -132,8 +132,7 @@ class Retention:
         run = self._cursor.execute
         run("BEGIN TRANSACTION")
         try:
-            stored = PACKED_EVENTS if table == "events" else table
-            row = first_row(run(f"DELETE FROM {stored} WHERE {where}", list(values)))
+            row = first_row(run(f"DELETE FROM {STORED_AS.get(table, table)} WHERE {where}", list(values)))
             gone: int = row[0] if row else 0
             add_totals(self._cursor, {f"expired_{table}_rows": gone})
             run("COMMIT")

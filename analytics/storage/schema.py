@@ -26,8 +26,6 @@ from analytics.storage.inlets import Inlets
 from analytics.storage.rows import first_row
 
 SCHEMA_VERSION = 3
-IN_FILE_VIEWS = ("events",)
-"""Tables of schema.sql that are views of a file."""
 WAL_BYTES = 64 * 2**20
 """The file takes over what its `.wal` has when that is so large."""
 BACKFILL_STREAMS = 20_000
@@ -89,7 +87,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
     changed then, once the connection is closed.
     """
     here = resources.files("analytics.storage")
-    schema = without_tables((here / "schema.sql").read_text(), IN_FILE_VIEWS)
+    schema = without_tables((here / "schema.sql").read_text(), packed.STORED_AS)
     connection.execute("BEGIN TRANSACTION")
     connection.execute(_INTERNAL)
     found = first_row(connection.execute("SELECT max(version) FROM internal.migrations"))
@@ -124,7 +122,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, stall: tuple[int, float] | No
         connection.execute("INSERT INTO internal.meta VALUES (?, ?)", [key, value])
     connection.execute((here / "views.sql").read_text())
     comments = (here / "comments.sql").read_text()
-    for view in IN_FILE_VIEWS:
+    for view in packed.STORED_AS:
         comments = comments.replace(f"COMMENT ON TABLE {view} ", f"COMMENT ON VIEW {view} ")
     connection.execute(comments)
     connection.execute("COMMIT")

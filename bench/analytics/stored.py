@@ -15,7 +15,7 @@ import duckdb
 
 from analytics.measures.rollup import DEFAULT_STALL
 from analytics.serving.serve import Bounds
-from analytics.storage.packed import PACKED_EVENTS, append
+from analytics.storage.packed import STORED_AS, append
 from analytics.storage.schema import backfill, open_file, prepare
 from analytics.storage.settle import settle
 
@@ -47,8 +47,6 @@ QUERIES = {
     "one stream's timeline": "FROM events WHERE stream_id = '{stream}' ORDER BY seq",
 }
 TABLES = ("events", "streams", "stream_minutes", "histogram_minutes")
-STORED = {"events": PACKED_EVENTS}
-"""Where the rows of a view are."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def ask(path: Path) -> Asked:
         connection.execute("SET TimeZone = 'UTC'")
         row = connection.execute("SELECT count(*) FROM events").fetchone()
         events = row[0] if row else 0
-        sizes = {table: blocks(connection, STORED.get(table, table)) / events for table in TABLES}
+        sizes = {table: blocks(connection, STORED_AS.get(table, table)) / events for table in TABLES}
         found = connection.execute("SELECT stream_id::VARCHAR FROM streams LIMIT 1 OFFSET 4321").fetchone()
         seconds = {}
         for name, sql in QUERIES.items():
