@@ -84,11 +84,11 @@ class StreamDecoder(Findings):
 
     # -- feeding -------------------------------------------------------------------------------------------------
 
-    def feed(self, frames: Sequence[tuple[int, bytes]], wire_bytes: int | None = None) -> None:
+    def feed(self, frames: Sequence[tuple[int, bytes]]) -> None:
         """Reads of the body, in order: (arrival in ns from t0, bytes)."""
         if frames:
             times, reads = zip(*frames, strict=True)
-            self.feed_reads(times, reads, wire_bytes=wire_bytes)
+            self.feed_reads(times, reads)
 
     def feed_reads(
         self, times: Sequence[int], reads: Sequence[bytes], *, wire_bytes: int | None = None

@@ -32,8 +32,9 @@ PAUSE_EVENTS = 512
 FIRST_LOOK, MAX_LOOK = 2, 64
 """So many events are asked at a time while there is nothing to go by: each time in vain twice as many."""
 MIN_WINDOW, MAX_WINDOW = 8, 128
-MAX_ODD_AT_END = 4
 """Events tried at once: twice as many after all of them fitted, half as many after one did not."""
+MAX_ODD_AT_END = 4
+"""So many of those tried, at most, are left out where they do not begin as the others: a stream's last say something else."""
 MAX_STENCIL_BYTES = 16 * 1024
 _DONE = Reading(kind="terminal", done=True)
 _MARK = "\x7f"
