@@ -49,6 +49,8 @@ class ClientConnection(asyncio.Protocol):
         self._ahead_since_ns = 0
         self._searched = 0
         self._last_ns = 0
+        self._turn_ns = 0
+        """Since when it is the client's turn: before, the tap was answering it, or was not reading what it sends."""
         self._timer: asyncio.TimerHandle | None = None
         self._lingering_bytes = -1
         self._watching_drain = False
@@ -195,6 +197,7 @@ class ClientConnection(asyncio.Protocol):
     ) -> None:
         """The exchange has ended: answer if it has not been, then go on or close."""
         self._exchange = None
+        self._turn_ns = _monotonic_ns()
         worker = self._worker
         worker.exchanges.discard(exchange)
         self._written_before += exchange.written_bytes
@@ -281,6 +284,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_reading(self) -> None:
         if self.transport_paused_by_us and not self._gone:
             self.transport_paused_by_us = False
+            self._turn_ns = _monotonic_ns()
             self._worker.hangups.forget(self._socket)
             self.transport.resume_reading()
 
@@ -353,33 +357,34 @@ class ClientConnection(asyncio.Protocol):
     def _arm_timer(self) -> None:
         look_every_s = self._worker.look_every_s
         if look_every_s:
-            self._timer = self._worker.loop.call_later(look_every_s, self._check_time)
+            self._timer = self._worker.loop.call_later(look_every_s, self._look)
 
-    def _check_time(self) -> None:
+    def _look(self) -> None:
         """One lazy timer for each connection, for the limits of its exchanges too: none is made for a request."""
         self._timer = None
-        if self._gone or self._lingering_bytes >= 0:
-            return
+        if not self._gone and self._lingering_bytes < 0:
+            self.check_time(_monotonic_ns())
+            self._arm_timer()
+
+    def check_time(self, now_ns: int) -> None:
+        """End what has waited for the client, or for the upstream, for too long. Called now and then."""
         options = self._worker.options
-        now_ns = _monotonic_ns()
         exchange = self._exchange
+        silent_ns = now_ns - max(self._last_ns, self._turn_ns)
         if exchange is None and self._ahead:
-            if options.head_timeout_s and now_ns - self._ahead_since_ns > options.head_timeout_s * 1e9:
+            waited_ns = now_ns - max(self._ahead_since_ns, self._turn_ns)
+            if options.head_timeout_s and waited_ns > options.head_timeout_s * 1e9:
                 self._worker.counters.requests_refused += 1
                 self._answer_and_close(
                     Answer(408, "request_timeout", "the request's head did not come in time")
                 )
-                return
         elif exchange is None:
-            if options.keep_alive_timeout_s and now_ns - self._last_ns > options.keep_alive_timeout_s * 1e9:
+            if options.keep_alive_timeout_s and silent_ns > options.keep_alive_timeout_s * 1e9:
                 self.transport.close()
-                return
         elif exchange.request_open and exchange.tunnel is None and not self.transport_paused_by_us:
-            silent_ns = now_ns - self._last_ns
             if options.body_timeout_s and silent_ns > options.body_timeout_s * 1e9:
                 exchange.request_timed_out()
-                return
-            exchange.check_time(now_ns)
+            else:
+                exchange.check_time(now_ns)
         else:
             exchange.check_time(now_ns)
-        self._arm_timer()

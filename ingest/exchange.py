@@ -51,6 +51,7 @@ class Exchange:
         "_connecting",
         "_head",
         "_held",
+        "_held_until_ns",
         "_keep_client",
         "_last_ns",
         "_payload_only",
@@ -91,6 +92,8 @@ class Exchange:
         self._upstream: UpstreamConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._last_ns = now_ns
+        self._held_until_ns = 0
+        """When the client last let the upstream go on: what is silent before that is not the upstream."""
         self.ended = False
         self.tunnel: Tunnel | None = None
         """What the exchange has become after a 101."""
@@ -239,8 +242,9 @@ class Exchange:
 
     def upstream_write_resumed(self) -> None:
         """It has taken what was waiting."""
+        now_ns = self._last_ns = _monotonic_ns()
         if self._request_over and self._witness is not None:
-            self._witness.request_sent(_monotonic_ns())
+            self._witness.request_sent(now_ns)
         self._client.resume_reading()
 
     # --- the response's half ---------------------------------------------------------------------------------
@@ -408,6 +412,7 @@ class Exchange:
 
     def client_write_resumed(self) -> None:
         """It has taken what was waiting."""
+        self._held_until_ns = _monotonic_ns()
         if self._upstream is not None:
             self._upstream.resume_reading()
 
@@ -442,7 +447,7 @@ class Exchange:
                 (options.idle_output_timeout_s, output_ns, "idle_output"),
             )
         for limit_s, since_ns, cause in limits:
-            if limit_s and now_ns - since_ns > limit_s * 1e9:
+            if limit_s and now_ns - max(since_ns, self._held_until_ns) > limit_s * 1e9:
                 answer = timed_out(self._route.upstream.name, cause, "did not answer in time")
                 self._fail(cause, None, answer)
                 return

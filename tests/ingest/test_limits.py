@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 
+from ingest import client_connection, exchange, upstream_connection
 from ingest.http_head import HeadLimits
 from ingest.records import Closed, Frames
 from tests.ingest.rig import END, SSE_HEAD, answering, chunk, complete, read_request, rig, run
@@ -195,7 +197,28 @@ def test_heartbeats_are_no_output_for_the_output_limit(beat: bytes, cause: str):
     run(scenario())
 
 
-def test_a_slow_client_is_not_taken_for_a_silent_upstream():
+class Clock:
+    """The clock that the tap's limits go by; a test sets it forward instead of waiting."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ahead_ns = 0
+        for module in (client_connection, exchange, upstream_connection):
+            monkeypatch.setattr(module, "_monotonic_ns", self.now_ns)
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns() + self._ahead_ns
+
+    def forward(self, seconds: float) -> None:
+        self._ahead_ns += round(seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.mark.parametrize("limit", ["idle_timeout_s", "idle_output_timeout_s"])
+def test_a_slow_client_is_not_taken_for_a_silent_upstream(clock: Clock, limit: str):
     total = 24 * 2**20
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -204,19 +227,107 @@ def test_a_slow_client_is_not_taken_for_a_silent_upstream():
         await reader.read()
 
     async def scenario() -> None:
-        async with rig(upstream, idle_timeout_s=0.1) as it:
+        async with rig(upstream, **{limit: 60.0}) as it:
             client = await it.client(limit=4096)
             await client.send(GET)
             await it.until(lambda: any(c.write_paused for c in it.worker.clients))
-            await asyncio.sleep(0.4)  # well over the limit: it must not strike
+            [connection], [under_way] = it.worker.clients, it.worker.exchanges
+            clock.forward(61)
+            connection.check_time(clock.now_ns())
+            assert not under_way.ended
+            # The client takes it up again, and the limit is looked at before the upstream's next byte is read.
+            connection.resume_writing()
+            connection.check_time(clock.now_ns())
+            assert not under_way.ended
             await client.until(b"\r\n\r\n")
-            got = 0
-            while got < total:
-                data = await client.reader.read(2**20)
-                assert data
-                got += len(data)
+            assert len(await client.read(total)) == total
             [records] = await it.records()
             assert records[-1].cause == "complete"
+
+    run(scenario())
+
+
+def test_after_a_slow_client_the_upstream_may_not_be_silent_either(clock: Clock):
+    total = 24 * 2**20
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (total + 1) + b"y" * total)
+        await reader.read()
+
+    async def scenario() -> None:
+        async with rig(upstream, idle_timeout_s=60.0) as it:
+            client = await it.client(limit=4096)
+            await client.send(GET)
+            await it.until(lambda: any(c.write_paused for c in it.worker.clients))
+            [connection] = it.worker.clients
+            await client.until(b"\r\n\r\n")
+            await client.read(total)
+            clock.forward(61)
+            connection.check_time(clock.now_ns())
+            assert await client.rest() == b""
+            [records] = await it.records()
+            assert records[-1].cause == "idle_bytes"
+
+    run(scenario())
+
+
+def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence(clock: Clock):
+    total = 24 * 2**20
+    read_on = asyncio.Event()
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await read_on.wait()
+        await reader.readexactly(total)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async def scenario() -> None:
+        async with rig(upstream, body_timeout_s=60.0, headers_timeout_s=60.0) as it:
+            client = await it.client()
+            sending = asyncio.create_task(
+                client.send(
+                    b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % total + b"x" * total
+                )
+            )
+            await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
+            [connection], [under_way] = it.worker.clients, it.worker.exchanges
+            clock.forward(61)
+            under_way.upstream_write_resumed()
+            connection.check_time(clock.now_ns())
+            assert not under_way.ended
+            read_on.set()
+            assert (await client.response())[1] == b"ok"
+            await sending
+
+    run(scenario())
+
+
+def test_a_connection_is_idle_from_the_end_of_its_response(clock: Clock):
+    go_on = asyncio.Event()
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+            await go_on.wait()
+            writer.write(END)
+
+    async def scenario() -> None:
+        async with rig(upstream, keep_alive_timeout_s=60.0) as it:
+            client = await it.client()
+            await client.send(GET)
+            await client.until(b"data: 1\n\n")
+            clock.forward(61)
+            go_on.set()
+            await client.until(END)
+            [connection] = it.worker.clients
+            connection.check_time(clock.now_ns())
+            await client.send(GET)
+            await client.response()
+            clock.forward(61)
+            connection.check_time(clock.now_ns())
+            assert await client.rest() == b""
 
     run(scenario())
 
