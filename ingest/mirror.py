@@ -45,7 +45,6 @@ FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
 RECORD_OVERHEAD_BYTES = 400
 _RESERVE = 0.25
 _MAX_UNTOLD = 65_536
-_NOT_WRITTEN = "what a stream had to tell could not be written; the other streams go on"
 _STREAMS_A_TURN = 16  # so that traffic does not wait for the streams of a tick: some 0.1 ms
 
 
@@ -190,7 +189,12 @@ class Mirror:
             try:
                 stream.end()
             except Exception:
-                logger.exception(_NOT_WRITTEN)
+                self.not_written()
+
+    def not_written(self) -> None:
+        """A bug of ours, to be called where it is caught: a stream's records could not be made."""
+        logger.exception("what a stream had to tell could not be written; the other streams go on")
+        self.counters.lost_untold += 1
 
     def _room_for(self, size_bytes: int) -> bool:
         return self.added_bytes - self.sink.done_bytes + size_bytes <= self._hard_bound
@@ -344,7 +348,7 @@ class StreamMirror:
         try:
             self._write_waiting()
         except Exception:
-            logger.exception(_NOT_WRITTEN)
+            self._mirror.not_written()
 
     def end(self) -> None:
         """Write what is left to tell, after `Mirror.wait_to_end`."""

@@ -147,6 +147,7 @@ def analyze(**given: Any) -> int:
 @settings_options(*DASHBOARD)
 def dashboard(**given: Any) -> int:
     """Run the dashboard alone, over the analytics that serves the data folder."""
+    sys.modules.pop("pandas", None)  # `main` had it left out
     from dashboard.launch import run
     from streamgauge.parts import dashboard_options
 
@@ -178,6 +179,9 @@ def version(verbose: bool) -> int:
 def main() -> None:
     """Entry point of the console script."""
     _die_with_parent()
+    # Of each value that a statement is given DuckDB asks pandas, if that is installed, whether it is one of pandas' own. None is,
+    # outside the dashboard, which brings it: a command without it starts 0.3 s sooner, with 40 MB less.
+    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     try:
         code = cli.main(prog_name="streamgauge", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as e:

@@ -78,7 +78,7 @@ def gather(data: Path, kafka: Kafka | None = None, store: str = "duckdb") -> dic
     if tap_file is not None and tap is None:
         unknown.append("the tap does not answer on its admin port")
     if tap is not None and tap.get("lost_untold"):
-        unknown.append(f"the tap dropped {tap['lost_untold']} records without room to tell of which streams")
+        unknown.append(f"the tap lost {tap['lost_untold']} records and could not tell of which streams")
     if damaged:
         unknown.append(
             f"{damaged} entries of the log could not be read: streams wholly in them are in no table"

@@ -53,6 +53,23 @@ def test_one_stream_becomes_one_row(upstream: str, tmp_path: Path) -> None:
         assert running.stop() == 0
 
 
+def test_only_the_dashboard_loads_pandas(upstream: str, tmp_path: Path) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        ask(running.tap)
+        running.rows(1)
+        assert "pandas" not in Path(f"/proc/{running.part('analyze')['pid']}/maps").read_text()
+        for command in (["sql", "FROM streams"], ["status"]):
+            done = subprocess.run(
+                [sys.executable, "-X", "importtime", "-m", "streamgauge", *command, "--data", str(running.data)],
+                capture_output=True,
+                text=True,
+                timeout=90,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "duckdb" in done.stderr
+            assert "pandas" not in done.stderr
+
+
 def test_everything_in_the_data_folder_is_for_its_owner_only(upstream: str, tmp_path: Path) -> None:
     with up(upstream, tmp_path / "data") as running:
         ask(running.tap)

@@ -231,6 +231,7 @@ def test_a_stream_whose_records_cannot_be_made_costs_no_other(monkeypatch: pytes
         play.sink.take()
         for one in good:
             assert [type(r) for r in play.records_of(one)] == [Opened, Closed]
+        assert play.counters.lost_untold == len(bad)
 
     monkeypatch.setattr(allow_list, "client_id", broken)
     uvloop.run(asyncio.wait_for(scenario(), 30))
