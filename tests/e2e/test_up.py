@@ -60,7 +60,16 @@ def test_only_the_dashboard_loads_pandas(upstream: str, tmp_path: Path) -> None:
         assert "pandas" not in Path(f"/proc/{running.part('analyze')['pid']}/maps").read_text()
         for command in (["sql", "FROM streams"], ["status"]):
             done = subprocess.run(
-                [sys.executable, "-X", "importtime", "-m", "streamgauge", *command, "--data", str(running.data)],
+                [
+                    sys.executable,
+                    "-X",
+                    "importtime",
+                    "-m",
+                    "streamgauge",
+                    *command,
+                    "--data",
+                    str(running.data),
+                ],
                 capture_output=True,
                 text=True,
                 timeout=90,
