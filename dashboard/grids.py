@@ -14,8 +14,6 @@ from dashboard.measures import described
 from dashboard.queries.selection import Selection
 
 column = st.column_config
-GRID_PX = 320
-"""Eight rows and their heading."""
 OUTCOME_SIGNS = {"ok": "✓ ok", "client_abort": "◌ client_abort", "tap_lost": "? tap_lost"}
 """An outcome as read in a table; every other is an error and gets a ✕. Signs, so that no colour is needed."""
 
@@ -73,7 +71,7 @@ def streams(frame: pl.DataFrame, *, key: str, height: int | Literal["auto"] = "a
 
 
 NARROWED = column.LinkColumn(
-    "", display_text="only", width=48, help="This page for this one alone, in a tab of its own."
+    "", display_text="only", width=44, help="This page for this one alone, in a tab of its own."
 )
 NOT_IN_A_LINK = frozenset({"model", "gateway", "client", "token"})
 
@@ -125,17 +123,17 @@ def hurting(frame: pl.DataFrame) -> None:
         key="hurting",
         placeholder=units.UNKNOWN,
         alt="Models, gateways and clients with more bad streams than their share",
-        height=GRID_PX,
+        height="content",
         column_config={
             "link": NARROWED,
-            "dimension": column.TextColumn("", width=65),
-            "name": column.TextColumn("Name", width=130),
+            "dimension": column.TextColumn("", width=61),
+            "name": column.TextColumn("Name", width=122),
             "of_all_bad": column.ProgressColumn(
-                "of all bad", format="%.0f %%", min_value=0, max_value=100, width=90, color="orange",
+                "of all bad", format="%.0f %%", min_value=0, max_value=100, width=92, color="orange",
                 help="Its part of all bad streams of the selection.",
             ),
-            "of_all": column.NumberColumn("of traffic", format="%.0f %%", help="Its part of all requests."),
-            "bad_share": column.NumberColumn("bad", format="%.1f %%", help="Bad streams of its own requests."),
+            "of_all": column.NumberColumn("of traffic", format="%.0f %%", width=72, help="Its part of all requests."),
+            "bad_share": column.NumberColumn("bad", format="%.1f %%", width=64, help="Bad streams of its own requests."),
             "bad": column.NumberColumn("streams", format="%d", help="Bad streams."),
             "error_rate": column.NumberColumn("errors", format="%.1f %%", help=described("error_rate")),
             "ttft_p95_ns": column.NumberColumn("TTFT p95", format="%.0f ms"),
@@ -171,15 +169,19 @@ def changes(frame: pl.DataFrame, chosen: Selection) -> None:
         key="changes",
         placeholder=units.UNKNOWN,
         alt="What changed",
-        height=GRID_PX,
+        height="content",
         column_config={
             "link": NARROWED,
-            "dimension": column.TextColumn("", width=65),
-            "name": column.TextColumn("Name", width=130),
-            "ttft_p50_ns": column.NumberColumn("TTFT p50", format="%.0f ms"),
-            "ttft_change": column.NumberColumn("change", format="%+.0f %%"),
-            "error_rate": column.NumberColumn("errors", format="%.1f %%", help=described("error_rate")),
-            "error_change": column.NumberColumn("change", format="%+.1f points"),
+            "dimension": column.TextColumn("", width=61),
+            "name": column.TextColumn("Name", width=100),
+            "ttft_p50_ns": column.NumberColumn("TTFT p50", format="%.0f ms", width=72),
+            "ttft_change": column.NumberColumn("change", format="%+.0f %%", width=60),
+            "error_rate": column.NumberColumn(
+                "errors", format="%.1f %%", width=56, help=described("error_rate")
+            ),
+            "error_change": column.NumberColumn(
+                "change", format="%+.1f", width=60, help="Of the error rate, in percentage points."
+            ),
             "ttft_p50_before_ns": column.NumberColumn("TTFT before", format="%.0f ms"),
             "error_rate_before": column.NumberColumn("errors before", format="%.1f %%"),
             "requests": column.NumberColumn("Requests", format="%d"),
@@ -381,15 +383,31 @@ def live(frame: pl.DataFrame) -> None:
     )
 
 
-def plain(frame: pl.DataFrame, *, key: str, zone: ZoneInfo, height: int | Literal["auto"] = "auto") -> None:
-    """Any result as it is, instants in a zone (named in their heading)."""
-    instants = [
-        name for name, kind in frame.schema.items() if isinstance(kind, pl.Datetime) and kind.time_zone
-    ]
-    shown = frame.with_columns(
-        pl.col(c).dt.convert_time_zone(zone.key).dt.replace_time_zone(None) for c in instants
+def plain(
+    frame: pl.DataFrame,
+    *,
+    key: str,
+    zone: ZoneInfo,
+    height: int | Literal["auto"] = "auto",
+    in_words: bool = False,
+) -> None:
+    """Any result as it is, instants in a zone (named in their heading); or `in_words`, with counts that can be read."""
+    config: dict[str, Any] = {}
+    instants = []
+    for name, kind in frame.schema.items():
+        heading = name.replace("_", " ").capitalize() if in_words else name
+        if isinstance(kind, pl.Datetime) and kind.time_zone:
+            instants.append(pl.col(name).dt.convert_time_zone(zone.key).dt.replace_time_zone(None))
+            config[name] = column.DatetimeColumn(f"{heading} ({zone.key})", format="YYYY-MM-DD HH:mm:ss.SSS")
+        elif in_words and kind.is_integer():
+            config[name] = column.NumberColumn(heading, format="localized")
+        else:
+            config[name] = heading
+    st.dataframe(
+        frame.with_columns(instants),
+        hide_index=True,
+        key=key,
+        placeholder=units.UNKNOWN if in_words else "NULL",
+        height=height,
+        column_config=config,
     )
-    config = {
-        c: column.DatetimeColumn(f"{c} ({zone.key})", format="YYYY-MM-DD HH:mm:ss.SSS") for c in instants
-    }
-    st.dataframe(shown, hide_index=True, key=key, placeholder="NULL", height=height, column_config=config)

@@ -27,8 +27,10 @@ def positions(ask: Ask) -> pl.DataFrame:
 
 
 def sizes(ask: Ask) -> pl.DataFrame:
-    """Columns `table_name, n`: rows of each public table."""
-    return ask(" UNION ALL ".join(f"SELECT '{t}' AS table_name, count(*) AS n FROM {t}" for t in TABLES))
+    """Columns `table_name, row_count` of each public table."""
+    return ask(
+        " UNION ALL ".join(f"SELECT '{t}' AS table_name, count(*) AS row_count FROM {t}" for t in TABLES)
+    )
 
 
 def freshness(ask: Ask) -> dict[str, object]:
@@ -85,10 +87,10 @@ def losses(ask: Ask) -> pl.DataFrame:
 
 
 def losses_by_cause(ask: Ask) -> pl.DataFrame:
-    """Columns `cause, n, bytes, last_at`."""
+    """Columns `cause, loss_count, bytes, last_at`."""
     return ask("""
-        SELECT cause, count(*) AS n, sum(bytes)::BIGINT AS bytes, max(lost_at) AS last_at FROM losses GROUP BY ALL
-        ORDER BY n DESC LIMIT 50""")
+        SELECT cause, count(*) AS loss_count, sum(bytes)::BIGINT AS bytes, max(lost_at) AS last_at FROM losses GROUP BY ALL
+        ORDER BY loss_count DESC LIMIT 50""")
 
 
 def dead_letters(ask: Ask) -> pl.DataFrame:

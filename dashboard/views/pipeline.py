@@ -52,7 +52,6 @@ def body(_: Selection) -> None:
     st.caption(
         "`streamgauge status` reconciles the counters of every part: captured = stored + in flight + lost."
     )
-    zone = filters.zone()
     runs, counted = pipeline.taps(source.ask), pipeline.counters(source.ask)
     told, expired = (
         int(runs["streams_opened"].sum()),
@@ -67,18 +66,18 @@ def body(_: Selection) -> None:
         st.subheader(
             "Runs of the taps", anchor=False, help="Each run of each worker, as of its last sign of life."
         )
-        grids.plain(runs, key="runs", zone=zone)
+        table(runs, key="runs")
     st.subheader("By tap", anchor=False)
-    grids.plain(ledger, key="ledger", zone=zone)
+    table(ledger, key="ledger")
     st.subheader("Positions in the log", anchor=False, help="`high`: consumed up to here. `low`: the oldest record of a stream "
                  "that is still open; a restart replays from there.")  # fmt: skip
-    grids.plain(pipeline.positions(source.ask), key="positions", zone=zone)
+    table(pipeline.positions(source.ask), key="positions")
     st.subheader("Losses", anchor=False)
     if causes.is_empty():
         st.caption("None.")
     else:
-        grids.plain(causes, key="causes", zone=zone)
-        grids.plain(pipeline.losses(source.ask), key="losses", zone=zone)
+        table(causes, key="causes")
+        table(pipeline.losses(source.ask), key="losses")
     letters = pipeline.dead_letters(source.ask)
     st.subheader(
         "Records that could not be read", anchor=False, help="`dead_letters`: reasons and hashes, no text."
@@ -86,18 +85,22 @@ def body(_: Selection) -> None:
     if letters.is_empty():
         st.caption("None.")
     else:
-        grids.plain(letters, key="letters", zone=zone)
+        table(letters, key="letters")
     with st.grid(2, min_column_width=310, key="totals"):
         with st.container():
             st.subheader("Stored", anchor=False)
-            grids.plain(pipeline.sizes(source.ask), key="sizes", zone=zone)
+            table(pipeline.sizes(source.ask), key="sizes")
         with st.container():
             if counted.height:
                 st.subheader("Counted by analytics", anchor=False, help="Since the database was made.")
-                grids.plain(counted, key="counted", zone=zone)
+                table(counted, key="counted")
     st.caption(
         f"Streamgauge {_own_version()} · DuckDB {pipeline.versions(source.ask)} · data folder `{source.data_dir()}`"
     )
+
+
+def table(frame: pl.DataFrame, *, key: str) -> None:
+    grids.plain(frame, key=key, zone=filters.zone(), in_words=True)
 
 
 def ago(at: Any) -> str:
