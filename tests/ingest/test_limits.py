@@ -263,6 +263,7 @@ def test_after_a_slow_client_the_upstream_may_not_be_silent_either(clock: Clock)
             [connection] = it.worker.clients
             await client.until(b"\r\n\r\n")
             await client.read(total)
+            await it.until(lambda: not connection.write_paused)
             clock.forward(61)
             connection.check_time(clock.now_ns())
             assert await client.rest() == b""
