@@ -45,10 +45,10 @@ types: setup ## mypy, strict
 	$(PY) -m mypy
 
 test: test-setup lint types ## everything that must hold, under 15 minutes on two cores
-	$(PY) -m pytest -m "not slow" -n 3 --dist loadfile $(ARGS)
+	$(PY) -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS)
 
 quick: setup ## the tests that need nothing but Python
-	$(PY) -m pytest -m "not slow and not kafka and not litellm and not browser" -n 3 --dist loadfile $(ARGS)
+	$(PY) -m pytest -m "not slow and not kafka and not litellm and not browser" -n 2 --dist loadfile $(ARGS)
 
 chaos: test-setup ## the long fault runs
 	$(PY) -m pytest tests/chaos $(ARGS)

@@ -194,9 +194,9 @@ class Account:
         self.row.fault_ns, self.row.fault_after = at_ns, self.row.output_events
 
     def ended(self, at_ns: int) -> None:
-        """The response is over: decide what a correct measurement must say of it."""
+        """The response is over: decide what a correct measurement must say of it. The end is noted last: a row that has one is
+        whole, to whoever reads it meanwhile."""
         row = self.row
-        row.end_ns = at_ns
         row.body_sha256 = self._digest.hexdigest()
         row.exact = row.client_left_ns is None and row.fault != "reset"
         row.expected_outcome, row.error_phase = self._outcome()
@@ -208,6 +208,7 @@ class Account:
             row.error_type = "stream_truncated"
         elif row.expected_outcome == "malformed":
             row.error_type = "malformed_stream"
+        row.end_ns = at_ns
 
     def _outcome(self) -> tuple[str, str | None]:
         row = self.row

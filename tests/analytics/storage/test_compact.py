@@ -238,6 +238,7 @@ def run_for(bytes_):
 for wanted in sys.stdin:
     how, _, number = wanted.partition(" ")
     if (child := os.fork()) == 0:
+        os.dup2(2, 1)  # without a file of its own a program is interactive to DuckDB: what takes 2 s gets a progress bar
         {"line": run, "bytes": run_for}[how](int(number))
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,17 @@ def simulator() -> Iterator[Simulator]:
 def client(simulator: Simulator) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=simulator.url, timeout=20) as client:
         yield client
+
+
+def ended(simulator: Simulator, request_id: str) -> LedgerRow:
+    """The ledger's row of a request, once the simulator is through with it: its client may have read all of it before."""
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        for row in simulator.ledger.rows(request_id=request_id):
+            if row.end_ns is not None:
+                return row
+        time.sleep(0.002)
+    raise AssertionError(f"{request_id} did not end")
 
 
 _numbers = itertools.count()
@@ -53,11 +65,7 @@ class Script:
                 parts += response.iter_raw()
             except httpx.TransportError as e:
                 response.extensions["failure"] = e
-        return response, b"".join(parts), self.row(request_id)
-
-    def row(self, request_id: str) -> LedgerRow:
-        (row,) = self._simulator.ledger.rows(request_id=request_id)
-        return row
+        return response, b"".join(parts), ended(self._simulator, request_id)
 
 
 @pytest.fixture

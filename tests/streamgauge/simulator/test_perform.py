@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator
-from tests.streamgauge.simulator.conftest import Script
+from tests.streamgauge.simulator.conftest import Script, ended
 
 MODELS = sorted(PROFILES)
 
@@ -55,7 +54,7 @@ def test_reset_before_head_leaves_no_status(simulator: Simulator, client: httpx.
     wish = json.dumps({"ttft_ms": 1, "fault": "reset_before_head"})
     with pytest.raises(httpx.ReadError):
         client.post("/v1/messages", json={}, headers={"x-simulate": wish, "x-request-id": "before-head"})
-    (row,) = simulator.ledger.rows(request_id="before-head")
+    row = ended(simulator, "before-head")
     assert (row.status, row.expected_outcome, row.error_phase) == (None, "upstream_reset", "pre_headers")
 
 
@@ -182,7 +181,7 @@ def test_client_sees_the_first_output_no_earlier_than_the_ledger_says(
         for part in response.iter_raw():
             so_far += len(part)
             arrivals.append((time.monotonic_ns(), so_far))
-    (row,) = simulator.ledger.rows(request_id="early")
+    row = ended(simulator, "early")
     assert row.first_output_end_byte is not None
     assert row.first_output_ns is not None
     seen_ns = next(at for at, n in arrivals if n >= row.first_output_end_byte)
@@ -221,17 +220,7 @@ def test_a_client_that_leaves_is_seen_and_dated(simulator: Simulator) -> None:
             + body
         )
         raw.recv(100)
-    row = _ended(simulator, "leaver")
+    row = ended(simulator, "leaver")
     assert row.expected_outcome == "client_abort"
     assert row.client_left_ns == row.end_ns
     assert not row.exact
-
-
-def _ended(simulator: Simulator, request_id: str) -> LedgerRow:
-    deadline_s = time.monotonic() + 10
-    while time.monotonic() < deadline_s:
-        for row in simulator.ledger.rows(request_id=request_id):
-            if row.end_ns is not None:
-                return row
-        time.sleep(0.01)
-    raise AssertionError(f"{request_id} did not end")

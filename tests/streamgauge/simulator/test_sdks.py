@@ -13,6 +13,7 @@ import pytest
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.server import Simulator
 from streamgauge.simulator.speakers.vendors import CHAT_SPEAKERS
+from tests.streamgauge.simulator.conftest import ended
 
 
 class Asked:
@@ -29,8 +30,7 @@ class Asked:
 
     @property
     def row(self) -> LedgerRow:
-        (row,) = self._simulator.ledger.rows(request_id=self._id)
-        return row
+        return ended(self._simulator, self._id)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from streamgauge.simulator.ledger import read_lines
 from streamgauge.simulator.remote import RemoteLedger
 from streamgauge.simulator.server import Simulator, SimulatorOptions, simulating
-from tests.streamgauge.simulator.conftest import Script
+from tests.streamgauge.simulator.conftest import Script, ended
 
 
 def test_ledger_over_http_is_the_ledger(simulator: Simulator, client: httpx.Client, script: Script) -> None:
@@ -67,7 +67,7 @@ def test_requests_that_make_no_sense_are_refused_and_accounted(
     response = client.post(path, content=content, headers=headers)
     assert response.status_code == status
     assert "error" in response.json()
-    (row,) = simulator.ledger.rows(request_id=response.headers["x-request-id"])
+    row = ended(simulator, response.headers["x-request-id"])
     assert (row.status, row.expected_outcome, row.end_ns is not None) == (status, "http_error", True)
 
 
@@ -82,7 +82,7 @@ def test_a_request_without_an_id_gets_one_in_the_answer(simulator: Simulator, cl
     response = client.post(
         "/v1/messages", json={}, headers={"x-simulate": '{"ttft_ms":1,"gap_ms":0,"tokens":1}'}
     )
-    (row,) = simulator.ledger.rows(request_id=response.headers["x-request-id"])
+    row = ended(simulator, response.headers["x-request-id"])
     assert not row.client_request_id
 
 

@@ -13,6 +13,7 @@ from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions, send
+from tests.streamgauge.simulator.conftest import ended
 
 
 def sent(
@@ -20,6 +21,9 @@ def sent(
 ) -> tuple[Sequence[ClientRow], dict[str, LedgerRow]]:
     options = TrafficOptions(base_url=simulator.url, run=run, seed=run, **more)
     clients = asyncio.run(send(options, count))
+    for client in clients:
+        if not client.aborted:  # else it may never have come
+            ended(simulator, client.request_id)
     rows = {row.request_id: row for row in simulator.ledger.rows() if row.request_id.startswith(f"{run}-")}
     return clients, rows
 
