@@ -10,6 +10,7 @@ import pytest
 import uvloop
 
 from ingest import allow_list
+from ingest import witness as witness_module
 from ingest.counters import Counters
 from ingest.http_head import HeadLimits, read_request_head, read_response_head
 from ingest.mirror import Mirror
@@ -201,6 +202,9 @@ def test_a_body_that_is_not_recorded_is_not_lost_when_there_is_no_room():
     playing(scenario)
 
 
+@pytest.mark.skipif(
+    str(witness_module.__file__).endswith(".so"), reason="machine code does not look up what is broken here"
+)
 def test_a_stream_whose_records_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch):
     made = allow_list.client_id
 
