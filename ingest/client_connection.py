@@ -189,6 +189,7 @@ class ClientConnection(asyncio.Protocol):
         self,
         exchange: Exchange,
         witness: Witness | None,
+        now_ns: int,
         *,
         answer: Answer | None,
         left: bool,
@@ -197,7 +198,7 @@ class ClientConnection(asyncio.Protocol):
     ) -> None:
         """The exchange has ended: answer if it has not been, then go on or close."""
         self._exchange = None
-        self._turn_ns = _monotonic_ns()
+        self._turn_ns = now_ns
         worker = self._worker
         worker.exchanges.discard(exchange)
         self._written_before += exchange.written_bytes
@@ -381,10 +382,13 @@ class ClientConnection(asyncio.Protocol):
         elif exchange is None:
             if options.keep_alive_timeout_s and silent_ns > options.keep_alive_timeout_s * 1e9:
                 self.transport.close()
-        elif exchange.request_open and exchange.tunnel is None and not self.transport_paused_by_us:
-            if options.body_timeout_s and silent_ns > options.body_timeout_s * 1e9:
-                exchange.request_timed_out()
-            else:
-                exchange.check_time(now_ns)
+        elif (
+            exchange.request_open
+            and exchange.tunnel is None
+            and not self.transport_paused_by_us
+            and options.body_timeout_s
+            and silent_ns > options.body_timeout_s * 1e9
+        ):
+            exchange.request_timed_out()
         else:
             exchange.check_time(now_ns)

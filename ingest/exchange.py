@@ -487,6 +487,7 @@ class Exchange:
         self._client.exchange_over(
             self,
             witness,
+            now_ns,
             answer=answer,
             left=cause == "client_left",
             keep_alive=complete and self._keep_client and self._request_over,

@@ -53,27 +53,16 @@ def test_one_stream_becomes_one_row(upstream: str, tmp_path: Path) -> None:
         assert running.stop() == 0
 
 
-def test_only_the_dashboard_loads_pandas(upstream: str, tmp_path: Path) -> None:
+def test_only_the_dashboard_loads_pandas(
+    upstream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with up(upstream, tmp_path / "data") as running:
         ask(running.tap)
         running.rows(1)
         assert "pandas" not in Path(f"/proc/{running.part('analyze')['pid']}/maps").read_text()
+        monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python tells of each import
         for command in (["sql", "FROM streams"], ["status"]):
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-X",
-                    "importtime",
-                    "-m",
-                    "streamgauge",
-                    *command,
-                    "--data",
-                    str(running.data),
-                ],
-                capture_output=True,
-                text=True,
-                timeout=90,
-            )
+            done = once(*command, "--data", str(running.data), cwd=tmp_path)
             assert done.returncode == 0, done.stdout + done.stderr
             assert "duckdb" in done.stderr
             assert "pandas" not in done.stderr

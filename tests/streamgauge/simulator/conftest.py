@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.server import Simulator, SimulatorOptions, simulating
+from tests.e2e.running import until
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,18 @@ def client(simulator: Simulator) -> Iterator[httpx.Client]:
 
 def ended(simulator: Simulator, request_id: str) -> LedgerRow:
     """The ledger's row of a request, once the simulator is through with it: its client may have read all of it before."""
-    deadline_s = time.monotonic() + 20
-    while time.monotonic() < deadline_s:
-        for row in simulator.ledger.rows(request_id=request_id):
-            if row.end_ns is not None:
-                return row
-        time.sleep(0.002)
-    raise AssertionError(f"{request_id} did not end")
+
+    def row() -> LedgerRow | None:
+        rows = list(simulator.ledger.rows(request_id=request_id))
+        assert len(rows) <= 1
+        return rows[0] if rows and rows[0].end_ns is not None else None
+
+    return until(row, f"{request_id} to end")
+
+
+def all_ended(simulator: Simulator) -> None:
+    """The same of all requests."""
+    until(lambda: not simulator.ledger.open or None, "all responses to end")
 
 
 _numbers = itertools.count()

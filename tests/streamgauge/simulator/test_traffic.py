@@ -13,7 +13,7 @@ from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions, send
-from tests.streamgauge.simulator.conftest import ended
+from tests.streamgauge.simulator.conftest import all_ended
 
 
 def sent(
@@ -21,9 +21,7 @@ def sent(
 ) -> tuple[Sequence[ClientRow], dict[str, LedgerRow]]:
     options = TrafficOptions(base_url=simulator.url, run=run, seed=run, **more)
     clients = asyncio.run(send(options, count))
-    for client in clients:
-        if not client.aborted:  # else it may never have come
-            ended(simulator, client.request_id)
+    all_ended(simulator)
     rows = {row.request_id: row for row in simulator.ledger.rows() if row.request_id.startswith(f"{run}-")}
     return clients, rows
 
