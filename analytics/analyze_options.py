@@ -1,4 +1,4 @@
-"""What `streamgauge analyze` is told."""
+"""Options of `streamgauge analyze`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from analytics.consumer import Pace
-from analytics.serving.serve import Bounds
 from analytics.telemetry.telemetry import TelemetryOptions
 
 
@@ -21,15 +20,10 @@ class AnalyzeOptions:
     """Brokers (`host:port,host:port`); None = the embedded log in the data folder."""
     kafka_topic: str = "streamgauge"
     kafka_options: Mapping[str, Any] = field(default_factory=dict)
-    quack_host: str = "localhost"
-    quack_port: int = 9494
-    """0: the system chooses."""
-    quack_token: str | None = field(default=None, repr=False)
-    """None: a random one."""
-    store: str = field(default="duckdb", repr=False)
-    """`duckdb`: a file in the data folder; `ducklake:postgres:DSN`: a lake, which other consumers may share."""
-    data_path: str | None = None
-    """Where a lake keeps its Parquet files: a folder or s3://…; None: where it kept them so far."""
+    store: str = field(default="sqlite", repr=False)
+    """`sqlite`: the catalog is a file in the data folder; `postgres:DSN`: other consumers may share it."""
+    lake_path: str | None = None
+    """With PostgreSQL: folder or s3://… of the Parquet files. None: the one that the catalog names."""
     retain_events_s: float | None = 7 * 86400.0
     """None: for ever."""
     retain_streams_s: float | None = 90 * 86400.0
@@ -43,7 +37,7 @@ class AnalyzeOptions:
     """Of a tap that only others' time tells silent (`analytics.assembly.liveness`); None: never."""
     checkpoint_after_s: float = 60.0
     memory_limit_bytes: int | None = None
-    """Of DuckDB; None: 40 % of the machine, at most 8 GiB (a lake's: 2 GiB)."""
+    """Of DuckDB; None: 1 GiB."""
     telemetry: TelemetryOptions = field(default_factory=TelemetryOptions)
     otlp_listen: str | None = None
     """HOST:PORT where spans of others are taken; None: nowhere."""
@@ -51,6 +45,4 @@ class AnalyzeOptions:
     """What their senders must give; None: nothing, on the loopback only."""
     version: str = ""
     """Of Streamgauge, told with the telemetry."""
-    pace: Pace | None = None
-    """None: what fits the store."""
-    bounds: Bounds = field(default_factory=Bounds)
+    pace: Pace = field(default_factory=Pace)

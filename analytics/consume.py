@@ -1,8 +1,8 @@
-"""`streamgauge analyze`: own a data folder, read the log into its tables, answer SQL, until told to stop.
+"""`streamgauge analyze`: read the log into the store until stopped.
 
-Order matters. Starting: lock, tables, log, replay, SQL port, then the word that it is ready. Stopping: commit, the port,
-the tables, the lock. A part that cannot start says why in one line; a store that can no longer be written ends the process
-(exit code 1) at its last commit, from where the next start goes on.
+Start, in this order: lock of the data folder, store, log, replay, upkeep, then `run/analyze.json`, which means ready. Stop:
+commit, upkeep, store, lock. A process that cannot start reports why in one line. A store that can no longer be written ends
+the process (exit code 1) at its last commit, from which the next start continues.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from analytics.consumer import Consumer
 from analytics.dialects import all_dialects
 from analytics.garbage import look_seldom
 from analytics.measures.measure import measure
-from analytics.serving import endpoint as endpoints
-from analytics.serving.endpoint import Endpoint
+from analytics.ready import Ready
+from analytics.ready import remove as remove_ready
+from analytics.ready import write as write_ready
 from analytics.storage.folder import own
-from analytics.storage.home import FileHome, LakeHome, home_of
-from analytics.storage.store import Fenced, StoreFailed
+from analytics.storage.location import SQLITE, locate
+from analytics.storage.store import Fenced, Store, StoreFailed
+from analytics.storage.upkeep import Upkeep
 from analytics.telemetry.telemetry import Telemetry
 from analytics.telemetry.witnesses import Witnesses
 from ingest.log import LogBroken, LogChanged, LogReader
@@ -45,7 +47,7 @@ log = logging.getLogger(__name__)
 
 SWEEP_S = 5.0
 DRAIN_S = 5.0
-"""After the word to stop: for so long what the log has is still read."""
+"""After a stop was requested, what the log has is still read for at most this long."""
 IDLE_WAIT_S = 0.25
 
 
@@ -60,19 +62,11 @@ def run(options: AnalyzeOptions) -> int:
 
 
 def serve_until(
-    options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Endpoint], None] | None = None
+    options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Ready], None] | None = None
 ) -> int:
-    """As `run`, until `stop` is set; `ready` is called with the endpoint once SQL is answered."""
-    with own(options.data):
-        while True:
-            code = _serve(options, stop, ready)
-            if code or stop.is_set():
-                return code
-
-
-def _serve(options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Endpoint], None] | None) -> int:
-    """One run over the open tables; it ends with 0 when told to stop, or when the tables want to be opened anew."""
-    with contextlib.ExitStack() as closing:
+    """As `run`, until `stop` is set; `ready` is called once the log is followed."""
+    location = locate(options.store, options.data, options.lake_path)
+    with own(options.data), contextlib.ExitStack() as closing:
         stall_floor_ns = int(options.stall_floor_s * 1e9)
         telemetry = Telemetry(
             options.telemetry,
@@ -81,16 +75,20 @@ def _serve(options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Endp
             stall_factor=options.stall_factor,
         )
         closing.callback(telemetry.close)
-        home = home_of(options, stop)
-        closing.callback(home.store.close)
-        intake = _intake(options, home)
+        store = Store(
+            location,
+            memory_limit_bytes=options.memory_limit_bytes,
+            stall=(stall_floor_ns, options.stall_factor),
+        )
+        closing.callback(store.close)
+        intake = _intake(options, store)
         if intake is not None:
             closing.callback(intake.close)
-        reader = _reader(options, home)
+        reader = _reader(options, store)
         closing.callback(reader.close)
         consumer = Consumer(
             reader,
-            home.store,
+            store,
             Assembler(
                 capture=options.capture,
                 lost_after_ns=int(options.lost_after_s * 1e9),
@@ -98,50 +96,53 @@ def _serve(options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Endp
                 checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
             ),
             _measure_with(stall_floor_ns, options.stall_factor),
-            replace(home.pace, lost_after_s=options.lost_after_s, writers_are_local=options.kafka is None),
+            replace(options.pace, lost_after_s=options.lost_after_s, writers_are_local=options.kafka is None),
             is_gone=_gone(options),
             begins_at=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
             witness=Witnesses(telemetry, *([intake.queue] if intake is not None else [])),
         )
         _tell_of_leaving(reader, consumer)
-        return _consume(options, home, consumer, telemetry, intake, stop, ready)
+        upkeep = Upkeep(
+            store,
+            events_s=options.retain_events_s,
+            streams_s=options.retain_streams_s,
+            rollups_s=options.retain_rollups_s,
+        )
+        closing.callback(upkeep.close)
+        return _consume(options, store, upkeep, consumer, telemetry, intake, stop, ready)
 
 
 def _consume(
     options: AnalyzeOptions,
-    home: FileHome | LakeHome,
+    store: Store,
+    upkeep: Upkeep,
     consumer: Consumer,
     telemetry: Telemetry,
     intake: OtlpIntake | None,
     stop: threading.Event,
-    ready: Callable[[Endpoint], None] | None,
+    ready: Callable[[Ready], None] | None,
 ) -> int:
     try:
-        endpoint = home.open(telemetry.metrics_url)
         all_dialects()  # imported now: the first stream would wait for them
         consumer.start()
         if intake is not None:
             intake.start()
-            endpoint = replace(endpoint, otlp=intake.url)
-            log.info("spans of others are taken at %s", intake.url)
-        endpoints.write(options.data, endpoint)
-        log.info(
-            "analytics is ready: %s", f"SQL at {endpoint.quack}" if endpoint.quack else "it writes a lake"
-        )
+            log.info("spans from other services are received at %s", intake.url)
+        upkeep.start()
+        said = Ready(os.getpid(), telemetry.metrics_url, intake.url if intake is not None else None)
+        write_ready(options.data, said)
+        log.info("analytics is ready: it writes %s", store.location.label)
         if ready is not None:
-            ready(endpoint)
+            ready(said)
         swept_s = float("-inf")
-        rest = False
-        while not (stop.is_set() or rest):
+        while not stop.is_set():
             consumer.step(IDLE_WAIT_S)
             if time.monotonic() - swept_s > SWEEP_S:
-                told = intake.queue.health() if intake is not None else {}
-                telemetry.tell_health({**consumer.health(), **home.sweep(), **told})
+                received = intake.queue.health() if intake is not None else {}
+                gauges = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
+                telemetry.tell_health({**consumer.health(), **gauges, **received})
                 swept_s = time.monotonic()
-                rest = home.wants_rest()
-        if rest:
-            log.info("most of the file is free: SQL is away while it is made smaller")
-        until_s = time.monotonic() + (0.0 if rest else DRAIN_S)
+        until_s = time.monotonic() + DRAIN_S
         while consumer.step(0.0) and time.monotonic() < until_s:
             pass  # what the log has by now; the rest is read by the next run
         consumer.finish()
@@ -157,34 +158,30 @@ def _consume(
                 consumer.finish()
         return 1
     finally:
-        endpoints.remove(options.data, os.getpid())
+        remove_ready(options.data, os.getpid())
         if intake is not None:
             intake.close()
-        home.close()
-    if not rest:
-        log.info("analytics has stopped")
+    log.info("analytics has stopped")
     return 0
 
 
-def _intake(options: AnalyzeOptions, home: FileHome | LakeHome) -> OtlpIntake | None:
+def _intake(options: AnalyzeOptions, store: Store) -> OtlpIntake | None:
     if options.otlp_listen is None:
         return None
     from analytics.intake.otlp import OtlpIntake  # late: it brings a web server, which only this needs
     from analytics.intake.queue import ReceivedQueue
 
     host, _, port = options.otlp_listen.rpartition(":")
-    return OtlpIntake(
-        ReceivedQueue(home.store), host=host.strip("[]"), port=int(port), token=options.otlp_token
-    )
+    return OtlpIntake(ReceivedQueue(store), host=host.strip("[]"), port=int(port), token=options.otlp_token)
 
 
-def _reader(options: AnalyzeOptions, home: FileHome | LakeHome) -> LogReader:
+def _reader(options: AnalyzeOptions, store: Store) -> LogReader:
     if options.kafka is not None:
         from ingest.log.kafka import KafkaGroupReader, KafkaReader
 
         kafka = options.kafka, options.kafka_topic, dict(options.kafka_options)
-        if isinstance(home, LakeHome):
-            return KafkaGroupReader(*kafka, group=f"streamgauge-{home.store.lake_id}")
+        if options.store != SQLITE:
+            return KafkaGroupReader(*kafka, group=f"streamgauge-{store.store_id}")
         return KafkaReader(*kafka)
     return EmbeddedReader(options.data / "log", "analyze", sole=True)
 
@@ -205,7 +202,7 @@ def _gone(options: AnalyzeOptions) -> Callable[[str], bool]:
     def gone(log_id: str) -> bool:
         if "/" in log_id:
             return options.kafka is not None
-        if options.store != "duckdb":
+        if options.store != SQLITE:
             return False
         try:
             return (options.data / "log" / "id").read_text().strip() != log_id

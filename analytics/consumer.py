@@ -8,9 +8,9 @@ Rules
 3. An entry that is no entry, a record that is no record and a stream that cannot be measured become dead letters (reason,
    size and hash, no text); the rest goes on. A stream that cannot be measured is stored as `tap_lost`.
 4. A commit that fails leaves the table as it was and this object ahead of it: it must not be used any more.
-5. Commits are at least `commit_interval_s` apart, and take at most a third of the time, or half of it when the log is read to
-   its end: then rows are all that waits, and those behind commits that were full do not wait for the interval. An idle log
-   costs none.
+5. Commits are at least `commit_interval_s` apart and take at most `COMMIT_SHARE` of the time; while a backlog is read, at
+   most a third. Positions alone are committed every `POSITIONS_EVERY_S`. An idle log costs no commits.
+6. Streams in flight are no part of a commit: their file is replaced every `OPEN_STREAMS_EVERY_S`, when they have changed.
 """
 
 from __future__ import annotations
@@ -53,8 +53,11 @@ class Witness(Protocol):
 
 
 OPEN_STREAMS_EVERY_S = 0.5
+POSITIONS_EVERY_S = 5.0
+"""After a crash the log is read again from the last position, so it need not be recent."""
+COMMIT_SHARE = 0.1
 END_S = 0.1
-"""A log that says nothing for so long, while rows wait, is read to its end."""
+"""A log without a new entry for this long, while rows wait, is read to its end."""
 TOTALS = (
     "records", "frames", "body_bytes", "streams_opened", "streams_finished", "streams_lost", "duplicate_records",
     "late_records", "failures", "doubted_streams", "evicted_streams", "oversized_streams", "checkpoints", "early_checkpoints",
@@ -65,7 +68,7 @@ TOTALS = (
 class Pace:
     """How often rows become visible, and how much may be in memory before."""
 
-    commit_interval_s: float = 0.15
+    commit_interval_s: float = 0.25
     commit_events: int = 200_000
     commit_bytes: int = 32 * 2**20
     lost_after_s: float = 60.0
@@ -109,7 +112,7 @@ class Consumer:
         self._told_taps: dict[tuple[str, int, str], int] = {}
         self._open_is_stale = True
         self._opened_at_s = self._committed_s = self._paced_s = float("-inf")
-        """When open streams were last shown, the last commit was made, and the last that was not full."""
+        """When open streams were last written, the last commit was made, and the last that was not full."""
         self._commit_cost_s = self._open_cost_s = 0.0
         self._failed = False
         self._is_behind = False
@@ -164,6 +167,8 @@ class Consumer:
         if self._due_in_s(self._is_behind) <= 0:
             self.commit()
             self._paced_s = self._committed_s
+        if self._open_is_stale and time.monotonic() >= self._open_due_at_s():
+            self._write_open_streams()
         return bool(entries)
 
     def feed(self, entry: Entry) -> None:
@@ -225,24 +230,33 @@ class Consumer:
         return due_in_s
 
     def _due_in_s(self, is_behind: bool) -> float:
-        """Seconds until there is something to commit, as things are; at most 0.25 when there is nothing."""
-        now_s, not_before_s = time.monotonic(), float("-inf")
+        """Seconds until there is something to do, as things are; at most 0.25 when there is nothing."""
+        now_s = time.monotonic()
         if self._finished or (self._witness is not None and self._witness.waiting):
             interval_s = self._pace.commit_interval_s
-        elif self._holdings.high and (self._holdings.moved or self._dead):
+        elif self._holdings.high and self._dead:
             interval_s = OPEN_STREAMS_EVERY_S
-        elif self._holdings.high and self._open_is_stale:
-            interval_s, not_before_s = OPEN_STREAMS_EVERY_S, self._open_due_at_s()
+        elif self._holdings.high and self._holdings.moved:
+            interval_s = POSITIONS_EVERY_S
         else:
             return 0.25
         if is_behind:
-            due_at_s = self._committed_s + max(interval_s, 2 * self._commit_cost_s)
-        else:
-            due_at_s = max(self._paced_s + interval_s, self._committed_s + self._commit_cost_s)
-        return max(due_at_s, not_before_s) - now_s
+            return self._committed_s + max(interval_s, 2 * self._commit_cost_s) - now_s
+        return self._paced_s + max(interval_s, self._commit_cost_s / COMMIT_SHARE) - now_s
 
     def _open_due_at_s(self) -> float:
         return self._opened_at_s + max(OPEN_STREAMS_EVERY_S, 10 * self._open_cost_s)
+
+    def _write_open_streams(self) -> None:
+        """Show readers what is in flight. Not needed for the numbers to be right, so a failure is only logged."""
+        began_s = time.monotonic()
+        try:
+            self._store.write_open_streams(self._assembler.open_streams())
+            self._open_is_stale = False
+        except OSError as e:
+            log.warning("the file of open streams cannot be written: %s", e)
+        self._opened_at_s = time.monotonic()
+        self._open_cost_s = self._opened_at_s - began_s
 
     def commit(self) -> None:
         """Everything up to here into the store, in one transaction; then the log may trim."""
@@ -264,8 +278,6 @@ class Consumer:
         tables["losses"] = pl.concat([self._assembler.take_losses(), self._dead.holes()])
         tables["dead_letters"] = self._dead.rows(commit.log_id)
         commit.tables = tables
-        if self._open_is_stale and began_s >= self._open_due_at_s():
-            commit.open_streams = self._assembler.open_streams()
         commit.taps = self._news_of_taps()
         commit.totals = self._increments(tables)
         try:
@@ -276,10 +288,6 @@ class Consumer:
         self.commits += 1
         if self._witness is not None:
             self._witness.committed()
-        if commit.open_streams is not None:
-            self._open_is_stale = False
-            self._opened_at_s = time.monotonic()
-            self._open_cost_s = self._opened_at_s - began_s
         holdings.kept_ids.difference_update(commit.forget)
         for partition, position in positions.items():
             self._reader.release(partition, position.low)
@@ -364,6 +372,7 @@ class Consumer:
     def finish(self) -> None:
         """Commit what is finished and where we are; open streams stay open, in the log."""
         holdings = self._holdings
-        if holdings.high and (holdings.moved or self._finished or self._dead or self._open_is_stale):
-            self._opened_at_s = float("-inf")
+        if holdings.high and (holdings.moved or self._finished or self._dead):
             self.commit()
+        if holdings.high and self._open_is_stale:
+            self._write_open_streams()

@@ -115,5 +115,5 @@ def _choices() -> dict[str, list[str]]:
         return overview.choices(
             source.ask_seldom, Selection(since=coarse, until=coarse + chosen.length + timedelta(minutes=2))
         )
-    except source.AskError:
+    except source.QueryError:
         return {}  # the page itself says what is wrong

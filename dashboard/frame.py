@@ -49,7 +49,7 @@ def show(
             if timed:
                 st.caption(f"{filters.said(chosen)} · updated {_clock()}")
             body(chosen)
-        except source.AskError as error:
+        except source.QueryError as error:
             cannot_ask(error)
 
     refreshed()

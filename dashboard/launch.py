@@ -48,9 +48,9 @@ class DashboardOptions:
     """What the dashboard can be told."""
 
     data: Path
-    """The data folder: where analytics is found, and where run/dashboard.json goes."""
-    store: str = field(default="duckdb", repr=False)
-    """`duckdb`: what the data folder's analytics serves; `ducklake:postgres:…`: that lake."""
+    """The data folder: its tables are shown, and run/dashboard.json is written there."""
+    store: str = field(default="sqlite", repr=False)
+    """Catalog of the tables: `sqlite` in the data folder, or `postgres:DSN`."""
     host: str = "127.0.0.1"
     port: int = 8501
     """0: any free port."""

@@ -1,9 +1,10 @@
-"""Where the pages' data comes from: the running analytics, asked through `analytics.serving.ask.Asker`, and nothing else.
+"""Where the pages' data comes from: the store, read by child processes (`analytics.query.process`).
 
-- One Asker for the process; it follows analytics to another port and token by itself.
+- Pages' own queries run in one child, statements of the SQL page each in another, confined one: neither can harm the other,
+  the dashboard or analytics. Analytics need not run.
 - An answer is shared for a moment by all who look at the same page; how many are kept is bounded. So a page may have its
   questions asked ahead: whoever comes to need an answer that is on its way waits for that one.
-- Every failure is an `AskError` with a message of one line. `frame.py` shows it; nothing else catches it.
+- Every failure is a `QueryError` with a message of one line. `frame.py` shows it; nothing else catches it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from analytics.serving.ask import Asker, AskError
+from analytics.query.errors import QueryError
+from analytics.query.process import QueryProcess
+from analytics.storage.location import SQLITE, locate
 from dashboard.health import Slos
 from dashboard.settings_env import ENV_DATA, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT, ENV_STORE
 
@@ -30,9 +33,9 @@ KEPT_ANSWERS = 128
 MOST_ROWS = 20_000
 TIMEOUT_S = 20.0
 AHEAD = threading.BoundedSemaphore(6)
-"""Questions of all readers that are asked ahead at once; analytics answers four at a time. Others are asked when needed."""
+"""Questions of all readers that are asked ahead at once; the child runs four at a time. Others are asked when needed."""
 
-__all__ = ["AskError", "ahead", "ask", "ask_freshly", "ask_seldom", "data_dir", "slos", "tap_address"]
+__all__ = ["QueryError", "ahead", "ask", "ask_freshly", "ask_seldom", "data_dir", "slos", "tap_address"]
 
 
 def data_dir() -> Path:
@@ -60,15 +63,20 @@ def tap_address() -> str | None:
     return listen if isinstance(listen, str) else None
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _asker(data: str) -> Asker:
-    store = os.environ.get(ENV_STORE, "duckdb")
-    return Asker(Path(data) if store == "duckdb" else store)  # a lake is asked itself
+@st.cache_resource(max_entries=8, show_spinner=False)
+def _process(data: str, untrusted: bool) -> QueryProcess:
+    store = os.environ.get(ENV_STORE, SQLITE)
+    return QueryProcess(locate(store, Path(data)), untrusted=untrusted)
 
 
-def ask_freshly(sql: str, *, max_rows: int = MOST_ROWS, timeout_s: float = TIMEOUT_S) -> pl.DataFrame:
-    """Ask now. Raises AskError."""
-    return _asker(str(data_dir())).query(sql, max_rows=max_rows, timeout_s=timeout_s)
+def ask_freshly(sql: str) -> pl.DataFrame:
+    """Query now. Raises QueryError."""
+    return _process(str(data_dir()), False).query(sql, max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
+
+
+def query_untrusted(sql: str, *, max_rows: int, timeout_s: float) -> pl.DataFrame:
+    """Run a reader's statement, filtered and confined. Raises QueryError."""
+    return _process(str(data_dir()), True).query(sql, max_rows=max_rows, timeout_s=timeout_s)
 
 
 @st.cache_data(ttl=FRESH_S, max_entries=KEPT_ANSWERS, show_spinner=False)
@@ -82,12 +90,12 @@ def _old_answer(sql: str, data: str) -> pl.DataFrame:
 
 
 def ask_seldom(sql: str) -> pl.DataFrame:
-    """Ask, or give the answer of up to half a minute ago: for what hardly changes. Raises AskError."""
+    """Ask, or give the answer of up to half a minute ago: for what hardly changes. Raises QueryError."""
     return _old_answer(sql, str(data_dir()))
 
 
 def ask(sql: str) -> pl.DataFrame:
-    """Ask, or give the answer of a moment ago. Raises AskError."""
+    """Ask, or give the answer of a moment ago. Raises QueryError."""
     return _answer(sql, str(data_dir()))
 
 
@@ -104,7 +112,7 @@ def ahead(*questions: Callable[[], object]) -> None:
 def _begun(question: Callable[[], object], places: threading.BoundedSemaphore) -> None:
     # `places` is handed over: a reloaded module has another.
     try:
-        with contextlib.suppress(AskError):
+        with contextlib.suppress(QueryError):
             question()
     finally:
         places.release()

@@ -27,11 +27,12 @@ TAP = (
 )  # fmt: skip
 SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "capture_content", "capture_routes", "log_format")
 ANALYZE = (
-    "data", "kafka", "kafka_topic", "kafka_options", "quack_host", "quack_port", "quack_token", "store", "data_path",
+    "data", "kafka", "kafka_topic", "kafka_options", "store", "lake_path",
     "retain_events", "retain_streams", "retain_rollups", "tap_gone_after", "capture_content", "capture_routes",
     "stall_floor", "stall_factor", "metrics", "semconv", "no_spans", "no_otlp", "export_unsampled", "otlp_listen", "otlp_token",
     "log_format",
 )  # fmt: skip
+SERVE = ("data", "store", "sql_host", "sql_port", "sql_token", "log_format")
 DASHBOARD = (
     "data",
     "store",
@@ -44,14 +45,15 @@ DASHBOARD = (
     "slo_error_rate",
     "log_format",
 )
-UP = tuple(dict.fromkeys((*TAP, *SHIP, *ANALYZE, *DASHBOARD, "no_dashboard")))
+UP = tuple(dict.fromkeys((*TAP, *SHIP, *ANALYZE, *DASHBOARD, "no_dashboard", "serve", *SERVE)))
 
 ELSEWHERE = {
     "demo": "streamgauge.demo:demo_command",
     "simulate": "streamgauge.simulator.command:simulate_command",
     "sql": "streamgauge.sql:sql_command",
     "status": "streamgauge.status:status_command",
-    "compact": "streamgauge.compact:compact_command",
+    "export": "streamgauge.export:export_command",
+    "rebuild": "streamgauge.rebuild:rebuild_command",
     "read": "streamgauge.read:read_command",
     "config": "streamgauge.config:config_command",
 }
@@ -65,8 +67,10 @@ ORDER = [
     "ship",
     "analyze",
     "dashboard",
+    "serve",
+    "export",
+    "rebuild",
     "simulate",
-    "compact",
     "config",
     "version",
 ]
@@ -134,24 +138,32 @@ def ship(**given: Any) -> int:
 @cli.command()
 @settings_options(*ANALYZE)
 def analyze(**given: Any) -> int:
-    """Read the log, measure each stream, keep the tables, answer SQL."""
+    """Read the log, measure each stream, write the tables."""
     from analytics.consume import run
-    from analytics.serving.watch import be_ended_first
     from streamgauge.parts import analyze_options
 
-    be_ended_first()
     return run(analyze_options(_begin(given)))
 
 
 @cli.command()
 @settings_options(*DASHBOARD)
 def dashboard(**given: Any) -> int:
-    """Run the dashboard alone, over the analytics that serves the data folder."""
+    """Run the dashboard alone, over the tables of a data folder."""
     sys.modules.pop("pandas", None)  # `main` had it left out
     from dashboard.launch import run
     from streamgauge.parts import dashboard_options
 
     return run(dashboard_options(_begin(given)))
+
+
+@cli.command()
+@settings_options(*SERVE)
+def serve(**given: Any) -> int:
+    """Answer read-only SQL over the network (DuckDB's Quack protocol), with a token."""
+    from analytics.query.serve import run
+    from streamgauge.parts import serve_options
+
+    return run(serve_options(_begin(given)))
 
 
 @cli.command()

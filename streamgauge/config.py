@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from pydantic import SecretStr
 
-from analytics.lake.dsn import without_password
+from analytics.storage.dsn import without_password
 from streamgauge.options import flag, load
 from streamgauge.settings import Settings, config_file
 

@@ -15,9 +15,6 @@ from streamgauge.demo_run import Demo, DemoOptions
 @click.option("--listen", default="127.0.0.1:4100", show_default=True, help="Address of the tap.")
 @click.option("--admin", default="127.0.0.1:4101", show_default=True, help="Address of the tap's admin page.")
 @click.option("--dashboard-port", type=click.IntRange(0, 65535), default=8501, show_default=True)
-@click.option(
-    "--quack-port", type=click.IntRange(0, 65535), default=9494, show_default=True, help="Port of SQL."
-)
 @click.option("--simulator", help="Address of the simulator.  [default: 127.0.0.1:4200, or a free port]")
 @click.option(
     "--data",
@@ -51,7 +48,6 @@ def demo_command(
     listen: str,
     admin: str,
     dashboard_port: int,
-    quack_port: int,
     simulator: str | None,
     data: Path | None,
     rate: float,
@@ -82,7 +78,6 @@ def demo_command(
     options = DemoOptions(
         listen=listen,
         admin=admin,
-        quack_port=quack_port,
         dashboard_port=dashboard_port,
         no_dashboard=no_dashboard,
         simulator=simulator,

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from analytics.serving.ask import Asker, AskError
+from analytics.query.errors import QueryError
+from analytics.query.process import QueryProcess
 from streamgauge.simulator.traffic import Traffic
 
 
@@ -47,16 +48,16 @@ class Progress:
             click.echo()
 
 
-def glance(asker: Asker) -> dict[str, Any] | None:
-    """Streams, errors and the last minute's median TTFT; None while analytics does not answer."""
+def glance(tables: QueryProcess) -> dict[str, Any] | None:
+    """Streams, errors and the last minute's median TTFT; None while there are no tables."""
     sql = (
         "SELECT count(*) AS n, count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors, "
         "quantile_cont(ttft_ns, 0.5) FILTER (started_at > now() - INTERVAL 1 MINUTE) / 1e6 AS ttft_ms FROM streams"
     )
     try:
-        seen: dict[str, Any] = asker.query(sql, timeout_s=5).row(0, named=True)
+        seen: dict[str, Any] = tables.query(sql, timeout_s=5).row(0, named=True)
         return seen
-    except AskError:
+    except QueryError:
         return None
 
 

@@ -28,7 +28,9 @@ from typing import Any
 import click
 import uvloop
 
-from analytics.serving.ask import Asker, AskError
+from analytics.query.errors import QueryError
+from analytics.query.process import QueryProcess
+from analytics.storage.location import SQLITE, locate
 from ingest.tap_options import split_address
 from streamgauge.demo_progress import Progress, glance
 from streamgauge.simulator.audit import Discrepancy, audit, lateness, tally
@@ -50,7 +52,6 @@ class DemoOptions:
 
     listen: str = "127.0.0.1:4100"
     admin: str = "127.0.0.1:4101"
-    quack_port: int = 9494
     dashboard_port: int = 8501
     no_dashboard: bool = False
     simulator: str | None = None
@@ -127,7 +128,6 @@ class Demo:
         wanted = [
             ("the tap", self.options.listen, "--listen 127.0.0.1:PORT"),
             ("the tap's admin page", self.options.admin, "--admin 127.0.0.1:PORT"),
-            ("SQL", f"localhost:{self.options.quack_port}", "--quack-port PORT"),
         ]
         if not self.options.no_dashboard:
             port = self.options.dashboard_port
@@ -167,7 +167,7 @@ class Demo:
         options = self.options
         flags = [
             "--upstream", f"sim={url}", "--data", str(data), "--listen", options.listen, "--admin", options.admin,
-            "--quack-port", str(options.quack_port), "--dashboard-port", str(options.dashboard_port),
+            "--dashboard-port", str(options.dashboard_port),
             "--metrics", "127.0.0.1:0",  # a demo beside an instance in earnest must not take its port
             *(["--no-dashboard"] if options.no_dashboard else []), *options.up_flags,
         ]  # fmt: skip
@@ -234,14 +234,14 @@ class Demo:
         ends_s = None if self.options.seconds is None else time.monotonic() + self.options.seconds
         enough = asyncio.Event()
         making = asyncio.create_task(traffic.run(enough))
-        asker = Asker(data)
+        tables = QueryProcess(locate(SQLITE, data), untrusted=False)
         progress = Progress(self.say)
         try:
             while not stop.is_set() and (ends_s is None or time.monotonic() < ends_s):
                 if ends_s is not None:
                     await asyncio.to_thread(_refresh, ledger)
                 if progress.due():
-                    progress.show(traffic, await asyncio.to_thread(glance, asker), ends_s)
+                    progress.show(traffic, await asyncio.to_thread(glance, tables), ends_s)
                 self._check_alive()
                 wait_s = 1.0 if ends_s is None else max(0.0, min(1.0, ends_s - time.monotonic()))
                 try:
@@ -254,7 +254,7 @@ class Demo:
             await making
         finally:
             progress.end()
-            asker.close()
+            tables.close()
         return stop.is_set()
 
     def _check_alive(self) -> None:
@@ -265,11 +265,11 @@ class Demo:
     # proof
 
     async def _compare(self, traffic: Traffic, ledger: RemoteLedger, data: Path, since: datetime) -> int:
-        asker = Asker(data)
+        tables = QueryProcess(locate(SQLITE, data), untrusted=False)
         try:
-            streams = await self._settled(asker, ledger, since)
+            streams = await self._settled(tables, ledger, since)
         finally:
-            asker.close()
+            tables.close()
         rows = ledger.rows()
         # The median bound tells a systematic delay; it needs more than a handful, which `audit` sees to.
         found = audit(rows, streams, clients=list(traffic.rows.values()))
@@ -283,22 +283,22 @@ class Demo:
         self._report(traffic, rows, streams, found)
         return 1 if found else 0
 
-    async def _settled(self, asker: Asker, ledger: RemoteLedger, since: datetime) -> list[dict[str, Any]]:
+    async def _settled(self, tables: QueryProcess, ledger: RemoteLedger, since: datetime) -> list[dict[str, Any]]:
         """The rows of `streams`, once there are as many as were simulated (or time is up)."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
             await asyncio.to_thread(ledger.refresh)
             wanted = {row.request_id for row in ledger.rows()}
             try:
-                streams = await asyncio.to_thread(streams_since, asker, since)
-            except AskError as e:
+                streams = await asyncio.to_thread(streams_since, tables, since)
+            except QueryError as e:
                 if time.monotonic() > deadline_s:
-                    raise OSError(f"analytics does not answer: {e}") from None
+                    raise OSError(f"cannot read the measured streams: {e}") from None
                 streams = []
             if not ledger.under_way and wanted <= {stream["request_id"] for stream in streams}:
                 # A doubled row would come with or after the first: one more look, a moment later.
                 await asyncio.sleep(1.0)
-                return await asyncio.to_thread(streams_since, asker, since)
+                return await asyncio.to_thread(streams_since, tables, since)
             if time.monotonic() > deadline_s:
                 return streams
             await asyncio.sleep(0.3)

@@ -13,6 +13,7 @@ from streamgauge.age import parse_age
 
 if TYPE_CHECKING:
     from analytics.consume import AnalyzeOptions
+    from analytics.query.serve import ServeOptions
     from dashboard.launch import DashboardOptions
     from ingest.ship import ShipOptions
     from ingest.tap_options import TapOptions
@@ -87,18 +88,13 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         _say_if_open("analytics' metrics port", split_address(settings.metrics)[0], settings.metrics)
     if settings.otlp_listen:
         _say_if_open("the intake of spans", split_address(settings.otlp_listen)[0], settings.otlp_listen)
-    address = f"{settings.quack_host}:{settings.quack_port}"
-    _say_if_open("the SQL port, which is not encrypted,", settings.quack_host, address)
     return AnalyzeOptions(
         data=settings.data,
         kafka=settings.kafka,
         kafka_topic=settings.kafka_topic,
         kafka_options=settings.kafka_options,
-        quack_host=settings.quack_host,
-        quack_port=settings.quack_port,
-        quack_token=settings.quack_token.get_secret_value() if settings.quack_token else None,
         store=settings.store,
-        data_path=settings.data_path,
+        lake_path=settings.lake_path,
         retain_events_s=parse_age(settings.retain_events),
         retain_streams_s=parse_age(settings.retain_streams),
         retain_rollups_s=parse_age(settings.retain_rollups),
@@ -116,6 +112,23 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
             respect_sampling=not settings.export_unsampled,
             metrics=settings.metrics or None,
         ),
+    )
+
+
+def serve_options(settings: Settings) -> ServeOptions:
+    """For `serve`."""
+    from analytics.query.serve import ServeOptions
+    from analytics.storage.location import locate
+
+    _say_if_open(
+        "the SQL port, which is not encrypted,", settings.sql_host, f"{settings.sql_host}:{settings.sql_port}"
+    )
+    return ServeOptions(
+        location=locate(settings.store, settings.data),
+        data=settings.data,
+        host=settings.sql_host,
+        port=settings.sql_port,
+        token=settings.sql_token.get_secret_value() if settings.sql_token else None,
     )
 
 

@@ -95,25 +95,23 @@ class Settings(BaseSettings):
         "(docs/dashboard.md).",
     )
     no_dashboard: bool = Field(default=False, description="Start no dashboard.")
-    quack_port: int = Field(
-        default=9494, ge=0, le=65535, description="Port where analytics answers SQL (Quack)."
-    )
-    quack_host: str = Field(default="localhost", description="Host of the SQL port, as its readers reach it.")
-    quack_token: SecretStr | None = Field(
-        default=None, description="Token of the SQL port; a random one is made when none is given."
+    serve: bool = Field(default=False, description="Also start `serve`: read-only SQL over the network.")
+    sql_port: int = Field(default=9494, ge=0, le=65535, description="Port of `serve`; 0 = any free port.")
+    sql_host: str = Field(default="localhost", description="Host name or address that `serve` listens on.")
+    sql_token: SecretStr | None = Field(
+        default=None, description="Token of `serve`, at least 16 characters; by default a random one."
     )
     workers: int = Field(default=1, ge=1, le=256, description="Processes of the tap.")
     tap_name: str = Field(default_factory=socket.gethostname, description="Name of this tap, in every row.")
     store: str = Field(
-        default="duckdb",
-        pattern=r"^(duckdb|ducklake:postgres:.*\S.*)$",
+        default="sqlite",
         repr=False,
-        description="Where the tables live: duckdb (a file in the data folder), or ducklake:postgres:DSN, a lake that several "
-        "analytics share (its catalog in that PostgreSQL; may hold a password).",
+        description="Catalog of the tables: sqlite (DATA/catalog.sqlite, rows in DATA/tables), or postgres:DSN, which several "
+        "analytics share (may hold a password).",
     )
-    data_path: str | None = Field(
+    lake_path: str | None = Field(
         default=None,
-        description="Where a lake keeps its Parquet files: a folder that all hosts reach, or s3://BUCKET/PREFIX.",
+        description="With --store postgres:DSN: folder that all hosts reach, or s3://BUCKET/PREFIX, of the Parquet files.",
     )
     retain_events: str | None = Field(
         default="7d", description="Age at which rows of events go (7d, 36h, 90m; 'forever' keeps them)."
@@ -243,6 +241,13 @@ class Settings(BaseSettings):
     log_format: str = Field(
         default="text", pattern="^(text|json)$", description="Log lines on stderr: text or json."
     )
+
+    @model_validator(mode="after")
+    def _store(self) -> Self:
+        from analytics.storage.location import locate
+
+        locate(self.store, self.data, self.lake_path)
+        return self
 
     @field_validator("upstream", mode="before")
     @classmethod

@@ -1,7 +1,8 @@
-"""`streamgauge sql "SELECT …"`: the tables from the command line, whether analytics runs or not."""
+"""`streamgauge sql "SELECT …"`: query the tables from the command line, whether analytics runs or not."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 import io
@@ -14,9 +15,10 @@ from typing import Any
 import click
 import polars as pl
 
-from analytics.serving.ask import AskError
+from analytics.query.errors import QueryError
+from analytics.query.process import QueryProcess
+from analytics.storage.location import locate
 from streamgauge.options import load, settings_options
-from streamgauge.reach import reach
 
 MAX_ROWS = 1_000_000
 MAX_CELL_CHARS = 60
@@ -52,9 +54,9 @@ def sql_command(
     max_rows: int,
     timeout: float,
 ) -> int:
-    """Ask the tables: one SELECT (WITH, FROM …, DESCRIBE and SUMMARIZE are fine too), or - to read it from stdin.
+    """Query the tables: one SELECT (also WITH, FROM …, DESCRIBE, SUMMARIZE), or - to read it from stdin.
 
-    The running analytics answers; when none runs on the data folder, the file is read. A lake is read itself.
+    Reads the store directly, in a process of its own: analytics need not run, and no query can disturb it.
     """
     if query == "-":
         query = sys.stdin.read()
@@ -62,9 +64,10 @@ def sql_command(
         raise click.UsageError("parquet is binary: name a file with --output, or redirect")
     try:
         settings = load({"data": data, "store": store})
-        with reach(settings.data, settings.store) as tables:
+        tables = QueryProcess(locate(settings.store, settings.data), untrusted=False)
+        with contextlib.closing(tables):
             rows = tables.query(query, max_rows=max_rows, timeout_s=timeout)
-    except AskError as e:
+    except QueryError as e:
         raise click.ClickException(str(e)) from None
     rendered = render(rows, form)
     try:

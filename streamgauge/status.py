@@ -14,7 +14,8 @@ from typing import Any
 
 import click
 
-from analytics.serving.ask import AskError
+from analytics.query.errors import QueryError
+from analytics.query.process import QueryProcess
 from analytics.storage.ledger import (
     Asking,
     Captured,
@@ -26,15 +27,15 @@ from analytics.storage.ledger import (
     stored_ids,
     unread_in_folder,
 )
+from analytics.storage.location import SQLITE, locate
 from ingest.log.cursors import read_cursors
 from ingest.log.runs import RunTotals, read_runs
 from streamgauge.options import load, settings_options
-from streamgauge.reach import reach
 
 KAFKA_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]
 """Brokers, topic, client options."""
-PARTS = ("tap", "ship", "analyze", "dashboard")
+PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
 
 
 @click.command("status")
@@ -46,18 +47,19 @@ def status_command(form: str, **given: Any) -> int:
     kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     try:
         said = gather(settings.data, kafka, settings.store)
-    except AskError as e:
+    except QueryError as e:
         raise click.ClickException(str(e)) from None
     click.echo(json.dumps(said, indent=1) if form == "json" else render(said))
     return 0 if said["reconciles"] else 1
 
 
-def gather(data: Path, kafka: Kafka | None = None, store: str = "duckdb") -> dict[str, Any]:
-    """Everything that can be known of the pipeline of a data folder. Raises AskError when its tables cannot be reached."""
+def gather(data: Path, kafka: Kafka | None = None, store: str = SQLITE) -> dict[str, Any]:
+    """Everything that can be known of the pipeline of a data folder. Raises QueryError when its tables cannot be read."""
     unknown: list[str] = []
     log_dir = data / "log"
     noted = read_runs(log_dir)
-    with reach(data, store) as tables:
+    location = locate(store, data)
+    with contextlib.closing(QueryProcess(location, untrusted=False)) as tables:
         counts = count_tables(tables)
         open_ids = {i for p in counts.positions for i in p.open_ids}
         if len({p.log_id for p in counts.positions}) > 1:
@@ -93,7 +95,7 @@ def gather(data: Path, kafka: Kafka | None = None, store: str = "duckdb") -> dic
         in_log=in_log,
         unknown=(*taken.unknown, *unknown),
     )
-    return _as_json(data, ledger, counts, unread, runs, tap)
+    return {**_as_json(data, ledger, counts, unread, runs, tap), "attach": location.attach_statement}
 
 
 def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unread, list[str]]:
@@ -283,6 +285,7 @@ def render(said: Mapping[str, Any]) -> str:
                 for name, value in sorted(numbers.items())
                 if isinstance(value, int | str)
             ]
+    lines += ["", "attach from any DuckDB client", f"  {said['attach']}"]
     return "\n".join(lines)
 
 

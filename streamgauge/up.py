@@ -202,7 +202,8 @@ def _check(settings: Settings) -> None:
         if path is not None and not path.is_file():
             raise OSError(f"{flag(name)}: there is no file {path}")
     places = [(flag(name), *split_address(getattr(settings, name))) for name in ("listen", "admin")]
-    places.append(("--quack-port", settings.quack_host, settings.quack_port))
+    if settings.serve:
+        places.append(("--sql-port", settings.sql_host, settings.sql_port))
     if settings.metrics:
         places.append(("--metrics", *split_address(settings.metrics)))
     if settings.otlp_listen:
@@ -243,13 +244,13 @@ def _own(data: Path) -> IO[str]:
 
 
 def _parts(settings: Settings) -> list[Part]:
-    from streamgauge.cli import ANALYZE, DASHBOARD, SHIP, TAP
+    from streamgauge.cli import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
 
     environment = dict(os.environ, STREAMGAUGE_PARENT=str(os.getpid()))
     if settings.kafka_options:
         environment["STREAMGAUGE_KAFKA_OPTIONS"] = json.dumps(settings.kafka_options)
     environment["STREAMGAUGE_STORE"] = settings.store
-    for secret in ("quack_token", "client_key", "dashboard_token", "otlp_token"):
+    for secret in ("sql_token", "client_key", "dashboard_token", "otlp_token"):
         if (value := getattr(settings, secret)) is not None:
             environment[f"STREAMGAUGE_{secret.upper()}"] = value.get_secret_value()
 
@@ -261,6 +262,8 @@ def _parts(settings: Settings) -> list[Part]:
     if settings.kafka:
         parts.append(part("ship", SHIP))
     parts.append(part("analyze", ANALYZE))
+    if settings.serve:
+        parts.append(part("serve", SERVE))
     if not settings.no_dashboard:
         parts.append(part("dashboard", DASHBOARD))
     return parts
@@ -277,11 +280,13 @@ def _welcome(supervisor: Supervisor, settings: Settings) -> None:
         ),
         (
             "sql",
-            f'streamgauge sql --data {settings.data} "FROM streams LIMIT 10"   (or attach {said["analyze"].get("quack")})',
+            f'streamgauge sql --data {settings.data} "FROM streams LIMIT 10"',
         ),
     ]
     if said["analyze"].get("otlp"):
         lines.append(("spans", f"{said['analyze']['otlp']}/v1/traces takes those of clients and gateways"))
+    if settings.serve:
+        lines.append(("sql port", f"{said['serve'].get('quack')}, token in {settings.data / 'run' / 'serve.json'}"))
     if "dashboard" in said:
         lines.insert(0, ("dashboard", str(said["dashboard"].get("url"))))
     if settings.kafka:

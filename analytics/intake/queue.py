@@ -25,7 +25,7 @@ import polars as pl
 from analytics.assembly.stream import FinishedStream
 from analytics.holdings import Tables
 from analytics.intake.spans import SPAN_ID, TRACE_ID, Row, as_frame
-from analytics.serving.guard import one_line
+from analytics.storage.database import one_line
 
 log = logging.getLogger(__name__)
 

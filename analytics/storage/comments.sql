@@ -91,28 +91,6 @@ COMMENT ON COLUMN events.tokens IS 'Tokens in it, where the server lists them (l
 COMMENT ON COLUMN events.bytes IS 'Bytes of its data.';
 COMMENT ON COLUMN events.finish_reason IS 'Finish reason that it carries.';
 
-COMMENT ON TABLE open_streams IS 'Requests in flight at the last commit.';
-COMMENT ON COLUMN open_streams.stream_id IS 'Identity of the request.';
-COMMENT ON COLUMN open_streams.gateway IS 'Name of the upstream.';
-COMMENT ON COLUMN open_streams.tap IS 'Name of the tap.';
-COMMENT ON COLUMN open_streams.client_id IS 'Keyed hash of the client''s API key.';
-COMMENT ON COLUMN open_streams.dialect IS 'How it speaks, as far as is known.';
-COMMENT ON COLUMN open_streams.operation IS 'Kind of request.';
-COMMENT ON COLUMN open_streams.path IS 'Path as sent upstream.';
-COMMENT ON COLUMN open_streams.request_model IS 'Model that was asked for.';
-COMMENT ON COLUMN open_streams.response_model IS 'Model that the response names.';
-COMMENT ON COLUMN open_streams.trace_id IS 'W3C trace id.';
-COMMENT ON COLUMN open_streams.started_at IS 'Instant of t0.';
-COMMENT ON COLUMN open_streams.http_status IS 'Status; NULL until the head is there.';
-COMMENT ON COLUMN open_streams.ttft_ns IS 'Time to first token; NULL until there is output.';
-COMMENT ON COLUMN open_streams.last_event_ns IS 'Newest event - t0.';
-COMMENT ON COLUMN open_streams.last_output_ns IS 'Newest output event - t0.';
-COMMENT ON COLUMN open_streams.event_count IS 'Events so far.';
-COMMENT ON COLUMN open_streams.output_event_count IS 'Output events so far.';
-COMMENT ON COLUMN open_streams.output_tokens IS 'Output tokens reported so far.';
-COMMENT ON COLUMN open_streams.response_bytes IS 'Body bytes so far.';
-COMMENT ON COLUMN open_streams.updated_at IS 'Instant of its newest record.';
-
 COMMENT ON TABLE usage_reports IS 'Every usage report of every stream, not just the last.';
 COMMENT ON COLUMN usage_reports.stream_id IS 'The stream.';
 COMMENT ON COLUMN usage_reports.seq IS 'Event that carried it.';
@@ -156,6 +134,19 @@ COMMENT ON COLUMN log_positions.open_stream_ids IS 'Streams that were open at th
 COMMENT ON COLUMN log_positions.owner IS 'Process that reads it.';
 COMMENT ON COLUMN log_positions.version IS 'Grows with each commit: fences a second reader.';
 COMMENT ON COLUMN log_positions.updated_at IS 'Instant of the commit.';
+
+COMMENT ON TABLE taps IS 'Last report of each run of each tap worker.';
+COMMENT ON COLUMN taps.tap IS 'Name of the tap.';
+COMMENT ON COLUMN taps.tap_worker IS 'Number of the worker process.';
+COMMENT ON COLUMN taps.incarnation IS 'Identity of the run.';
+COMMENT ON COLUMN taps.started_at IS 'Start of the run.';
+COMMENT ON COLUMN taps.last_alive_at IS 'Last heartbeat.';
+COMMENT ON COLUMN taps.stopped IS 'Whether the run ended cleanly.';
+COMMENT ON COLUMN taps.counters IS 'Its counters since its start, as JSON.';
+
+COMMENT ON TABLE internal.counter_parts IS 'Parts of the view counters.';
+COMMENT ON COLUMN internal.counter_parts.name IS 'Name of the counter.';
+COMMENT ON COLUMN internal.counter_parts.value IS 'To be summed.';
 
 COMMENT ON TABLE losses IS 'Every hole in every stream, with its cause.';
 COMMENT ON COLUMN losses.stream_id IS 'The stream; NULL for a part of the log that could not be read: whose records it held is not known.';

@@ -33,7 +33,7 @@ SELECT
     (SELECT count(*) FROM streams WHERE outcome = 'tap_lost') AS lost,
     (SELECT coalesce(max(value), 0) FROM counters WHERE name = 'expired_streams_rows') AS expired,
     (SELECT count(*) FROM events) AS events,
-    (SELECT count(*) FROM open_streams) AS open_streams,
+    (SELECT coalesce(sum(len(open_stream_ids)), 0)::BIGINT FROM log_positions) AS open_streams,
     (SELECT count(*) FROM losses) AS losses,
     (SELECT count(*) FROM dead_letters) AS dead_letters,
     (SELECT to_json(map_from_entries(list((name, value)))) FROM counters) AS counters,
@@ -125,7 +125,7 @@ class Ledger:
 
 
 def count_tables(tables: Asking) -> TableCounts:
-    """One state of the tables. Raises AskError."""
+    """One state of the tables. Raises QueryError."""
     row = tables.query(TABLES).row(0, named=True)
     return TableCounts(
         **{

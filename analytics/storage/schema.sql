@@ -1,5 +1,7 @@
--- The public tables. Times named *_ns are nanoseconds from t0 (the tap turned to the upstream), *_at are instants.
--- Unknown is NULL, never 0. docs/metrics.md defines every number; the comments below are its short form.
+-- The tables. Times named *_ns are nanoseconds from t0 (the tap turned to the upstream), *_at are instants. Unknown is NULL, never 0.
+-- docs/metrics.md defines every number. Tables of the schema `internal` are not for readers.
+
+CREATE SCHEMA IF NOT EXISTS internal;
 
 CREATE TABLE IF NOT EXISTS streams (
     stream_id UUID NOT NULL,
@@ -41,16 +43,6 @@ CREATE TABLE IF NOT EXISTS events (
     finish_reason VARCHAR
 );
 
-CREATE TABLE IF NOT EXISTS open_streams (
-    stream_id UUID NOT NULL,
-    gateway VARCHAR, tap VARCHAR, client_id VARCHAR, dialect VARCHAR, operation VARCHAR, path VARCHAR,
-    request_model VARCHAR, response_model VARCHAR, trace_id VARCHAR,
-    started_at TIMESTAMPTZ NOT NULL,
-    http_status SMALLINT, ttft_ns BIGINT, last_event_ns BIGINT, last_output_ns BIGINT,
-    event_count BIGINT, output_event_count BIGINT, output_tokens BIGINT, response_bytes BIGINT,
-    updated_at TIMESTAMPTZ NOT NULL
-);
-
 CREATE TABLE IF NOT EXISTS usage_reports (
     stream_id UUID NOT NULL, seq INTEGER, at_ns BIGINT,
     input_tokens BIGINT, output_tokens BIGINT, reasoning_tokens BIGINT, cached_input_tokens BIGINT,
@@ -75,6 +67,13 @@ CREATE TABLE IF NOT EXISTS log_positions (
     owner VARCHAR NOT NULL, version BIGINT NOT NULL, updated_at TIMESTAMPTZ NOT NULL
 );
 
+CREATE TABLE IF NOT EXISTS taps (
+    tap VARCHAR NOT NULL, tap_worker INTEGER NOT NULL, incarnation VARCHAR NOT NULL,
+    started_at TIMESTAMPTZ NOT NULL, last_alive_at TIMESTAMPTZ NOT NULL, stopped BOOLEAN NOT NULL, counters VARCHAR NOT NULL
+);
+
+CREATE TABLE IF NOT EXISTS internal.counter_parts (name VARCHAR NOT NULL, value BIGINT NOT NULL);
+
 CREATE TABLE IF NOT EXISTS losses (
     stream_id UUID, tap VARCHAR, partition VARCHAR, first_seq BIGINT, last_seq BIGINT,
     cause VARCHAR NOT NULL, bytes BIGINT, lost_at TIMESTAMPTZ NOT NULL
@@ -85,8 +84,8 @@ CREATE TABLE IF NOT EXISTS dead_letters (
     reason VARCHAR NOT NULL, size BIGINT NOT NULL, sha256 VARCHAR NOT NULL
 );
 
--- Roll-ups by the minute: written with the rows they are made of (analytics/measures/rollup.py), kept when those rows go.
--- Several rows may share a key while a minute is not settled (analytics/storage/settle.py): add them up.
+-- Roll-ups by the minute, committed with the rows they are computed from (analytics/measures/rollup.py) and kept when those rows are
+-- deleted. Until a minute is compacted (analytics/storage/rollup_compaction.py) several rows may share a key: sum them.
 
 CREATE TABLE IF NOT EXISTS stream_minutes (
     minute TIMESTAMPTZ NOT NULL,

@@ -1,52 +1,70 @@
-"""Keep the tables in one DuckDB file, and move rows and log positions together.
+"""Commit rows and log positions together, into the one store (`analytics.storage.location`).
 
-Rules
-1. A commit is one transaction: rows, their roll-ups, positions, kept records, open streams, counters. It happened or it did
-   not, also under kill -9: so a stream is stored and counted exactly once, whatever the log delivers again.
-2. A position row names its owner and a version. A commit moves it only where both are still what this process last
-   wrote; otherwise somebody else has taken over, nothing is committed, and `Fenced` is raised.
-3. Nothing depends on an index or on the file being one: the statements would do on a lake.
-4. A file made by an older Streamgauge is brought up to date when it is opened; one made by a newer is refused.
+A commit, in this order:
+1. Tables with more than `INLINED_ROWS` rows are written as Parquet files, which no snapshot names yet.
+2. One transaction of the catalog: check and move the positions, add the files and the smaller tables' rows to a new snapshot,
+   update counters, taps and kept records. It happened or it did not, also under kill -9. So each stream is stored and counted
+   exactly once, whatever the log delivers again. A file whose transaction did not happen is an orphan, which upkeep deletes.
 
-Internal tables (kept records, taps, counters) live in the schema `internal`, which SQL from outside cannot read.
+A position row names its owner and a version. A commit moves it only where both are as this process last wrote them. Otherwise
+another process has claimed the partition: nothing is committed, and `Fenced` is raised.
+
+Positions, taps and counters are tables of the store whose rows are inlined and updated in place: they have no history.
+Tables whose names begin with `streamgauge_` are internal to the catalog and no part of the store.
 """
 
 from __future__ import annotations
 
-import contextlib
+import datetime as dt
 import json
 import logging
+import random
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import duckdb
 import polars as pl
 
 from analytics.measures.rollup import DEFAULT_STALL, rollups
-from analytics.serving.guard import one_line
-from analytics.storage.inlets import Inlets
-from analytics.storage.packed import PACKED_EVENTS, Packer
-from analytics.storage.rows import first_row
-from analytics.storage.schema import open_file, prepare
+from analytics.storage.appender import Appender
+from analytics.storage.catalog import NAME, Catalog, create_file, integers, is_conflict
+from analytics.storage.database import attach, data_path_of, first_row, message, new_database, quoted
+from analytics.storage.layout import (
+    Appends,
+    File,
+    Layout,
+    read_layouts,
+    remove_file,
+    write_file,
+)
+from analytics.storage.location import ALIAS, StoreLocation
+from analytics.storage.open_streams import OpenStreamsFile
+from analytics.storage.schema import prepare
+from analytics.storage.tables import LOG_POSITIONS, TAPS, frame
 
 log = logging.getLogger(__name__)
 
-FILE = "streamgauge.duckdb"
-PUBLIC_TABLES = (
-    "streams", "events", "open_streams", "usage_reports", "server_stats", "spans", "log_positions", "losses", "dead_letters",
-    "stream_minutes", "histogram_minutes", "stalls",
-)  # fmt: skip
+Result = TypeVar("Result")
 
-MEMORY_RETRIES = 6
-"""A commit that finds no memory ends the readers' queries and tries again, for about 0.1 + 0.2 + … s ≈ 6 s."""
+INLINED_ROWS = 500
+"""Up to as many rows of one table and commit go into the catalog itself: less work than a Parquet file. Upkeep writes them to
+files (`analytics.storage.upkeep`)."""
+TRIES = 40
+PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+"""Between tries of a transaction that another one overtook, doubled each time: about 30 s in all."""
+MEMORY_BYTES = 2**30
+"""DuckDB's memory limit unless the settings name another: commits and upkeep need it, queries of readers do not run here."""
+
+
+_NUMBERS = 1 << 20
+"""Kept records of one commit and partition, at most."""
 
 
 class StoreFailed(Exception):
-    """The file cannot be written; str() is one line that says what to do. Nothing was half-committed."""
+    """The store cannot be written; str() is one line that says what to do. Nothing was half-committed."""
 
 
 class Fenced(Exception):
@@ -75,7 +93,7 @@ class StoredPosition:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """The last that one run of one tap worker said of itself."""
+    """The last report of one run of one tap worker."""
 
     tap: str
     tap_worker: int
@@ -88,287 +106,300 @@ class Tap:
 
 @dataclass(slots=True)
 class Commit:
-    """Everything that one transaction moves."""
+    """Everything that one transaction changes."""
 
     log_id: str
     positions: Mapping[str, Position] = field(default_factory=dict)
     """By partition."""
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     """Rows to append, by public table; columns are matched by name."""
-    open_streams: pl.DataFrame | None = None
-    """All of `open_streams`; None leaves it alone."""
     keep: Sequence[tuple[str, str, bytes]] = ()
     """(partition, stream id, packed records) of long-open streams, in order."""
     forget: Sequence[str] = ()
-    """Ids of finished streams whose kept records go."""
+    """Ids of finished streams whose kept records are deleted."""
     taps: Sequence[Tap] = ()
     totals: Mapping[str, int] = field(default_factory=dict)
-    """Increments of the ledger's counters."""
+    """Increments of the counters."""
 
 
 class Store:
-    """The tables of one data folder. One owner thread; readers take `cursor()`s of their own."""
+    """The tables, as one analytics process writes them. One owner thread; others take `cursor()`s of their own."""
 
     def __init__(
-        self, path: Path, *, memory_limit_bytes: int | None = None, stall: tuple[int, float] | None = None
+        self,
+        location: StoreLocation,
+        *,
+        memory_limit_bytes: int | None = None,
+        stall: tuple[int, float] | None = None,
     ) -> None:
-        """Open or make the file. `stall` = (floor ns, factor), which the view `stalls` uses.
-
-        Raises OSError with one line when another process has the file open, it is damaged, or made by a newer version.
-        """
-        self.path = path
-        self._stall = stall or DEFAULT_STALL
+        """Open the store, or create it. `stall` = (floor ns, factor) of the roll-ups. Raises OSError with one line."""
+        self.location = location
         self.owner = str(uuid.uuid4())
-        self.on_memory: Callable[[], object] = lambda: None
+        self.conflicts = 0
+        """Transactions that were repeated because another process had committed."""
+        self.stall = stall or DEFAULT_STALL
         self._versions: dict[tuple[str, str], int] = {}
-        self._numbers: dict[str, int] = {}
-        self._connection = open_file(path, memory_limit_bytes)
-        self._inlets = Inlets(self._connection)
-        self._packer = Packer()
+        self._connection = new_database(memory_limit_bytes or MEMORY_BYTES)
+        self._catalog: Catalog | None = None
         try:
-            prepare(self._connection, stall)
-        except duckdb.Error as e:
+            if location.catalog is not None:
+                create_file(location.catalog)
+            self._catalog = Catalog(self._connection, location)
+            with self._catalog.creation():
+                attach(self._connection, location, read_only=False)
+                self.store_id = prepare(self._connection, self._catalog, location)
+            self._layouts = read_layouts(self._catalog)
+            self._positions = self._layouts["log_positions"].inlined
+            self._schema_version = Appends(self._catalog).schema_version
+            self.data_path = data_path_of(self._connection)
+        except BaseException as e:
+            if self._catalog is not None:
+                self._catalog.close()
             self._connection.close()
-            raise OSError(f"cannot prepare {path}: {one_line(e)} (is the disk full?)") from None
-        except OSError:
-            self._connection.close()
+            if isinstance(e, duckdb.Error):
+                raise OSError(
+                    f"cannot prepare the store {location.label}: {message(e, location)} (is the disk full?)"
+                ) from None
             raise
-        row = first_row(
-            self._connection.execute("SELECT coalesce(max(number), 0) FROM internal.open_stream_records")
-        )
-        self._kept = row[0] if row else 0
+        self._appender = Appender(self._connection)
+        self._open_streams = OpenStreamsFile(self._connection, self.data_path, location)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog's connection, of the owner thread."""
+        assert self._catalog is not None
+        return self._catalog
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own to the same tables, for another thread."""
-        return self._connection.cursor()
+        cursor = self._connection.cursor()
+        cursor.execute(f"USE {ALIAS}")
+        return cursor
+
+    # -- positions -----------------------------------------------------------------------------------------------------
 
     def claim(self, log_id: str, partition: str) -> StoredPosition | None:
-        """Own a partition's position from now on: where to go on, None when it was never read.
+        """Own a partition's position: where to go on, None when it was never read.
 
-        Whoever owned it before is fenced from the next commit on.
+        Whoever owned it before is fenced from its next commit on.
         """
-        key = (log_id, partition)
-        row = first_row(
-            self._connection.execute(
-                "UPDATE log_positions SET owner = ?, version = version + 1, updated_at = now() "
-                "WHERE log_id = ? AND partition = ? RETURNING high, low, open_stream_ids, version",
-                [self.owner, *key],
-            )
-        )
-        self._versions[key] = row[3] if row else 0
-        return StoredPosition(row[0], row[1], tuple(row[2])) if row else None
 
-    def other_positions(self, log_id: str) -> list[tuple[str, str]]:
-        """(log id, partition) of every position in another log with streams open."""
-        return other_positions(self._connection, log_id)
+        def claim() -> tuple[int, StoredPosition | None]:
+            with self.catalog.transaction():
+                rows = self.catalog.query(
+                    f"UPDATE {self._positions} SET owner = {self.catalog.text(self.owner)}, version = version + 1 "
+                    f"WHERE {self._where(log_id, partition)} RETURNING version, high, low, open_stream_ids"
+                )
+                if not rows:
+                    self._insert_position(log_id, partition)
+                    return 1, None
+                version, high, low = integers(rows[0][:3])
+                return version, StoredPosition(high, low, _ids(str(rows[0][3])))
+
+        self._versions[log_id, partition], stored = self._repeated(claim)
+        # A row that was only claimed was never read from.
+        return None if stored == StoredPosition(0, 0, ()) else stored
+
+    def _where(self, log_id: str, partition: str) -> str:
+        return f"log_id = {self.catalog.text(log_id)} AND partition = {self.catalog.text(partition)}"
+
+    def _insert_position(self, log_id: str, partition: str) -> None:
+        row: dict[str, list[object]] = {
+            "log_id": [log_id], "partition": [partition], "high": [0], "low": [0], "open_stream_ids": [[]],
+            "owner": [self.owner], "version": [1], "updated_at": [time.time_ns() // 1000],
+        }  # fmt: skip
+        appends = Appends(self.catalog)
+        appends.add_rows(self._layouts["log_positions"], frame(LOG_POSITIONS, row))
+        appends.finish()
 
     def disown(self, log_id: str, partition: str) -> None:
         """Forget a partition that another consumer reads now."""
         self._versions.pop((log_id, partition), None)
 
+    def other_positions(self, log_id: str) -> list[tuple[str, str]]:
+        """(log id, partition) of every position in another log with streams open."""
+        return self._connection.execute(
+            "SELECT log_id, partition FROM log_positions WHERE log_id <> ? AND len(open_stream_ids) > 0",
+            [log_id],
+        ).fetchall()
+
     def kept_records(self, log_id: str, partition: str) -> dict[str, list[bytes]]:
         """The records that commits kept for long-open streams, by stream, in order."""
-        return kept_records(self._connection, log_id, partition)
-
-    def taps(self) -> list[Tap]:
-        """What is remembered of every tap."""
-        return remembered_taps(self._connection)
+        kept: dict[str, list[bytes]] = {}
+        for stream_id, payload in self._connection.execute(
+            f"SELECT stream_id, payload FROM {NAME}.streamgauge_kept_records WHERE log_id = ? AND partition = ? "
+            "ORDER BY number",
+            [log_id, partition],
+        ).fetchall():
+            kept.setdefault(stream_id, []).append(payload)
+        return kept
 
     def totals(self) -> dict[str, int]:
-        """The ledger's counters, over the life of the file."""
-        return dict(self._connection.execute("SELECT name, value::BIGINT FROM internal.totals").fetchall())
+        """The counters, over the life of the store, of all consumers."""
+        return dict(self._connection.execute("SELECT name, value FROM counters").fetchall())
+
+    # -- commits -------------------------------------------------------------------------------------------------------
 
     def commit(self, commit: Commit) -> None:
         """Do all of it, and the roll-ups of its rows, or nothing. Raises Fenced or StoreFailed."""
-        tables = {**commit.tables, **rollups(commit.tables, self._stall)}
-        if (events := tables.pop("events", None)) is not None:
-            tables[PACKED_EVENTS] = self._packer.pack(events)
-        for attempt in range(MEMORY_RETRIES + 1):
-            try:
-                self._commit(commit, tables)
-                return
-            except duckdb.OutOfMemoryException as e:
-                self._roll_back()
-                if attempt == MEMORY_RETRIES:
-                    raise StoreFailed(f"not enough memory to commit: {one_line(e)}") from None
-                log.warning("no memory to commit: readers' queries are ended, trying again")
-                self.on_memory()
-                time.sleep(0.1 * 2**attempt)
-            except duckdb.TransactionException as e:
-                self._roll_back()
-                if attempt == MEMORY_RETRIES or "Could not" in str(e):
-                    raise self._failed(e) from None
-                time.sleep(0.02)
-            except (duckdb.Error, OSError) as e:
-                self._roll_back()
+        tables = {**commit.tables, **rollups(commit.tables, self.stall)}
+        files: list[File] = []
+        try:
+            for name, rows in tables.items():
+                if rows.height > INLINED_ROWS:
+                    files.append(write_file(self._appender, self.data_path, self._layouts[name], rows))
+            small = {name: rows for name, rows in tables.items() if 0 < rows.height <= INLINED_ROWS}
+            self._versions |= self._repeated(lambda: self._commit(commit, files, small))
+        except BaseException as e:
+            for file in files:
+                remove_file(self.data_path, file)
+            if isinstance(e, duckdb.Error | OSError):
                 raise self._failed(e) from None
-            except BaseException:
-                self._roll_back()
-                raise
+            raise
 
-    def _failed(self, error: Exception) -> StoreFailed:
-        return StoreFailed(
-            f"cannot write {self.path}: {one_line(error)} (is the disk full? nothing was half-written; "
-            "it goes on from its last commit when started again)"
-        )
-
-    def _commit(self, commit: Commit, tables: Mapping[str, pl.DataFrame]) -> None:
-        run = self._connection.execute
-        run("BEGIN TRANSACTION")
-        versions = {
-            (commit.log_id, partition): self._move(commit.log_id, partition, position)
-            for partition, position in commit.positions.items()
-        }
-        for table, rows in tables.items():
-            if not rows.is_empty():
-                self._inlets.append(table, rows)
-        if commit.open_streams is not None:
-            run("DELETE FROM open_streams")
-            if not commit.open_streams.is_empty():
-                self._inlets.append("open_streams", commit.open_streams)
-        kept = self._kept
-        if commit.keep:
-            rows = pl.DataFrame(
-                {
-                    "log_id": [commit.log_id] * len(commit.keep),
-                    "partition": [k[0] for k in commit.keep],
-                    "stream_id": [k[1] for k in commit.keep],
-                    "number": range(kept + 1, kept + 1 + len(commit.keep)),
-                    "payload": [k[2] for k in commit.keep],
-                },
-                schema_overrides={"number": pl.Int64},
-            )
-            kept += len(commit.keep)
-            self._inlets.append("internal.open_stream_records", rows)
-        if commit.forget:
-            run(
-                "DELETE FROM internal.open_stream_records WHERE stream_id IN (SELECT unnest(?::UUID[]))",
-                [list(commit.forget)],
-            )
-        for tap in commit.taps:
-            self._remember(tap)
-        add_totals(self._connection, commit.totals)
-        run("COMMIT")
-        self._versions.update(versions)
-        self._kept = kept
+    def _commit(
+        self, commit: Commit, files: Sequence[File], small: Mapping[str, pl.DataFrame]
+    ) -> dict[tuple[str, str], int]:
+        with self.catalog.transaction():
+            moved = {
+                (commit.log_id, partition): self._move(commit.log_id, partition, position)
+                for partition, position in commit.positions.items()
+            }
+            appends = Appends(self.catalog)
+            if appends.schema_version != self._schema_version:
+                raise StoreFailed("another version of Streamgauge changed the store's schema. Start again")
+            for file in files:
+                appends.add_file(file)
+            for name, rows in small.items():
+                appends.add_rows(self._layouts[name], rows)
+            self._report_taps(commit.taps, appends)
+            self._add_totals(commit.totals, appends)
+            appends.finish()
+            if commit.keep:
+                self._keep(commit, moved)
+            if commit.forget:
+                listed = ", ".join(quoted(stream_id) for stream_id in commit.forget)
+                self.catalog.query(
+                    f"DELETE FROM streamgauge_kept_records WHERE stream_id IN ({listed}) RETURNING 1"
+                )
+        return moved
 
     def _move(self, log_id: str, partition: str, position: Position) -> int:
         version = self._versions.get((log_id, partition))
         if version is None:
             raise Fenced(f"partition {partition} is not claimed")
-        values = [position.high, position.low, list(position.open_stream_ids)]
-        if version == 0:
-            row = first_row(
-                self._connection.execute(
-                    "SELECT count(*) FROM log_positions WHERE log_id = ? AND partition = ?",
-                    [log_id, partition],
-                )
-            )
-            if row != (0,):
-                raise Fenced(f"another consumer has begun to read partition {partition}")
-            self._connection.execute(
-                "INSERT INTO log_positions (log_id, partition, high, low, open_stream_ids, owner, version, updated_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, 1, now())",
-                [log_id, partition, *values, self.owner],
-            )
-            return 1
-        row = first_row(
-            self._connection.execute(
-                "UPDATE log_positions SET high = ?, low = ?, open_stream_ids = ?, version = version + 1, updated_at = now() "
-                "WHERE log_id = ? AND partition = ? AND owner = ? AND version = ?",
-                [*values, log_id, partition, self.owner, version],
-            )
+        now = time.strftime("%Y-%m-%d %H:%M:%S+00", time.gmtime())
+        moved = self.catalog.query(
+            f"UPDATE {self._positions} SET high = {position.high}, low = {position.low}, "
+            f"open_stream_ids = '[{', '.join(position.open_stream_ids)}]', version = version + 1, updated_at = '{now}' "
+            f"WHERE {self._where(log_id, partition)} AND owner = {self.catalog.text(self.owner)} "
+            f"AND version = {version} RETURNING version"
         )
-        if row != (1,):
+        if not moved:
             raise Fenced(f"another consumer has taken over partition {partition}")
         return version + 1
 
-    def _remember(self, tap: Tap) -> None:
-        key = [tap.tap, tap.tap_worker, tap.incarnation]
-        self._connection.execute(
-            "DELETE FROM internal.taps WHERE tap = ? AND tap_worker = ? AND incarnation = ?", key
+    def _keep(self, commit: Commit, moved: Mapping[tuple[str, str], int]) -> None:
+        partitions, stream_ids, payloads = zip(*commit.keep, strict=True)
+        numbers = [moved[commit.log_id, p] * _NUMBERS + n for n, p in enumerate(partitions)]
+        self.catalog.insert(
+            "streamgauge_kept_records",
+            pl.DataFrame(
+                {
+                    "log_id": [commit.log_id] * len(numbers), "partition": partitions, "stream_id": stream_ids,
+                    "number": numbers, "payload": payloads,
+                }
+            ),
+        )  # fmt: skip
+
+    def _report_taps(self, taps: Sequence[Tap], appends: Appends) -> None:
+        layout, text, new = self._layouts["taps"], self.catalog.text, []
+        for tap in taps:
+            started_at, alive_at = (_instant(ns) for ns in (tap.started_wall_ns, tap.wall_ns))
+            counters = json.dumps(dict(tap.counters))
+            if not self.catalog.query(
+                f"UPDATE {layout.inlined} SET last_alive_at = '{alive_at.isoformat(' ')}', "
+                f"stopped = {self.catalog.flag(tap.stopping)}, counters = {text(counters)} "
+                f"WHERE tap = {text(tap.tap)} AND tap_worker = {tap.tap_worker} AND incarnation = {text(tap.incarnation)} "
+                "RETURNING row_id"
+            ):
+                new.append(
+                    (tap.tap, tap.tap_worker, tap.incarnation, started_at, alive_at, tap.stopping, counters)
+                )
+        appends.add_rows(layout, pl.DataFrame(new, schema=TAPS, orient="row"))
+
+    def _add_totals(self, totals: Mapping[str, int], appends: Appends) -> None:
+        layout = self._layouts["internal.counter_parts"]
+        more = {name: value for name, value in sorted(totals.items()) if value}
+        if not more:
+            return
+        cases = " ".join(f"WHEN {self.catalog.text(name)} THEN {value}" for name, value in more.items())
+        listed = ", ".join(map(self.catalog.text, more))
+        known = self.catalog.query(
+            f"UPDATE {layout.inlined} SET value = value + CASE name {cases} END WHERE row_id IN "
+            f"(SELECT min(row_id) FROM {layout.inlined} WHERE name IN ({listed}) GROUP BY name) RETURNING "
+            + ("convert_from(name, 'UTF8')" if self.catalog.is_postgres else "name")
         )
-        self._connection.execute(
-            "INSERT INTO internal.taps VALUES (?, ?, ?, make_timestamptz(?), make_timestamptz(?), ?, ?)",
-            [
-                *key,
-                tap.started_wall_ns // 1000,
-                tap.wall_ns // 1000,
-                tap.stopping,
-                json.dumps(dict(tap.counters)),
-            ],
+        new = sorted(more.keys() - {name for (name,) in known})
+        appends.add_rows(layout, pl.DataFrame({"name": new, "value": [more[name] for name in new]}))
+
+    def write_open_streams(self, rows: pl.DataFrame) -> None:
+        """Replace the file of streams in flight. Raises OSError."""
+        try:
+            self._open_streams.write(rows)
+        except duckdb.Error as e:
+            raise OSError(message(e, self.location)) from None
+
+    # -- transactions ----------------------------------------------------------------------------------------------------
+
+    def _repeated(self, do: Callable[[], Result]) -> Result:
+        """Do it; when another transaction overtook it, again. Raises StoreFailed."""
+        pause_s = PAUSE_S
+        for left in reversed(range(TRIES)):
+            try:
+                return do()
+            except duckdb.Error as e:
+                if not left or not is_conflict(e):
+                    raise self._failed(e) from None
+                self.conflicts += 1
+                log.debug("repeated: %s", message(e, self.location))
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311  so that two do not meet again
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        raise AssertionError
+
+    def _failed(self, error: BaseException) -> StoreFailed:
+        return StoreFailed(
+            f"cannot write the store {self.location.label}: {message(error, self.location)} (is the disk full? Nothing was "
+            "half-written; the next start continues from the last commit)"
         )
 
-    def _roll_back(self) -> None:
-        with contextlib.suppress(duckdb.Error):
-            self._connection.execute("ROLLBACK")
-        self._inlets.forget()
+    def size_bytes(self) -> int:
+        """Bytes of the Parquet files that the newest snapshot names, and of a SQLite catalog."""
+        row = first_row(
+            self._connection.execute(
+                f"SELECT coalesce(sum(file_size_bytes), 0)::BIGINT FROM {NAME}.ducklake_data_file WHERE end_snapshot IS NULL"
+            )
+        )
+        size = int(row[0]) if row else 0
+        return size + self.location.catalog.stat().st_size if self.location.catalog is not None else size
 
     def close(self) -> None:
-        """Checkpoint and close; what was committed is safe either way."""
-        with contextlib.suppress(duckdb.Error):
-            self._connection.execute("CHECKPOINT")
+        """Close it; what was committed is safe either way."""
+        self._open_streams.close()
+        self.catalog.close()
         self._connection.close()
 
 
-# What a file and a lake are asked alike.
+def _ids(text: str) -> tuple[str, ...]:
+    """The ids of a list as the catalog keeps it."""
+    inner = text.strip("[]")
+    return tuple(part.strip() for part in inner.split(",")) if inner else ()
 
 
-def other_positions(connection: duckdb.DuckDBPyConnection, log_id: str) -> list[tuple[str, str]]:
-    """(log id, partition) of every position in another log with streams open."""
-    return connection.execute(
-        "SELECT log_id, partition FROM log_positions WHERE log_id <> ? AND len(open_stream_ids) > 0", [log_id]
-    ).fetchall()
+def _instant(wall_ns: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(wall_ns // 1000 / 1e6, dt.UTC)
 
 
-def kept_records(
-    connection: duckdb.DuckDBPyConnection, log_id: str, partition: str
-) -> dict[str, list[bytes]]:
-    """The records that commits kept for streams that are still open, by stream, in order.
-
-    A lake keeps those of finished streams until its upkeep takes them: the position says which are open.
-    """
-    kept: dict[str, list[bytes]] = {}
-    for stream_id, payload in connection.execute(
-        "SELECT stream_id::VARCHAR, payload FROM internal.open_stream_records "
-        "WHERE log_id = $log_id AND partition = $partition AND stream_id::VARCHAR IN ("
-        "  SELECT unnest(open_stream_ids) FROM log_positions WHERE log_id = $log_id AND partition = $partition) "
-        "ORDER BY number",
-        {"log_id": log_id, "partition": partition},
-    ).fetchall():
-        kept.setdefault(stream_id, []).append(payload)
-    return kept
-
-
-def remembered_taps(connection: duckdb.DuckDBPyConnection) -> list[Tap]:
-    """What the tables, of a file or of a lake, remember of every tap."""
-    rows = connection.execute(
-        "SELECT tap, tap_worker, incarnation, epoch_ns(started_at), epoch_ns(last_alive_at), stopping, counters "
-        "FROM internal.taps"
-    ).fetchall()
-    return [
-        Tap(
-            tap=row[0],
-            tap_worker=row[1],
-            incarnation=row[2],
-            started_wall_ns=row[3],
-            wall_ns=row[4],
-            stopping=row[5],
-            counters=json.loads(row[6]),
-        )
-        for row in rows
-    ]
-
-
-def add_totals(connection: duckdb.DuckDBPyConnection, increments: Mapping[str, int]) -> None:
-    """Raise the ledger's counters, within the transaction that runs. Two threads never raise the same one."""
-    rows = [(name, value) for name, value in increments.items() if value]
-    if rows:
-        connection.execute(
-            "MERGE INTO internal.totals USING (VALUES "
-            + ", ".join("(?, ?::HUGEINT)" for _ in rows)
-            + ") AS more (name, value) ON totals.name = more.name "
-            "WHEN MATCHED THEN UPDATE SET value = totals.value + more.value "
-            "WHEN NOT MATCHED THEN INSERT VALUES (more.name, more.value)",
-            [part for row in rows for part in row],
-        )
+def layouts_of(store: Store) -> Mapping[str, Layout]:
+    """The tables of a store, for upkeep."""
+    return store._layouts

@@ -96,6 +96,24 @@ LOSSES = _columns(
     (_INSTANT, "lost_at"),
 )
 
+LOG_POSITIONS = _columns(
+    (_TEXT, "log_id partition"),
+    (_INT, "high low"),
+    (pl.List(_TEXT), "open_stream_ids"),
+    (_TEXT, "owner"),
+    (_INT, "version"),
+    (_INSTANT, "updated_at"),
+)
+
+TAPS = _columns(
+    (_TEXT, "tap"),
+    (_INTEGER, "tap_worker"),
+    (_TEXT, "incarnation"),
+    (_INSTANT, "started_at last_alive_at"),
+    (_FLAG, "stopped"),
+    (_TEXT, "counters"),
+)
+
 SPANS = _columns(
     (_TEXT, "trace_id span_id parent_span_id stream_id name kind"),
     (_INSTANT, "started_at"),

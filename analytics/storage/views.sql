@@ -217,13 +217,8 @@ COMMENT ON VIEW slow_streams IS
 COMMENT ON VIEW gateway_comparison IS
 'Gateways, providers and models side by side over the last 24 hours, in whole minutes.';
 
-CREATE OR REPLACE VIEW taps AS
-SELECT tap, tap_worker, incarnation, started_at, last_alive_at, stopping AS stopped, counters FROM internal.taps;
-
 CREATE OR REPLACE VIEW counters AS
-SELECT name, value::BIGINT AS value FROM internal.totals;
+SELECT name, sum(value)::BIGINT AS value FROM internal.counter_parts GROUP BY name;
 
-COMMENT ON VIEW taps IS
-'What each run of each tap worker last said of itself: its counters since its start, as JSON; stopped = it ended cleanly.';
 COMMENT ON VIEW counters IS
-'What analytics has counted since the file was made: entries, records, bytes and rows, by table; expired_* went by retention.';
+'Totals since the store was created: entries, records, bytes, rows by table; expired_* are rows deleted by retention.';

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from analytics.consumer import Consumer, Pace
 from analytics.garbage import look_seldom
 from analytics.measures.measure import measure
 from analytics.measures.rollup import rollups
+from analytics.storage.location import locate
 from analytics.storage.store import Commit, Store
 from bench.analytics.workload import EVENTS_A_STREAM, entries
 from ingest.log import LogReader
@@ -55,7 +57,7 @@ def stages(streams: int) -> dict[str, float]:
         folder = Path(name)
         write_log(folder / "log", streams)
         reader = EmbeddedReader(folder / "log", "bench", sole=True)
-        store = Store(folder / "bench.duckdb")
+        store = Store(locate("sqlite", folder))
         assembler = Assembler()
         finished: list[FinishedStream] = []
         while True:
@@ -96,7 +98,8 @@ def end_to_end(folder: Path, open_reader: Callable[[], LogReader], streams: int)
     Raises ValueError when a row is missing.
     """
     reader = open_reader()
-    store = Store(folder / f"{time.monotonic_ns()}.duckdb")
+    data = folder / str(time.monotonic_ns())
+    store = Store(locate("sqlite", data))
     consumer = Consumer(reader, store, Assembler(), measure, Pace())
     look_seldom()
     began_s, began_wall_s = time.process_time(), time.monotonic()
@@ -110,9 +113,8 @@ def end_to_end(folder: Path, open_reader: Callable[[], LogReader], streams: int)
     took_s = time.process_time() - began_s
     reader.close()
     found = store.totals()
-    path = store.path
     store.close()
-    path.unlink()
+    shutil.rmtree(data)
     if found["streams_rows"] != streams or found["events_rows"] != streams * EVENTS_A_STREAM:
         raise ValueError(f"rows are missing: {found}")
     return took_s
@@ -136,7 +138,7 @@ def resident(streams: int, parts: int = 10) -> Iterator[tuple[int, int, int]]:
     look_seldom()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        store = Store(folder / "bench.duckdb", memory_limit_bytes=DUCKDB_BYTES)
+        store = Store(locate("sqlite", folder), memory_limit_bytes=DUCKDB_BYTES)
         reader = EmbeddedReader(folder / "log", "bench", sole=True)
         consumer: Consumer | None = None
         a_part = streams // parts

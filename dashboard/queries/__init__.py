@@ -14,4 +14,4 @@ from collections.abc import Callable
 import polars as pl
 
 Ask = Callable[[str], pl.DataFrame]
-"""Runs one read-only statement. Raises `analytics.serving.ask.AskError` with a message of one line."""
+"""Runs one read-only statement. Raises `analytics.query.errors.QueryError` with a message of one line."""

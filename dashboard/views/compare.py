@@ -179,7 +179,7 @@ frame.title(
 )
 try:
     offered = overview.choices(source.ask, filters.selection())
-except source.AskError:
+except source.QueryError:
     offered = {}
 left, right = st.columns(2)
 with left.container(border=True):

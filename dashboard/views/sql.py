@@ -29,9 +29,11 @@ def run(sql: str) -> None:
     """Ask, and keep the answer for this reader: a click on a download must not ask again."""
     began = time.monotonic()
     try:
-        with st.spinner("Asking analytics …"):
-            answer = source.ask_freshly(sql.strip().rstrip(";"), max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
-    except source.AskError as error:
+        with st.spinner("Running …"):
+            answer = source.query_untrusted(
+                sql.strip().rstrip(";"), max_rows=MOST_ROWS, timeout_s=TIMEOUT_S
+            )
+    except source.QueryError as error:
         st.session_state["answer"] = None
         st.error(str(error), icon=":material/error:")
         return
@@ -61,7 +63,7 @@ def catalogue() -> None:
     """What can be asked for, and what it means."""
     try:
         found = catalog.columns(source.ask_seldom)
-    except source.AskError as error:
+    except source.QueryError as error:
         st.error(str(error), icon=":material/error:")
         return
     chosen = st.selectbox(

@@ -1,21 +1,21 @@
-"""What was measured, fetched from the running analytics for the audit."""
+"""Measured streams, read from the tables for the audit."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from analytics.serving.ask import Asker
+from analytics.query.process import QueryProcess
 from streamgauge.simulator.audit import STREAM_COLUMNS
 
 PAGE_ROWS = 20_000
 
 
-def streams_since(asker: Asker, since: datetime) -> list[dict[str, Any]]:
-    """Every row of `streams` that started since then (the columns that the audit reads). Raises AskError."""
+def streams_since(tables: QueryProcess, since: datetime) -> list[dict[str, Any]]:
+    """Every row of `streams` that started since then (the columns that the audit reads). Raises QueryError."""
     found: list[dict[str, Any]] = []
     while True:
-        page = asker.query(
+        page = tables.query(
             f"SELECT {', '.join(STREAM_COLUMNS)} FROM streams WHERE started_at >= TIMESTAMPTZ '{since.isoformat()}' "
             f"ORDER BY started_at, stream_id LIMIT {PAGE_ROWS} OFFSET {len(found)}",
             max_rows=PAGE_ROWS,

@@ -1,1 +1,0 @@
-"""Rows are kept by several processes together: DuckLake, with its catalog in PostgreSQL."""

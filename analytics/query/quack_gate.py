@@ -1,0 +1,203 @@
+"""What Quack asks before it runs a client's statement: the gate returns the statement to run instead.
+
+Without it a Quack client may run anything without limits. The gate checks each statement with the statement filter, runs it
+on a cursor of its own with a row limit and a deadline into a table of the in-memory database `answers`, and returns
+`FROM answers.main.…`. A scan of one table, which is how a client's ATTACH reads, is passed on: it streams at the speed
+of its client and holds no memory.
+
+`report` is called with `{"start": N, "timeout_s": T}` before and `{"end": N}` after each query. The receiver brings the copy of
+the catalog up to date and then calls `refreshed(N)`; it ends the process if `end` does not follow in time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+
+from analytics.query import open_streams
+from analytics.query.errors import QueryError, Refused, TooSlow
+from analytics.query.limits import Limits
+from analytics.query.reader import Reader, interrupted_after, limited, too_many_rows
+from analytics.query.statement_filter import StatementFilter
+from analytics.storage.database import first_row, one_line
+from analytics.storage.location import ALIAS
+
+ANSWER_KEPT_S = 10.0
+"""An answer's table is dropped this long after the query: its client's transaction began within milliseconds."""
+REFRESH_WAIT_S = 2.0
+"""After this time a query runs on the copy of the catalog that is there."""
+
+_DIRECTIVE = re.compile(r"\s*/\*streamgauge max_rows=(\d{1,9}) timeout_s=(\d{1,6}(?:\.\d{1,6})?)\*/")
+_SCHEMATA = re.compile(r"\s*SELECT catalog_name, schema_name\s+FROM information_schema\.schemata\b")
+_CATALOG = re.compile(r"\s*SELECT schema_name, sql, 'table'\s+FROM duckdb_tables\(\)\s+UNION ALL\b")
+"""The first statements of a client's ATTACH. They get the public schema only."""
+_SCHEMATA_ANSWER = f"SELECT '{ALIAS}' AS catalog_name, 'main' AS schema_name"
+_CATALOG_ANSWER = (
+    f"SELECT schema_name, sql, 'table' FROM duckdb_tables() WHERE database_name = '{ALIAS}' AND schema_name = 'main' "
+    "UNION ALL SELECT schema_name, view_name, 'view' FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal "
+    f"AND (database_name = '{ALIAS}' OR view_name = '{open_streams.NAME}')"
+)
+
+
+def directive(max_rows: int, timeout_s: float) -> str:
+    """A comment that a client puts before its statement to ask for smaller limits."""
+    return f"/*streamgauge max_rows={max_rows} timeout_s={timeout_s:.3f}*/"
+
+
+class Gate:
+    """The authorization function. Called by Quack's threads."""
+
+    def __init__(self, reader: Reader, limits: Limits, report: Callable[[dict[str, Any]], None]) -> None:
+        """Attaches the database `answers`."""
+        self._reader = reader
+        self._limits = limits
+        self._report = report
+        reader.connection.execute("ATTACH ':memory:' AS answers")
+        self._filter = StatementFilter(reader.cursor())
+        self._turns = threading.BoundedSemaphore(limits.concurrent)
+        self._lock = threading.Lock()
+        self._made = 0
+        self._waiting = 0
+        self._refreshes: dict[int, threading.Event] = {}
+        self._answers: deque[tuple[float, str]] = deque()
+
+    def __call__(self, session: str | None, sql: str | None) -> str:
+        """The statement that Quack runs. Whatever fails, the client gets an error and never its own statement."""
+        try:
+            return self._answer(sql or "")
+        except QueryError as e:
+            return _error(f"{_PREFIXES.get(type(e), 'refused')}: {e}")
+        except BaseException as e:
+            return _error(f"refused: query failed: {one_line(e)}")
+
+    def refreshed(self, number: int) -> None:
+        """The copy of the catalog has the newest commits as of the start of this query."""
+        with self._lock:
+            event = self._refreshes.get(number)
+        if event is not None:
+            event.set()
+
+    def _answer(self, sql: str) -> str:
+        if _SCHEMATA.match(sql):
+            return _SCHEMATA_ANSWER
+        max_rows, timeout_s = self._limits.max_rows, self._limits.timeout_s
+        if asked := _DIRECTIVE.match(sql):
+            max_rows, timeout_s = min(max_rows, int(asked[1])), min(timeout_s, float(asked[2]))
+            sql = sql[asked.end() :]
+        started_s = time.monotonic()
+        event = threading.Event()
+        with self._lock:
+            self._made += 1
+            number = self._made
+            self._refreshes[number] = event
+        self._report({"start": number, "timeout_s": timeout_s})
+        try:
+            event.wait(REFRESH_WAIT_S)
+            if _CATALOG.match(sql):
+                return _CATALOG_ANSWER
+            tree = self._filter.check(sql)
+            if asked is None and (scan := self._plain_scan(tree)) is not None:
+                return scan
+            self._take_turn(timeout_s)
+            try:
+                return self._run(f"a{number}", sql, max_rows, timeout_s, started_s)
+            finally:
+                self._turns.release()
+        finally:
+            with self._lock:
+                del self._refreshes[number]
+            self._report({"end": number})
+
+    def _take_turn(self, timeout_s: float) -> None:
+        with self._lock:
+            if self._waiting >= self._limits.waiting:
+                raise Refused(
+                    f"busy: {self._waiting} queries are already waiting. Try again in a few seconds."
+                )
+            self._waiting += 1
+        try:
+            if not self._turns.acquire(timeout=timeout_s):
+                raise TooSlow(
+                    f"busy: the query waited {timeout_s:g} s for others to finish. Try again later."
+                )
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _run(self, name: str, sql: str, max_rows: int, timeout_s: float, started_s: float) -> str:
+        self._drop_old()
+        left_s = timeout_s - (time.monotonic() - started_s)
+        try:
+            with contextlib.closing(self._reader.cursor()) as cursor, interrupted_after(cursor, left_s):
+                open_streams.prepare(cursor, sql, self._reader.data_path)
+                query = limited(cursor, sql, max_rows)
+                row = first_row(cursor.execute(f"CREATE TABLE answers.main.{name} AS {query}"))
+        except duckdb.Error as e:
+            raise self._reader.translated(e, timeout_s) from None
+        with self._lock:
+            self._answers.append((time.monotonic(), name))
+        if row is not None and row[0] > max_rows:
+            raise too_many_rows(max_rows)
+        return f"FROM answers.main.{name}"
+
+    def _drop_old(self) -> None:
+        names = []
+        with self._lock:
+            while self._answers and time.monotonic() - self._answers[0][0] >= ANSWER_KEPT_S:
+                names.append(self._answers.popleft()[1])
+        if names:
+            with contextlib.closing(self._reader.cursor()) as cursor, contextlib.suppress(duckdb.Error):
+                for name in names:
+                    cursor.execute(f"DROP TABLE IF EXISTS answers.main.{name}")
+
+    def _plain_scan(self, tree: dict[str, Any]) -> str | None:
+        """The statement with its table's full name if it only reads columns of one stored table."""
+        node = tree["statements"][0]["node"]
+        source = node.get("from_table") or {}
+        plain = (
+            node.get("type") == "SELECT_NODE"
+            and source.get("type") == "BASE_TABLE"
+            and source.get("schema_name") in ("", "main")
+            and not source.get("sample")
+            and not node.get("modifiers")
+            and not node["cte_map"]["map"]
+            and not any(node.get(part) for part in _CLAUSES)
+            and node.get("aggregate_handling") == "STANDARD_HANDLING"
+            and all(_is_column_or_constant(item) for item in node["select_list"])
+        )
+        with contextlib.closing(self._reader.cursor()) as cursor:
+            stored = plain and first_row(
+                cursor.execute(
+                    "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main' AND lower(table_name) = ?",
+                    [ALIAS, str(source["table_name"]).lower()],
+                )
+            )
+            if not stored:
+                return None
+            source["catalog_name"], source["schema_name"] = ALIAS, "main"
+            row = first_row(cursor.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]))
+        return str(row[0]) if row else None
+
+
+_CLAUSES = ("where_clause", "group_expressions", "group_sets", "having", "sample", "qualify")
+_PREFIXES: dict[type[QueryError], str] = {TooSlow: "too slow"}
+
+
+def _is_column_or_constant(item: dict[str, Any]) -> bool:
+    if item.get("class") == "CAST":
+        return (item.get("child") or {}).get("class") == "CONSTANT"
+    if item.get("class") == "STAR":
+        return not item.get("columns") and not item.get("replace_list")
+    return item.get("class") in ("COLUMN_REF", "POSITIONAL_REFERENCE", "CONSTANT")
+
+
+def _error(message: str) -> str:
+    return f"SELECT error('{message.replace(chr(39), chr(39) * 2)}')"

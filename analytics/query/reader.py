@@ -1,0 +1,199 @@
+"""Run SELECT statements on the store, attached read-only to an in-memory DuckDB of this process.
+
+Each query has its own cursor and sees the newest commits. Names without a schema are looked up in the store first, then
+in the in-memory database, which has the view `open_streams`. With `lock_down` a statement can read no file outside the
+tables folder and change no setting; it does not protect against statements that use up memory or crash DuckDB (see
+`analytics.query.process`).
+
+DuckDB attaches SQLite per transaction: replacing the catalog file by a newer copy is visible in the next query.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow as pa
+
+from analytics.query import open_streams
+from analytics.query.errors import (
+    QueryError,
+    Refused,
+    StoreUnavailable,
+    TooSlow,
+    too_much_memory,
+    too_slow,
+)
+from analytics.storage.database import attach, data_path_of, message, new_database, quoted
+from analytics.storage.location import ALIAS, StoreLocation
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["QueryError", "Reader", "Refused", "StoreUnavailable", "TooSlow"]
+
+SEARCH_PATH = f"SET search_path = '{ALIAS}.main,memory.main'"
+INTERRUPT_AGAIN_S = 0.05
+"""An interrupt that arrives before the statement runs has no effect, so it is repeated."""
+_UNREADABLE = ("database is locked", "disk I/O error", "database disk image is malformed", "Failed to probe")
+
+
+class Reader:
+    """One read-only database. Threads may share it."""
+
+    def __init__(
+        self,
+        location: StoreLocation,
+        *,
+        memory_limit_bytes: int | None = None,
+        catalog: Path | None = None,
+        spill_folder: Path | None = None,
+        lock_down: bool,
+    ) -> None:
+        """`catalog`: a copy of the SQLite catalog to read instead. `spill_folder`: for sorts and joins larger than memory.
+
+        Raises StoreUnavailable.
+        """
+        self._location = location
+        self._memory_limit_bytes = memory_limit_bytes
+        catalog = catalog or location.catalog
+        if catalog is not None and not catalog.is_file():
+            raise no_tables(location)
+        self._connection = new_database(memory_limit_bytes)
+        try:
+            self._open(catalog, spill_folder, lock_down)
+        except (OSError, duckdb.Error) as e:
+            self._connection.close()
+            raise StoreUnavailable(message(e, location)) from None
+        except QueryError:
+            self._connection.close()
+            raise
+
+    def _open(self, catalog: Path | None, spill_folder: Path | None, lock_down: bool) -> None:
+        connection = self._connection
+        connection.execute(f"SET temp_directory = {quoted(str(spill_folder or ''))}")
+        uri = f"ducklake:sqlite:{catalog}" if catalog else None
+        attach(connection, self._location, read_only=True, uri=uri)
+        found = connection.execute(
+            "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main' AND table_name = 'streams'",
+            [ALIAS],
+        ).fetchall()
+        if not found:
+            raise no_tables(self._location)
+        self.data_path = data_path_of(connection)
+        """The tables folder, with a slash at the end."""
+        open_streams.define(connection)
+        connection.execute(SEARCH_PATH)
+        if lock_down:
+            self.lock_down()
+
+    def lock_down(self) -> None:
+        """Allow no files outside the tables folder, no extensions and no settings from here on. Cannot be undone."""
+        connection = self._connection
+        connection.execute("SET enable_external_file_cache = false")
+        connection.execute("SET python_enable_replacements = false")
+        connection.execute(f"SET allowed_directories = [{quoted(self.data_path)}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The database's first connection, for a server that registers functions before it answers."""
+        return self._connection
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection of its own to the same database, with the search path set."""
+        cursor = self._connection.cursor()
+        cursor.execute(SEARCH_PATH)
+        return cursor
+
+    def query(self, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
+        """The rows of one SELECT. Raises Refused (also for more than `max_rows` rows), TooSlow, StoreUnavailable."""
+        from analytics.query.frame import frame  # loads polars, which a child process does not need
+
+        return frame(self.arrow(sql, max_rows, timeout_s))
+
+    def arrow(self, sql: str, max_rows: int, timeout_s: float) -> pa.Table:
+        """As `query`, as an Arrow table with DuckDB's own types."""
+        try:
+            with closing(self.cursor()) as cursor, interrupted_after(cursor, timeout_s):
+                open_streams.prepare(cursor, sql, self.data_path)
+                result = cursor.execute(limited(cursor, sql, max_rows)).to_arrow_table()
+        except duckdb.Error as e:
+            raise self.translated(e, timeout_s) from None
+        except MemoryError:
+            raise too_much_memory(self._memory_limit_bytes) from None
+        except pa.ArrowException as e:
+            reason = " ".join(str(e).split())
+            raise Refused(f"cannot convert the answer: {reason}. Cast the column to VARCHAR.") from None
+        if result.num_rows > max_rows:
+            raise too_many_rows(max_rows)
+        return result
+
+    def translated(self, error: duckdb.Error, timeout_s: float) -> QueryError:
+        """DuckDB's error as one of ours."""
+        if isinstance(error, duckdb.InterruptException):
+            return too_slow(timeout_s)
+        text = message(error, self._location)
+        if isinstance(error, duckdb.OutOfMemoryException) or "bad_alloc" in text:
+            return too_much_memory(self._memory_limit_bytes)
+        if isinstance(error, duckdb.IOException) or any(reason in text for reason in _UNREADABLE):
+            return StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
+        return Refused(text)
+
+    def close(self) -> None:
+        """Close the database. Running queries end with an error."""
+        self._connection.close()
+
+
+def no_tables(location: StoreLocation) -> StoreUnavailable:
+    """The error for a store that does not exist yet."""
+    return StoreUnavailable(f"the store {location.label} has no tables yet. Start analytics: streamgauge up")
+
+
+def too_many_rows(max_rows: int) -> Refused:
+    """The error for an answer of more than `max_rows` rows."""
+    return Refused(
+        f"the answer has more than {max_rows} rows. Aggregate, add a LIMIT or raise the row limit."
+    )
+
+
+def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
+    """The statement, as a subquery that returns at most one row more than allowed. Only SELECT is valid there.
+
+    Raises Refused unless there is exactly one statement.
+    """
+    statements = cursor.extract_statements(sql)
+    if len(statements) != 1:
+        raise Refused(f"cannot run {len(statements)} statements: a query is exactly one SELECT.")
+    if statements[0].type != duckdb.StatementType.SELECT:
+        raise Refused("cannot run this statement: the store is read-only. Write a SELECT.")
+    text = statements[0].query.strip().rstrip(";")
+    wrapped = f"FROM (\n{text}\n) LIMIT {max_rows + 1}"
+    if len(cursor.extract_statements(wrapped)) != 1:
+        raise Refused("cannot run this statement: a query is exactly one SELECT.")
+    return wrapped
+
+
+@contextmanager
+def interrupted_after(cursor: duckdb.DuckDBPyConnection, timeout_s: float) -> Iterator[None]:
+    """Interrupt what the cursor runs once the time is over."""
+    done = threading.Event()
+
+    def watch() -> None:
+        wait_s = max(timeout_s, 0.0)
+        while not done.wait(wait_s):
+            cursor.interrupt()
+            wait_s = INTERRUPT_AGAIN_S
+
+    watcher = threading.Thread(target=watch, name="query-deadline", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

@@ -1,0 +1,179 @@
+"""Take rights away from a process that runs queries. Linux; called by the process itself.
+
+`confine` runs first, before libraries start threads, because Landlock applies to the calling thread and to those it starts
+later. `limit` runs after the start, because the limit of the address space counts from what the process has then.
+Where the kernel lacks a feature, it is skipped and the returned value shows it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+"""Landlock's system calls; the numbers are the same on all architectures."""
+RULESET_VERSION = 1
+RULE_PATH, RULE_PORT = 1, 2
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+TRUNCATE = 1 << 14
+READING = READ_FILE | READ_DIR
+FILE_RIGHTS = READ_FILE | WRITE_FILE | TRUNCATE | EXECUTE
+"""Those that a rule for a single file may name."""
+RIGHTS_OF_ABI = {1: 13, 2: 14, 3: 15, 5: 16}
+"""How many of the file rights, which are numbered from bit 0, a version of Landlock knows."""
+BIND_TCP, CONNECT_TCP = 1 << 0, 1 << 1
+NETWORK_ABI = 4
+SCOPES, SCOPE_ABI = 0b11, 6
+"""No abstract Unix sockets and no signals outside the sandbox."""
+
+OOM_SCORE = 500
+"""When memory runs out, the kernel ends this process before a tap or analytics beside it (scores reach 1000)."""
+OPEN_FILES = 512
+"""A query opens its Parquet files a few at a time; libraries and pipes take about 30."""
+SYSTEM_FOLDERS = (
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/etc",
+    "/proc",
+    "/sys",
+    "/dev/null",
+    "/dev/urandom",
+    "/dev/random",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What `confine` achieved."""
+
+    landlock_abi: int
+    """0: the kernel has no Landlock, so only DuckDB's own settings protect files."""
+    network_denied: bool
+    oom_score_set: bool
+
+
+def confine(
+    *,
+    readable: Iterable[str] | None,
+    writable: Iterable[str],
+    network: bool,
+    bind_port: int | None = None,
+) -> Confinement:
+    """End with the parent thread, gain no privileges, and reach only the named files and the network if allowed.
+
+    `readable`: folders and files besides the system's and Python's; None: everything may be read. `writable`: folders.
+    `bind_port`: the only TCP port to listen on when `network` is false.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    privileges_kept = libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    abi = (
+        0
+        if privileges_kept
+        else max(0, libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), RULESET_VERSION))
+    )
+    if abi and not _landlock(libc, abi, readable, writable, network, bind_port):
+        abi = 0
+    return Confinement(abi, not network and abi >= NETWORK_ABI, prefer_oom_kill())
+
+
+def limit(*, memory_bytes: int, file_bytes: int) -> None:
+    """Limit further address space, file sizes and open files; write no core dumps.
+
+    `memory_bytes` counts from the present size. Raises nothing: a lower limit that is already set stays.
+    """
+    _lower(resource.RLIMIT_AS, address_space_bytes() + memory_bytes)
+    _lower(resource.RLIMIT_FSIZE, file_bytes)
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_NOFILE, OPEN_FILES)
+
+
+def allow_cpu(cpu_s: int) -> None:
+    """End this process with SIGXCPU after this much more CPU time. Only the soft limit is set, so it can be moved on."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    wanted = math.ceil(used.ru_utime + used.ru_stime) + cpu_s
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+    )
+
+
+def address_space_bytes() -> int:
+    """Virtual memory of this process; 0 where the system does not report it."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return 0
+
+
+def prefer_oom_kill() -> bool:
+    """Raise this process's OOM score to at least `OOM_SCORE`. False where the system does not permit it."""
+    try:
+        score = Path("/proc/self/oom_score_adj")
+        score.write_text(str(max(int(score.read_text()), OOM_SCORE)))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _lower(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _landlock(
+    libc: ctypes.CDLL,
+    abi: int,
+    readable: Iterable[str] | None,
+    writable: Iterable[str],
+    network: bool,
+    bind_port: int | None,
+) -> bool:
+    every = (1 << max(count for version, count in RIGHTS_OF_ABI.items() if version <= abi)) - 1
+    attributes = struct.pack("=Q", every)
+    if abi >= NETWORK_ABI:
+        attributes += struct.pack("=Q", 0 if network else BIND_TCP | CONNECT_TCP)
+    if abi >= SCOPE_ABI:
+        attributes += struct.pack("=Q", SCOPES)
+    ruleset = libc.syscall(CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0)
+    if ruleset < 0:
+        return False
+    try:
+        own = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+        for path in ("/",) if readable is None else (*SYSTEM_FOLDERS, *own, *readable):
+            _allow(libc, ruleset, path, READING)
+        for path in writable:
+            _allow(libc, ruleset, path, every & ~EXECUTE)
+        if bind_port is not None and not network and abi >= NETWORK_ABI:
+            libc.syscall(ADD_RULE, ruleset, RULE_PORT, struct.pack("=QQ", BIND_TCP, bind_port), 0)
+        return bool(libc.syscall(RESTRICT_SELF, ruleset, 0) == 0)
+    finally:
+        os.close(ruleset)
+
+
+def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
+    """Add a rule. A path that does not exist needs none."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not Path(path).is_dir():
+            rights &= FILE_RIGHTS
+        libc.syscall(ADD_RULE, ruleset, RULE_PATH, struct.pack("=Qi", rights, fd), 0)
+    finally:
+        os.close(fd)

@@ -1,0 +1,244 @@
+"""`streamgauge serve`: answer read-only SQL over DuckDB's Quack protocol until SIGTERM or SIGINT.
+
+A supervisor runs a confined child (`serve_worker`) that reads a private copy of the SQLite catalog, and restarts it at once
+when it ends, with the same port and token. Clients must attach again after a restart.
+
+- Freshness: the child reports each query; the supervisor copies the catalog if it changed, renames the copy into place and
+  confirms. DuckDB opens the file per transaction, so the next one reads the newest commits.
+- Deadlines: the child interrupts a query at its deadline; 2 s later the supervisor kills the child.
+- Memory: all queries of the child share `Limits.memory_bytes`.
+- CPU time: the child lives long, so no limit per query is possible; the deadline bounds it instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from analytics.query import endpoint
+from analytics.query.catalog_copy import CatalogCopy
+from analytics.query.child import Child
+from analytics.query.endpoint import Endpoint
+from analytics.query.errors import QueryError, StoreUnavailable
+from analytics.query.limits import MIB, Limits
+from analytics.query.worker import Options
+from analytics.storage.location import StoreLocation
+
+log = logging.getLogger(__name__)
+
+MODULE = "analytics.query.serve_worker"
+MIN_TOKEN_CHARS = 16
+OVERDUE_S = 2.0
+"""A child whose query is this much past its deadline is killed."""
+RESTART_PAUSE_S = 1.0
+"""Between attempts when a child cannot start. The first attempt follows at once."""
+SERVE_LIMITS = Limits(memory_bytes=2048 * MIB, timeout_s=25.0, concurrent=4)
+"""25 s is below the 30 s after which a stock DuckDB client gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What `run` needs."""
+
+    location: StoreLocation
+    data: Path
+    """The folder of `run/serve.json`."""
+    host: str = "localhost"
+    port: int = 9494
+    """0: a free port."""
+    token: str | None = field(default=None, repr=False)
+    """None: a random one. Clients read it from `run/serve.json`."""
+    limits: Limits = SERVE_LIMITS
+    ready: Callable[[Endpoint], None] | None = None
+    """Called when the server first answers."""
+    stop: threading.Event | None = None
+    """Stops the server when set; signals do so as well."""
+
+
+def run(options: ServeOptions) -> int:
+    """Serve until stopped. Returns 0.
+
+    Raises ValueError for a token that is too short, OSError for a port in use, StoreUnavailable without a store.
+    A later failure of the store is logged and retried.
+    """
+    if options.token is not None and len(options.token) < MIN_TOKEN_CHARS:
+        raise ValueError(
+            f"the token must have at least {MIN_TOKEN_CHARS} characters. Pass a longer one or none."
+        )
+    if options.port and is_listening(options.host, options.port):
+        raise OSError(
+            f"cannot listen on {options.host}:{options.port}: address already in use. "
+            "Pass --port or stop the other process."
+        )
+    folder = Path(tempfile.mkdtemp(prefix="streamgauge-serve-"))
+    supervisor = _Supervisor(options, folder)
+    try:
+        with _signals(supervisor.stop):
+            supervisor.run()
+    finally:
+        supervisor.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+class _Supervisor:
+    def __init__(self, options: ServeOptions, folder: Path) -> None:
+        self._options = options
+        self._folder = folder
+        self._port = options.port or _free_port()
+        self._token = options.token or secrets.token_urlsafe(32)
+        catalog = options.location.catalog
+        self._copy = CatalogCopy(catalog, folder) if catalog else None
+        self._identity: tuple[int, int] | None = None
+        self._refresher = ThreadPoolExecutor(1, thread_name_prefix="catalog-copy")
+        self._wake = threading.Event()
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._deadlines: dict[int, float] = {}
+        self._child: Child | None = None
+
+    def stop(self) -> None:
+        """End `run`. Safe in a signal handler."""
+        self._stopped = True
+        self._wake.set()
+
+    def run(self) -> None:
+        options = self._options
+        self._start()
+        here = Endpoint(os.getpid(), f"quack:{options.host}:{self._port}", self._token)
+        endpoint.write(options.data, here)
+        log.info("SQL server is ready: %s", here.quack)
+        if options.ready is not None:
+            options.ready(here)
+        while not self._is_stopped():
+            if self._child is None or self._child.died is not None:
+                self._restart()
+            self._wake.wait(self._kill_overdue())
+            self._wake.clear()
+
+    def close(self) -> None:
+        endpoint.remove(self._options.data, os.getpid())
+        self._stopped = True
+        if self._child is not None:
+            self._child.close()
+        self._refresher.shutdown(wait=True, cancel_futures=True)
+        if self._copy is not None:
+            self._copy.close()
+
+    def _is_stopped(self) -> bool:
+        return self._stopped or (self._options.stop is not None and self._options.stop.is_set())
+
+    def _start(self) -> None:
+        """Start a child and wait until it listens. Raises StoreUnavailable, OSError."""
+        if self._copy is not None:
+            self._copy.refresh()
+            self._identity = self._copy.identity
+        with self._lock:
+            self._deadlines.clear()
+        options = self._options
+        self._child = Child(
+            MODULE,
+            Options(
+                location=options.location,
+                limits=options.limits,
+                untrusted=True,
+                folder=self._folder,
+                catalog_copy=self._copy.path if self._copy else None,
+                parent=os.getpid(),
+            ),
+            more={"host": options.host, "port": self._port, "token": self._token},
+            on_event=self._on_event,
+            on_end=self._wake.set,
+        )
+        self._child.wait_ready()
+
+    def _restart(self) -> None:
+        if self._child is not None and self._child.died is not None:
+            log.warning("SQL server process ended (%s); starting another", self._child.died.reason)
+        try:
+            self._start()
+        except (QueryError, OSError) as e:
+            log.error("SQL server cannot start, next attempt in %g s: %s", RESTART_PAUSE_S, e)
+            self._child = None
+            self._wake.clear()
+            self._wake.wait(RESTART_PAUSE_S)
+            self._wake.set()
+
+    def _kill_overdue(self) -> float | None:
+        """Kill the child if a query is overdue. Returns the seconds until the next one may be."""
+        now_s = time.monotonic()
+        with self._lock:
+            next_s = min(self._deadlines.values(), default=None)
+            if next_s is not None and next_s <= now_s and self._child is not None:
+                log.warning("SQL server process is killed: a query did not end at its deadline")
+                self._deadlines.clear()
+                self._child.kill()
+                return None
+        left_s = None if next_s is None else next_s - now_s
+        return left_s if self._options.stop is None else min(left_s or 0.2, 0.2)
+
+    def _on_event(self, event: dict[str, Any]) -> None:
+        if "start" in event:
+            with self._lock:
+                self._deadlines[event["start"]] = time.monotonic() + float(event["timeout_s"]) + OVERDUE_S
+            self._wake.set()
+            with contextlib.suppress(RuntimeError):  # stopping
+                self._refresher.submit(self._refresh, self._child, event["start"])
+        elif "end" in event:
+            with self._lock:
+                self._deadlines.pop(event["end"], None)
+
+    def _refresh(self, child: Child | None, number: int) -> None:
+        try:
+            if self._copy is not None:
+                self._copy.refresh()
+                if self._copy.identity != self._identity and child is not None:
+                    child.kill()  # the store was replaced
+        except StoreUnavailable as e:
+            log.warning("SQL server reads an older state: %s", e)
+        if child is not None:
+            child.send({"refreshed": number}, time.monotonic() + OVERDUE_S)
+
+
+def is_listening(host: str, port: int) -> bool:
+    """Whether a process accepts connections there. Quack shares its port (SO_REUSEPORT), so binding is no test."""
+    try:
+        with socket.create_connection((host, port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    """A free port of the loopback. Another process may take it before the child listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Stop at SIGTERM and SIGINT. Only the main thread may set handlers; elsewhere `ServeOptions.stop` is used."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {kind: signal.signal(kind, lambda *_: stop()) for kind in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

@@ -1,0 +1,219 @@
+"""Which statements of other people may run: one SELECT that only reads the public tables.
+
+It reads the tree of DuckDB's own parser (`json_serialize_sql`), never the text. It is the second layer: the process it runs
+in has limited rights and resources (`analytics.query.sandbox`), and DuckDB reads no other files. Therefore it does not
+try to predict what a statement costs; a statement that crashes the parser ends only its own process.
+
+1. One statement, a SELECT (WITH, FROM-first, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES count as SELECT).
+2. A table is a table or view of the store's schema `main`, `open_streams`, a WITH query, or in `information_schema`.
+3. A function is one that DuckDB itself defines, except those that have effects, read the environment or settings,
+   or run SQL in strings. Table functions are listed one by one. Functions of extensions are never allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+
+from analytics.query.errors import Refused
+from analytics.query.open_streams import NAME as OPEN_STREAMS
+from analytics.storage.database import new_database, one_line
+from analytics.storage.location import ALIAS
+
+MAX_SQL_BYTES = 64 * 1024
+MAX_NESTING = 200
+"""Brackets inside brackets. Statements written by people stay below 20; the parser recurses a few times for each."""
+
+TABLE_FUNCTIONS = frozenset(
+    {
+        "range", "generate_series", "unnest", "repeat_row", "json_each", "json_tree", "pg_timezone_names",
+        "duckdb_tables", "duckdb_views", "duckdb_columns", "duckdb_schemas", "duckdb_types", "duckdb_functions",
+        "duckdb_constraints", "duckdb_indexes", "duckdb_keywords", "pragma_version", "pragma_table_info",
+    }
+)  # fmt: skip
+DENIED_FUNCTIONS = frozenset(
+    {
+        # effects
+        "nextval", "currval", "setseed", "write_log", "sleep_ms", "pg_sleep",
+        # environment, settings and sessions
+        "current_setting", "getvariable", "getenv", "stats", "current_connection_id", "current_query_id",
+        "current_transaction_id", "txid_current", "which_secret", "parse_duckdb_log_message", "current_query",
+        # SQL in strings, plans, raw states of aggregates
+        "json_serialize_plan", "json_serialize_sql", "json_deserialize_sql", "json_execute_serialized_sql",
+        "query", "query_table", "combine", "finalize", "create_sort_key",
+        # files
+        "glob", "read_text", "read_blob",
+    }
+)  # fmt: skip
+WINDOW_FUNCTIONS = frozenset(
+    {
+        "row_number", "rank", "dense_rank", "rank_dense", "percent_rank", "cume_dist", "ntile", "lag", "lead",
+        "first_value", "last_value", "nth_value", "first", "last", "fill",
+    }
+)  # fmt: skip
+SYNTAX = frozenset({"unnest", "grouping", "grouping_id", "coalesce", "if", "ifnull", "->", "lambda"})
+"""What the parser reports as a function call although DuckDB lists no such function."""
+OTHER_PREFIXES = ("__internal", "quack_", "has_", "ducklake_", "sqlite_", "postgres_", "read_", "parquet_")
+SCHEMAS = frozenset({"", "main", "information_schema"})
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+
+
+class StatementFilter:
+    """Checks statements against one database. Threads may share it."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, *, catalog: str = ALIAS) -> None:
+        """`connection` is used by the filter alone, to parse and to list tables. `catalog`: the store's name."""
+        self._connection = connection
+        self._catalog = catalog
+        self._lock = threading.Lock()
+        self.functions = allowed_functions()
+        self._names_read()
+
+    def check(self, sql: str) -> dict[str, Any]:
+        """The statement's tree, as `json_serialize_sql` returns it. Raises Refused."""
+        if len(sql.encode(errors="replace")) > MAX_SQL_BYTES:
+            raise Refused(
+                f"cannot run the statement: it is longer than {MAX_SQL_BYTES // 1024} KiB. Shorten it."
+            )
+        if nesting(sql) > MAX_NESTING:
+            raise _too_deep()
+        with self._lock:
+            tree = self._parse(sql)
+            node = tree["statements"][0]["node"]
+            ctes = {name.lower() for name in _cte_names(node)}
+            for name in ctes:
+                if not _IDENTIFIER.fullmatch(name) or self._is_hidden(name):
+                    raise Refused(
+                        f"cannot run the statement: a WITH query cannot be named {name!r}. Rename it."
+                    )
+            for item in _objects(node):
+                self._check(item, ctes)
+        return tree
+
+    def _parse(self, sql: str) -> dict[str, Any]:
+        try:
+            row = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0]
+            tree: dict[str, Any] = json.loads(row[0])
+        except duckdb.Error as e:
+            raise Refused(one_line(e)) from None
+        except RecursionError:  # about 1000 levels
+            raise _too_deep() from None
+        if tree.get("error_type") == "not implemented":
+            raise Refused("cannot run this statement: the store is read-only. Write a SELECT.")
+        if tree.get("error"):
+            raise Refused(" ".join(str(tree.get("error_message", "not SQL")).splitlines()[:1]))
+        if len(tree["statements"]) != 1:
+            raise Refused(f"cannot run {len(tree['statements'])} statements: a query is exactly one SELECT.")
+        return tree
+
+    def _check(self, item: dict[str, Any], ctes: set[str]) -> None:
+        kind = item.get("type")
+        if kind == "BASE_TABLE":
+            self._check_table(item, ctes)
+        elif kind == "TABLE_FUNCTION":
+            name = str(item["function"].get("function_name", "")).lower()
+            if name not in TABLE_FUNCTIONS:
+                raise Refused(
+                    f"the table function {name!r} is not allowed here. Read a table: SHOW TABLES lists them."
+                )
+            item["function"]["class"] = "TABLE_FUNCTION"  # checked; not a scalar function of the same name
+        elif kind == "SHOW_REF":
+            name = str(item.get("table_name", "")).lower().strip('"')
+            if item.get("query") is None and name not in ("", "tables", "__show_tables_expanded"):
+                raise Refused(f"SHOW {name} is not allowed here. Use SHOW TABLES or DESCRIBE.")
+        elif "function_name" in item and item.get("class") != "TABLE_FUNCTION":
+            name = str(item["function_name"]).lower()  # its schema is often a column: outcome.upper()
+            if name not in self.functions:
+                raise Refused(f"the function {name!r} does not exist or is not allowed here.")
+
+    def _check_table(self, item: dict[str, Any], ctes: set[str]) -> None:
+        catalog, schema, name = (
+            str(item.get(part, "")).lower() for part in ("catalog_name", "schema_name", "table_name")
+        )
+        if catalog in ("", self._catalog) and schema in SCHEMAS:
+            if schema == "information_schema" or (not schema and name in ctes):
+                return
+            if self._is_public(name):
+                return
+        full = ".".join(part for part in (catalog, schema, name) if part)
+        raise Refused(f"there is no public table {full!r}. SHOW TABLES lists them.")
+
+    def _is_public(self, name: str) -> bool:
+        if name not in self._public:
+            self._names_read()  # analytics may have added a table
+        return name in self._public
+
+    def _is_hidden(self, name: str) -> bool:
+        """A WITH query of this name would make another scope's use of the name look like a WITH query."""
+        return name in self._known and not self._is_public(name)
+
+    def _names_read(self) -> None:
+        rows = self._connection.execute(
+            "SELECT database_name, schema_name, table_name, internal FROM duckdb_tables() "
+            "UNION ALL SELECT database_name, schema_name, view_name, internal FROM duckdb_views()"
+        ).fetchall()
+        self._public = {
+            name.lower() for catalog, schema, name, _ in rows if (catalog, schema) == (self._catalog, "main")
+        } | {OPEN_STREAMS}
+        self._known = {name.lower() for _, _, name, _ in rows}
+
+
+def allowed_functions() -> frozenset[str]:
+    """Scalar functions, aggregates, macros and window functions that statements may call.
+
+    They come from a database without extensions.
+    """
+    connection = new_database()
+    try:
+        rows = connection.execute(
+            "SELECT DISTINCT lower(function_name) FROM duckdb_functions() "
+            "WHERE function_type IN ('scalar', 'aggregate', 'macro') AND internal"
+        ).fetchall()
+    finally:
+        connection.close()
+    own = {name for (name,) in rows if not name.startswith(OTHER_PREFIXES)}
+    return frozenset(own - DENIED_FUNCTIONS | SYNTAX | WINDOW_FUNCTIONS)
+
+
+def nesting(sql: str) -> int:
+    """The deepest level of brackets in the text. Those in strings count too, so it may be more than the parser sees."""
+    level = deepest = 0
+    for character in sql:
+        if character in _OPENING:
+            level += 1
+            deepest = max(deepest, level)
+        elif character in _CLOSING:
+            level -= 1
+    return deepest
+
+
+def _too_deep() -> Refused:
+    return Refused("cannot run the statement: it is nested too deeply. Split it into WITH queries.")
+
+
+def _objects(node: Any) -> Iterator[dict[str, Any]]:
+    """Every object of the tree, parents first."""
+    stack = [node]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            yield item
+            stack.extend(item.values())
+        elif isinstance(item, list):
+            stack.extend(item)
+
+
+def _cte_names(node: Any) -> Iterator[str]:
+    for item in _objects(node):
+        names = item.get("cte_map")
+        if isinstance(names, dict):
+            for entry in names.get("map", ()):
+                yield str(entry["key"])
+        if item.get("type") == "RECURSIVE_CTE_NODE" and item.get("cte_name"):
+            yield str(item["cte_name"])

@@ -1,1 +1,0 @@
-"""SQL answered to other processes, read-only and bounded; and how they ask."""

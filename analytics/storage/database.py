@@ -1,0 +1,130 @@
+"""DuckDB connections: an in-memory database to which the store is attached, with the bounds that every process needs.
+
+Extensions come from the PyPI packages that carry them: nothing is downloaded and nothing is copied into a home folder.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from typing import Any
+
+import duckdb
+
+from analytics.storage.dsn import without_password
+from analytics.storage.location import ALIAS, StoreLocation
+from analytics.storage.s3 import account
+
+RETRIES = (
+    "SET ducklake_retry_wait_ms = 10; SET ducklake_retry_backoff = 1.2; SET ducklake_max_retry_count = 30"
+)
+"""DuckLake repeats a transaction that lost against another: for at most 12 s, with pauses of at most 2 s. (With its default
+factor of 1.5 the last of 30 pauses would take 21 minutes.)"""
+
+
+def new_database(memory_limit_bytes: int | None = None) -> duckdb.DuckDBPyConnection:
+    """An in-memory database in UTC that loads no extension by itself. `memory_limit_bytes` None: DuckDB's default."""
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
+    if memory_limit_bytes is not None:
+        connection.execute(f"SET memory_limit = '{memory_limit_bytes // 2**20} MiB'")
+    connection.execute(f"SET threads = {max(1, len(os.sched_getaffinity(0)) - 1)}")
+    return connection
+
+
+def attach(
+    connection: duckdb.DuckDBPyConnection, location: StoreLocation, *, read_only: bool, uri: str | None = None
+) -> None:
+    """Attach the store as `lake` and make it the default database.
+
+    A store that does not exist is created unless `read_only`; two processes must not create it at once. `uri` names
+    another catalog of the same tables (a copy). Raises OSError with one line.
+    """
+    load(connection, "ducklake", "sqlite_scanner" if location.catalog else "postgres_scanner")
+    options = ["READ_ONLY"] if read_only else []
+    if location.tables is not None and not read_only:
+        options.append(f"DATA_PATH {quoted(location.tables)}")
+    try:
+        _authenticate_s3(connection)
+        connection.execute(
+            f"ATTACH {quoted(uri or location.uri)} AS {ALIAS}"
+            + (f" ({', '.join(options)})" if options else "")
+        )
+        connection.execute(f"USE {ALIAS}")
+        connection.execute(RETRIES)
+    except duckdb.Error as e:
+        raise OSError(f"cannot attach the store {location.label}: {message(e, location)}") from None
+
+
+def data_path_of(connection: duckdb.DuckDBPyConnection) -> str:
+    """Where the attached store's files are, with a slash at the end."""
+    row = first_row(
+        connection.execute(
+            f"SELECT value FROM ducklake_options('{ALIAS}') WHERE option_name = 'data_path' AND scope = 'GLOBAL'"
+        )
+    )
+    return str(row[0]) if row else ""
+
+
+def load(connection: duckdb.DuckDBPyConnection, *names: str) -> None:
+    """LOAD the named extensions (`httpfs`, `quack`, …), in this order.
+
+    Raises OSError when a package is missing or made for another DuckDB.
+    """
+    for name in names:
+        try:
+            package = resources.files(f"duckdb_extension_{name}")
+        except ModuleNotFoundError:
+            raise OSError(
+                f"the DuckDB extension {name!r} is not installed. Run: pip install "
+                f"duckdb-extension-{name.replace('_', '-')}=={duckdb.__version__}"
+            ) from None
+        path = package / "extensions" / f"v{duckdb.__version__}" / f"{name}.duckdb_extension"
+        if not path.is_file():
+            raise OSError(
+                f"the package of the DuckDB extension {name!r} is for another version than DuckDB {duckdb.__version__}"
+            )
+        connection.execute(f"LOAD {quoted(str(path))}")
+
+
+def first_row(result: duckdb.DuckDBPyConnection) -> tuple[Any, ...] | None:
+    """The first row, None without one. The result is read to its end, since an open one keeps its transaction open."""
+    rows = result.fetchall()
+    return rows[0] if rows else None
+
+
+def one_line(error: BaseException) -> str:
+    """DuckDB's message in one line, without its echo of the statement."""
+    return " ".join(str(error).split("\nLINE ")[0].split())
+
+
+def message(error: BaseException, location: StoreLocation) -> str:
+    """An error in one line, without the DSN and its password."""
+    text = one_line(error)
+    return without_password(text.replace(location.dsn, "…") if location.dsn else text)
+
+
+def quoted(text: str) -> str:
+    """An SQL string."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _authenticate_s3(connection: duckdb.DuckDBPyConnection) -> None:
+    """Register the S3 account of the environment, if there is one."""
+    found = account(os.environ)
+    if found is None:
+        return
+    load(connection, "httpfs")
+    parts = {
+        "KEY_ID": found.key_id,
+        "SECRET": found.secret,
+        "SESSION_TOKEN": found.session_token,
+        "REGION": found.region,
+    }
+    options = [f"{name} {quoted(value)}" for name, value in parts.items() if value]
+    if found.endpoint:
+        scheme, _, host = found.endpoint.rpartition("://")
+        options += [f"ENDPOINT {quoted(host.rstrip('/'))}", "URL_STYLE 'path'"]
+        options.append(f"USE_SSL {str(scheme != 'http').lower()}")
+    connection.execute(f"CREATE OR REPLACE SECRET streamgauge_s3 (TYPE s3, {', '.join(options)})")

@@ -1,0 +1,78 @@
+"""Where the store is: `--store`, `--lake-path` and the data folder, resolved.
+
+The store is a DuckLake. Its catalog is a SQLite file in the data folder (one machine) or a PostgreSQL database (several
+machines); its rows are Parquet files in a folder or in S3. No DuckDB is needed here: a tap's image, which has none, shows
+settings too.
+
+A PostgreSQL DSN may hold a password. It appears neither in `repr` nor in `label`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from analytics.storage.dsn import without_password
+
+SQLITE = "sqlite"
+"""The default of `--store`: the catalog is `DATA/catalog.sqlite`, the rows are in `DATA/tables/`."""
+POSTGRES = "postgres:"
+CATALOG_FILE = "catalog.sqlite"
+TABLES_FOLDER = "tables"
+ALIAS = "lake"
+"""Name under which every process attaches the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation:
+    """One store. Exactly one of `catalog` and `dsn` is set."""
+
+    catalog: Path | None = None
+    """The SQLite file, absolute."""
+    dsn: str | None = field(default=None, repr=False)
+    """As libpq takes it: `host=… dbname=…` or `postgresql://…`."""
+    tables: str | None = None
+    """Absolute folder or `s3://BUCKET/PREFIX` of the Parquet files. None: the one that the catalog names."""
+
+    @property
+    def uri(self) -> str:
+        """What DuckDB's ATTACH takes. Holds the DSN."""
+        return f"ducklake:sqlite:{self.catalog}" if self.catalog else f"ducklake:postgres:{self.dsn}"
+
+    @property
+    def backup(self) -> Path:
+        """Where upkeep copies a SQLite catalog."""
+        assert self.catalog is not None
+        return self.catalog.with_suffix(".backup.sqlite")
+
+    @property
+    def label(self) -> str:
+        """For messages: without a password."""
+        return str(self.catalog) if self.catalog else POSTGRES + without_password(self.dsn or "")
+
+    @property
+    def attach_statement(self) -> str:
+        """The statement by which any DuckDB client attaches the store for reading, without a password."""
+        uri = f"ducklake:sqlite:{self.catalog}" if self.catalog else f"ducklake:{self.label}"
+        return f"ATTACH '{uri.replace(chr(39), chr(39) * 2)}' AS {ALIAS} (READ_ONLY)"
+
+
+def locate(store: str, data: Path, lake_path: str | None = None) -> StoreLocation:
+    """The store that `--store` and `--lake-path` name. Raises ValueError."""
+    if store == SQLITE:
+        if lake_path:
+            raise ValueError(
+                "--lake-path requires --store postgres:DSN; with SQLite the tables are in DATA/tables"
+            )
+        data = data.absolute()
+        return StoreLocation(catalog=data / CATALOG_FILE, tables=str(data / TABLES_FOLDER))
+    dsn = store.removeprefix(POSTGRES)
+    if dsn == store or not dsn.strip():
+        raise ValueError(
+            "--store must be sqlite or postgres:DSN, for example 'postgres:host=db dbname=streamgauge'"
+        )
+    if lake_path and "://" not in lake_path:
+        lake_path = str(Path(lake_path).absolute())
+    elif lake_path and not lake_path.startswith("s3://"):
+        raise ValueError("--lake-path must be a folder or s3://BUCKET/PREFIX")
+    return StoreLocation(dsn=dsn, tables=lake_path.rstrip("/") if lake_path else None)

@@ -1,0 +1,34 @@
+-- Requests in flight. Not a table of the store: analytics writes a small file (analytics/storage/open_streams.py), and readers show it
+-- under this name.
+
+CREATE TABLE IF NOT EXISTS open_streams (
+    stream_id UUID NOT NULL,
+    gateway VARCHAR, tap VARCHAR, client_id VARCHAR, dialect VARCHAR, operation VARCHAR, path VARCHAR,
+    request_model VARCHAR, response_model VARCHAR, trace_id VARCHAR,
+    started_at TIMESTAMPTZ NOT NULL,
+    http_status SMALLINT, ttft_ns BIGINT, last_event_ns BIGINT, last_output_ns BIGINT,
+    event_count BIGINT, output_event_count BIGINT, output_tokens BIGINT, response_bytes BIGINT,
+    updated_at TIMESTAMPTZ NOT NULL
+);
+
+COMMENT ON TABLE open_streams IS 'Requests in flight, half a second old at most.';
+COMMENT ON COLUMN open_streams.stream_id IS 'Identity of the request.';
+COMMENT ON COLUMN open_streams.gateway IS 'Name of the upstream.';
+COMMENT ON COLUMN open_streams.tap IS 'Name of the tap.';
+COMMENT ON COLUMN open_streams.client_id IS 'Keyed hash of the client''s API key.';
+COMMENT ON COLUMN open_streams.dialect IS 'How it speaks, as far as is known.';
+COMMENT ON COLUMN open_streams.operation IS 'Kind of request.';
+COMMENT ON COLUMN open_streams.path IS 'Path as sent upstream.';
+COMMENT ON COLUMN open_streams.request_model IS 'Model that was asked for.';
+COMMENT ON COLUMN open_streams.response_model IS 'Model that the response names.';
+COMMENT ON COLUMN open_streams.trace_id IS 'W3C trace id.';
+COMMENT ON COLUMN open_streams.started_at IS 'Instant of t0.';
+COMMENT ON COLUMN open_streams.http_status IS 'Status; NULL until the head is there.';
+COMMENT ON COLUMN open_streams.ttft_ns IS 'Time to first token; NULL until there is output.';
+COMMENT ON COLUMN open_streams.last_event_ns IS 'Newest event - t0.';
+COMMENT ON COLUMN open_streams.last_output_ns IS 'Newest output event - t0.';
+COMMENT ON COLUMN open_streams.event_count IS 'Events so far.';
+COMMENT ON COLUMN open_streams.output_event_count IS 'Output events so far.';
+COMMENT ON COLUMN open_streams.output_tokens IS 'Output tokens reported so far.';
+COMMENT ON COLUMN open_streams.response_bytes IS 'Body bytes so far.';
+COMMENT ON COLUMN open_streams.updated_at IS 'Instant of its newest record.';

@@ -1,0 +1,157 @@
+"""Restore a SQLite catalog that is damaged or missing.
+
+1. From the last backup (`catalog.backup.sqlite`, at most a minute old while analytics runs). Files that it names still exist, since
+   upkeep deletes none that are younger. Analytics then reads the log again from the backup's positions. What the log no longer
+   has is lost: at most the rows between backup and damage.
+2. Without a backup, from the Parquet files alone. Each row is in one file, or also in the file that it was merged into, so
+   rows are taken once by their key, and roll-ups are computed again from the streams that are kept. Lost are rows that were
+   inlined in the catalog (at most the last 20 s), positions and counters; rows deleted by retention come back until it runs.
+
+The damaged catalog is kept beside the new one as `catalog.damaged.sqlite`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+
+import duckdb
+
+from analytics.measures.rollup import rollups
+from analytics.storage.database import attach, first_row, new_database, one_line, quoted
+from analytics.storage.location import StoreLocation
+from analytics.storage.store import Commit, Store
+
+SLICE_ROWS = 2_000_000
+"""Rows that are copied at once."""
+ROLLUP_STREAMS = 20_000
+KEYS = {
+    "streams": "stream_id", "events": "stream_id, seq", "usage_reports": "stream_id, seq, at_ns",
+    "server_stats": "stream_id, seq, source, name", "stalls": "stream_id, seq", "spans": "trace_id, span_id",
+    "losses": None, "dead_letters": None,
+}  # fmt: skip
+"""By table: the columns by which a row is taken once; None = all."""
+ROLLUPS = ("stream_minutes", "histogram_minutes")
+
+
+class Source(Enum):
+    """What a catalog was restored from."""
+
+    BACKUP = "the last backup"
+    FILES = "the Parquet files"
+
+
+def rebuild(
+    location: StoreLocation,
+    *,
+    use_backup: bool = True,
+    report: Callable[[str, int], None] = lambda table, rows: None,
+) -> Source:
+    """Restore the catalog; the caller owns the data folder. `report` is called with each table and its rows.
+
+    Raises OSError with one line.
+    """
+    catalog = location.catalog
+    if catalog is None or location.tables is None:
+        raise OSError("cannot rebuild a catalog in PostgreSQL: restore it with PostgreSQL's own backups")
+    backup = location.backup if use_backup and _is_readable(location) else None
+    _set_aside(catalog)
+    if backup is not None:
+        shutil.copyfile(backup, catalog)
+        catalog.chmod(0o600)
+        return Source.BACKUP
+    _from_files(location, report)
+    return Source.FILES
+
+
+def _is_readable(location: StoreLocation) -> bool:
+    if not location.backup.exists():
+        return False
+    connection = new_database()
+    try:
+        attach(connection, location, read_only=True, uri=f"ducklake:sqlite:{location.backup}")
+        connection.execute("SELECT count(*), max(started_at) FROM streams").fetchall()
+        return True
+    except (OSError, duckdb.Error):
+        return False
+    finally:
+        connection.close()
+
+
+def _set_aside(catalog: Path) -> None:
+    damaged = catalog.with_suffix(".damaged.sqlite")
+    for ending in ("", "-wal", "-shm"):
+        with contextlib.suppress(FileNotFoundError):
+            catalog.with_name(catalog.name + ending).replace(damaged.with_name(damaged.name + ending))
+
+
+def _from_files(location: StoreLocation, report: Callable[[str, int], None]) -> None:
+    tables = Path(str(location.tables))
+    found = {name: [*(tables / "main" / name).glob("*.parquet")] for name in (*KEYS, *ROLLUPS)}
+    store = Store(location)
+    try:
+        connection = store.cursor()
+        for name, key in KEYS.items():
+            report(name, _copy(connection, name, key, found[name]) if found[name] else 0)
+        report("roll-ups", _compute_rollups(store, connection))
+        _copy_older_rollups(connection, found)
+    except duckdb.Error as e:
+        raise OSError(f"cannot rebuild {location.catalog}: {one_line(e)}") from None
+    finally:
+        store.close()
+
+
+def _copy(connection: duckdb.DuckDBPyConnection, name: str, key: str | None, files: list[Path]) -> int:
+    source = f"read_parquet([{', '.join(quoted(str(file)) for file in files)}], union_by_name = true)"
+    once = f"SELECT DISTINCT ON ({key}) *" if key else "SELECT DISTINCT *"
+    if key is None or not key.startswith("stream_id"):
+        row = first_row(connection.execute(f"INSERT INTO {name} BY NAME {once} FROM {source}"))
+        return int(row[0]) if row else 0
+    copied = 0
+    row = first_row(connection.execute(f"SELECT count(*) FROM {source}"))
+    slices = -(-int(row[0]) // SLICE_ROWS) if row else 0
+    for number in range(slices):
+        row = first_row(
+            connection.execute(
+                f"INSERT INTO {name} BY NAME {once} FROM {source} WHERE hash(stream_id) % {slices} = {number} "
+                f"ORDER BY {key}"
+            )
+        )
+        copied += int(row[0]) if row else 0
+    return copied
+
+
+def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int:
+    """Roll-ups of the streams whose events are still there and of those without, by id, which is by time."""
+    done, after = 0, "00000000-0000-0000-0000-000000000000"
+    while True:
+        streams = connection.execute(
+            "SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM streams WHERE stream_id > ?::UUID "
+            f"ORDER BY streams.stream_id LIMIT {ROLLUP_STREAMS}",
+            [after],
+        ).pl()
+        if streams.is_empty():
+            return done
+        last = streams["stream_id"][-1]
+        events = connection.execute(
+            "SELECT stream_id::VARCHAR AS stream_id, seq, choice, at_ns, kind FROM events "
+            "WHERE stream_id > ?::UUID AND stream_id <= ?::UUID ORDER BY events.stream_id, seq",
+            [after, last],
+        ).pl()
+        made = rollups({"streams": streams, "events": events}, store.stall)
+        store.commit(Commit("", tables={name: made[name] for name in ROLLUPS if name in made}))
+        done, after = done + streams.height, last
+
+
+def _copy_older_rollups(connection: duckdb.DuckDBPyConnection, found: dict[str, list[Path]]) -> None:
+    """Minutes before the oldest stream: their rows are compacted and in one file, or in two with equal rows."""
+    for name in ROLLUPS:
+        if found[name]:
+            source = f"read_parquet([{', '.join(quoted(str(file)) for file in found[name])}], union_by_name = true)"
+            connection.execute(
+                f"INSERT INTO {name} BY NAME SELECT DISTINCT * FROM {source} WHERE settled AND "
+                "minute < (SELECT coalesce(date_trunc('minute', min(started_at)), 'infinity'::TIMESTAMPTZ) FROM streams)"
+            )

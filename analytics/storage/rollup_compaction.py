@@ -1,0 +1,104 @@
+"""Add up the roll-ups of minutes that are over, so that a key has one row a minute, and a minute a bounded number of them.
+
+Rules
+1. Commits only append (`analytics.measures.rollup`). Rows of a minute are added up here, some minutes later, in a transaction
+   of its own that deletes what it added up and nothing else: a commit beside it conflicts with nothing, and what that brings
+   late is added the next time. Until then the views add up on the fly.
+2. Names come from clients and upstreams. Of each minute the `MOST_NAMES` busiest models stay, and as many error types; the
+   others become `_other`. So a minute is bounded, whoever sends what.
+3. Plain statements over plain types: they would do on a lake, where one process is elected to run them.
+"""
+
+from __future__ import annotations
+
+import duckdb
+
+from analytics.storage.database import first_row
+
+MOST_NAMES = 100
+OTHER = "_other"
+MINUTES_A_STEP = 120
+SECONDS_OPEN = 120.0
+"""A minute is left alone for so long after its end: most of its streams have ended by then."""
+
+_KEY = "minute, gateway, provider, model, dialect, operation, outcome, error_phase, error_type, http_status"
+_SUMS = (
+    "streams", "streams_with_output", "streams_with_output_tokens", "aborted_after_terminal", "streams_with_stalls_known",
+    "stalled_streams", "stalls", "stalled_ns", "output_ns", "input_tokens", "cached_input_tokens",
+    "input_tokens_with_cache_known", "output_tokens", "reasoning_tokens", "output_tokens_with_reasoning_known", "events",
+    "output_events", "text_chars", "reasoning_chars", "tool_calls", "malformed_events", "request_bytes", "response_bytes",
+    "delivered_bytes", "lost_bytes",
+)  # fmt: skip
+_DUE = "minute IN (SELECT minute FROM temp.due_minutes)"
+_NEAR = "minute BETWEEN make_timestamptz(?) AND make_timestamptz(?)"
+"""Said besides `_DUE`, for this reaches the scan below what adds up."""
+_ADDED = {
+    "stream_minutes": (
+        f"SELECT {_KEY}, true AS settled, "
+        + "".join(
+            f"CASE WHEN count({name}) > 0 THEN least(sum({name}), {2**63 - 1})::BIGINT END AS {name}, "
+            for name in _SUMS
+        )
+        + "max(icl_max_ns) AS icl_max_ns, min(first_at) AS first_at, max(last_at) AS last_at "
+        f"FROM stream_minutes WHERE {_NEAR} AND {_DUE} GROUP BY {_KEY} ORDER BY {_KEY}"
+    ),
+    "histogram_minutes": (
+        f"SELECT *, true AS settled FROM internal.unsettled_histograms WHERE {_NEAR} AND {_DUE} "
+        "ORDER BY minute, metric, gateway, provider, model"
+    ),
+}
+"""By table: the rows of the due minutes, added up."""
+
+
+def compact_rollups(connection: duckdb.DuckDBPyConnection, now_s: float) -> int:
+    """Settle the minutes that are over, in steps; returns how many. Raises duckdb.Error, and then the rest stays as it is."""
+    done = 0
+    run = connection.execute
+    while True:
+        run("BEGIN TRANSACTION")
+        try:
+            chosen = _choose(connection, int((now_s - 60 - SECONDS_OPEN) * 1e6))
+            if chosen:
+                minutes, *ends = chosen
+                _fold(connection, "model", ("stream_minutes", "histogram_minutes"))
+                _fold(connection, "error_type", ("stream_minutes",))
+                for table, added in _ADDED.items():
+                    run(f"CREATE OR REPLACE TEMP TABLE added_up AS {added}", ends)
+                    run(f"DELETE FROM {table} WHERE minute IN (SELECT minute FROM temp.added_up)")
+                    run(f"INSERT INTO {table} BY NAME FROM temp.added_up")
+            run("COMMIT")
+        except BaseException:
+            run("ROLLBACK")
+            raise
+        if chosen is None:
+            return done
+        done += minutes
+
+
+def _choose(connection: duckdb.DuckDBPyConnection, until_us: int) -> tuple[int, int, int] | None:
+    """Put the oldest minutes with something to add up into a temporary table: how many, the first and the last, in µs."""
+    run = connection.execute
+    run(
+        "CREATE OR REPLACE TEMP TABLE due_minutes AS SELECT minute FROM ("
+        "SELECT minute FROM stream_minutes WHERE NOT settled UNION SELECT minute FROM histogram_minutes WHERE NOT settled"
+        f") WHERE minute <= make_timestamptz(?) ORDER BY minute LIMIT {MINUTES_A_STEP}",
+        [until_us],
+    )
+    row = first_row(
+        run("SELECT count(*), epoch_us(min(minute)), epoch_us(max(minute)) FROM temp.due_minutes")
+    )
+    return row if row is not None and row[0] else None
+
+
+def _fold(connection: duckdb.DuckDBPyConnection, name: str, tables: tuple[str, ...]) -> None:
+    """Names beyond the busiest of their minute become `_other`."""
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE folded_names AS SELECT minute, {name} AS name FROM stream_minutes "
+        f"WHERE {_DUE} AND {name} <> '{OTHER}' GROUP BY minute, {name} "
+        f"QUALIFY row_number() OVER (PARTITION BY minute ORDER BY sum(streams) DESC, {name}) > {MOST_NAMES}"
+    )
+    for table in tables:
+        connection.execute(
+            f"UPDATE {table} SET {name} = '{OTHER}', settled = false FROM temp.folded_names "
+            f"WHERE {table}.minute = folded_names.minute AND {table}.{name} = folded_names.name"
+        )

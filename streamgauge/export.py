@@ -1,0 +1,53 @@
+"""`streamgauge export`: a time range of the tables as one DuckDB file."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import click
+
+from streamgauge.options import load, settings_options
+
+
+@click.command("export")
+@settings_options("data", "store")
+@click.option(
+    "--duckdb", "path", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write."
+)
+@click.option("--since", metavar="AGE|TIME", help="First stream to copy: 24h, 7d or 2026-11-22T07:00:00Z.")
+@click.option("--until", metavar="AGE|TIME", help="Copy streams that began before this.")
+def export_command(data: Path | None, store: str | None, path: Path, since: str | None, until: str | None) -> int:
+    """Copy tables and views into a plain DuckDB file, while analytics runs or not."""
+    from analytics.storage.export import export
+    from analytics.storage.location import locate
+
+    settings = load({"data": data, "store": store})
+    streams = export(
+        locate(settings.store, settings.data),
+        path,
+        since=instant(since),
+        until=instant(until),
+        report=lambda table, rows: click.echo(f"{table:<24} {rows:>12} rows", err=True),
+    )
+    click.echo(f"{path}: {streams} streams, {path.stat().st_size / 2**20:.1f} MiB")
+    return 0
+
+
+def instant(text: str | None) -> dt.datetime | None:
+    """An age (`24h`) before now, or an ISO 8601 time, UTC unless it has an offset. Raises click.BadParameter."""
+    from streamgauge.age import parse_age
+
+    if text is None:
+        return None
+    try:
+        seconds = parse_age(text)
+    except ValueError:
+        try:
+            found = dt.datetime.fromisoformat(text)
+        except ValueError:
+            raise click.BadParameter(
+                f"{text!r} is neither an age such as 24h nor a time such as 2026-11-22T07:00:00Z"
+            ) from None
+        return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
+    return dt.datetime.now(dt.UTC) - dt.timedelta(seconds=seconds) if seconds is not None else None

@@ -1,0 +1,29 @@
+"""`streamgauge rebuild`: restore a damaged or missing catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from streamgauge.options import load, settings_options
+
+
+@click.command("rebuild")
+@settings_options("data")
+@click.option("--from-files", is_flag=True, help="Ignore the backup and read the Parquet files.")
+def rebuild_command(data: Path | None, from_files: bool) -> int:
+    """Restore DATA/catalog.sqlite from its last backup, or from the Parquet files. Analytics must be stopped."""
+    from analytics.storage.folder import own
+    from analytics.storage.location import SQLITE, locate
+    from analytics.storage.rebuild import rebuild
+
+    settings = load({"data": data})
+    with own(settings.data):
+        source = rebuild(
+            locate(SQLITE, settings.data),
+            use_backup=not from_files,
+            report=lambda table, rows: click.echo(f"{table:<16} {rows:>12} rows", err=True),
+        )
+    click.echo(f"restored {settings.data / 'catalog.sqlite'} from {source.value}; the old one is catalog.damaged.sqlite")
+    return 0

@@ -1,0 +1,64 @@
+"""A small store, made with DuckDB alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from analytics.storage.database import load
+from analytics.storage.location import StoreLocation, locate
+
+ROWS = 5000
+RUNAWAY = "SELECT count(*) FROM range(100000000000) a, range(100000000000) b"
+
+
+@contextmanager
+def writer(location: StoreLocation) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection with the store attached for writing."""
+    with duckdb.connect() as connection:
+        load(connection, "ducklake", "sqlite_scanner")
+        connection.execute(
+            f"ATTACH 'ducklake:sqlite:{location.catalog}' AS lake (DATA_PATH '{location.tables}')"
+        )
+        connection.execute("USE lake; SET TimeZone = 'UTC'")
+        yield connection
+
+
+def make_store(data: Path, rows: int = ROWS) -> StoreLocation:
+    """A store with the tables `streams` and `events`, the view `by_outcome` and an internal table in the catalog."""
+    location = locate("sqlite", data)
+    assert location.catalog is not None
+    with closing(sqlite3.connect(location.catalog)) as catalog:
+        catalog.execute("PRAGMA journal_mode = WAL")
+        catalog.execute("CREATE TABLE streamgauge_positions (secret TEXT)")
+        catalog.execute("INSERT INTO streamgauge_positions VALUES ('planted-secret')")
+        catalog.commit()
+    with writer(location) as connection:
+        connection.execute(
+            "CREATE TABLE streams (stream_id UUID, started_at TIMESTAMPTZ, outcome VARCHAR, ttft_ns BIGINT);"
+            "CREATE TABLE events (stream_id UUID, seq INTEGER, at_ns BIGINT);"
+            "COMMENT ON COLUMN streams.ttft_ns IS 'time to first token';"
+            "CREATE VIEW by_outcome AS SELECT outcome, count(*) AS n FROM streams GROUP BY 1"
+        )
+        connection.execute(
+            "INSERT INTO streams SELECT ('0198b2d0-0000-7000-8000-' || lpad(range::VARCHAR, 12, '0'))::UUID,"
+            f" TIMESTAMPTZ '2026-09-21 14:13:20+00', 'ok', range FROM range({rows})"
+        )
+    return location
+
+
+def add_stream(location: StoreLocation) -> None:
+    """Commit one more row."""
+    with writer(location) as connection:
+        connection.execute("INSERT INTO streams VALUES (uuid(), now(), 'ok', 1)")
+
+
+@pytest.fixture(scope="module")
+def location(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
+    """Shared by the tests of a module: for reading only."""
+    return make_store(tmp_path_factory.mktemp("store"))

@@ -1,0 +1,83 @@
+"""The private copy of the catalog."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from analytics.query.catalog_copy import CatalogCopy
+from analytics.query.errors import StoreUnavailable
+from analytics.query.reader import Reader
+from tests.analytics.query.conftest import add_stream, make_store
+
+
+def test_a_refreshed_copy_shows_new_commits_to_an_open_reader(tmp_path: Path) -> None:
+    location = make_store(tmp_path, rows=3)
+    assert location.catalog is not None
+    folder = tmp_path / "private"
+    folder.mkdir()
+    copy = CatalogCopy(location.catalog, folder)
+    copy.refresh()
+    reader = Reader(location, catalog=copy.path, lock_down=True)
+    try:
+        add_stream(location)
+        assert reader.query("SELECT count(*) FROM streams", 1, 5).item() == 3
+        copy.refresh()
+        assert reader.query("SELECT count(*) FROM streams", 1, 5).item() == 4
+    finally:
+        reader.close()
+        copy.close()
+    assert [path.name for path in folder.iterdir()] == ["catalog.sqlite"]  # no -wal, no -shm, no part
+
+
+def test_internal_tables_leave_no_trace_in_the_copy(tmp_path: Path) -> None:
+    location = make_store(tmp_path, rows=3)
+    assert location.catalog is not None
+    folder = tmp_path / "private"
+    folder.mkdir()
+    copy = CatalogCopy(location.catalog, folder)
+    copy.refresh()
+    copy.close()
+    found = copy.path.read_bytes()
+    assert b"ducklake_snapshot" in found
+    assert b"planted-secret" not in found
+    assert b"streamgauge_positions" not in found
+    assert copy.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_unchanged_catalog_is_not_copied_again(tmp_path: Path) -> None:
+    location = make_store(tmp_path, rows=3)
+    assert location.catalog is not None
+    folder = tmp_path / "private"
+    folder.mkdir()
+    copy = CatalogCopy(location.catalog, folder)
+    copy.refresh()
+    first = copy.path.stat().st_ino
+    copy.refresh()
+    assert copy.path.stat().st_ino == first
+    add_stream(location)
+    copy.refresh()
+    assert copy.path.stat().st_ino != first
+    copy.close()
+
+
+def test_a_store_that_was_created_again_is_copied(tmp_path: Path) -> None:
+    location = make_store(tmp_path, rows=3)
+    assert location.catalog is not None
+    folder = tmp_path / "private"
+    folder.mkdir()
+    copy = CatalogCopy(location.catalog, folder)
+    copy.refresh()
+    before = copy.identity
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(location.catalog, other / "catalog.sqlite")
+    (other / "catalog.sqlite").replace(location.catalog)
+    copy.refresh()
+    assert copy.identity != before
+    location.catalog.unlink()
+    with pytest.raises(StoreUnavailable, match="no tables yet"):
+        copy.refresh()
+    copy.close()
