@@ -1,7 +1,7 @@
 """From the last byte of a stream at the client to its row in SQL, over a real `up`.
 
 One stream after the other through the tap, at random distances so that the pipeline's own rhythm is sampled
-evenly. The row is asked for every 5 ms over Quack as any reader would; the figure holds that reader's delay too.
+evenly. A reader in this process queries the store every 5 ms; the figure includes the reader's delay.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import random
 import statistics
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 
-from analytics.serving.ask import Asker
+from analytics.query.reader import Reader
+from analytics.storage.location import locate
 from tests.e2e.running import simulator, up
+
+TIMEOUT_S = 20.0
 
 
 def main() -> int:
@@ -31,8 +35,7 @@ def main() -> int:
         simulator() as upstream,
         up(upstream, Path(folder) / "data") as running,
     ):
-        asker = Asker(running.data)
-        with httpx.Client() as client:
+        with httpx.Client() as client, closing(Reader(locate("sqlite", running.data), lock_down=False)) as reader:
             for number in range(arguments.streams):
                 headers = {
                     "x-request-id": f"fresh-{number}",
@@ -42,7 +45,7 @@ def main() -> int:
                 client.post(f"{running.tap}/v1/chat/completions", json=body, headers=headers)
                 ended_s = time.monotonic()
                 query = f"SELECT 1 FROM streams WHERE request_id = 'fresh-{number}'"
-                while asker.query(query).is_empty():
+                while reader.query(query, 1, TIMEOUT_S).is_empty():
                     time.sleep(0.005)
                 waits_ms.append((time.monotonic() - ended_s) * 1e3)
                 time.sleep(rng.random() * 0.3)

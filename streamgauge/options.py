@@ -81,7 +81,9 @@ def load(given: dict[str, Any]) -> Settings:
 
 
 def _one_line(error: Any, given: dict[str, Any]) -> str:
-    name = str(error["loc"][0]) if error["loc"] else ""
+    if not error["loc"]:  # two settings together are wrong; the message names them
+        return str(error["msg"]).removeprefix("Value error, ")
+    name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
         return f"unknown setting {name!r} in {config_file()}; `streamgauge config reference` lists all"
     place = (

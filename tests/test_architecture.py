@@ -1,6 +1,7 @@
 """Holds the direction of the imports, and that our package names are ours."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +13,12 @@ OURS = ("ingest", "analytics", "dashboard", "streamgauge")
 ALLOWED = {
     "ingest": ("ingest",),
     "analytics": ("analytics", "ingest.records", "ingest.log", "ingest.redaction"),
-    "dashboard": ("dashboard", "analytics.serving.ask", "analytics.serving.endpoint"),
+    "dashboard": (
+        "dashboard",
+        "analytics.query.errors",
+        "analytics.query.process",
+        "analytics.storage.location",
+    ),
     "streamgauge": OURS,
 }
 
@@ -36,6 +42,36 @@ def test_imports_point_down_the_stream(package: str) -> None:
                 assert any(module == a or module.startswith(a + ".") for a in ALLOWED[package]), (
                     f"{path.relative_to(ROOT)} imports {module}"
                 )
+
+
+def test_readers_use_no_code_of_the_writer() -> None:
+    """`analytics.query` runs beside analytics, in other processes: it shares where the store is and how it is attached."""
+    allowed = ("analytics.query", "analytics.storage.location", "analytics.storage.database")
+    for path in sorted((ROOT / "analytics" / "query").rglob("*.py")):
+        for module in imports_of(path):
+            if module.split(".")[0] in OURS and module != "analytics":
+                assert any(module == a or module.startswith(a + ".") for a in allowed), (
+                    f"{path.relative_to(ROOT)} imports {module}"
+                )
+
+
+def test_no_part_of_analytics_but_its_readers_uses_the_readers() -> None:
+    for path in sorted((ROOT / "analytics").rglob("*.py")):
+        if path.parent != ROOT / "analytics" / "query":
+            used = [m for m in imports_of(path) if m == "analytics.query" or m.startswith("analytics.query.")]
+            assert used == [], path.relative_to(ROOT)
+
+
+def test_settings_and_their_imports_need_no_duckdb() -> None:
+    """A tap's image has no DuckDB and shows settings too."""
+    code = (
+        "import sys; sys.modules['duckdb'] = None; sys.modules['polars'] = None\n"
+        "import streamgauge.settings, streamgauge.cli, streamgauge.parts, analytics.storage.location\n"
+        "from streamgauge.settings import Settings; Settings(store='postgres:host=db')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert imports_of(ROOT / "analytics" / "storage" / "__init__.py") == set()
 
 
 @pytest.mark.parametrize("package", OURS)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import duckdb
 import pytest
 
+from analytics.query.reader import Reader
+from analytics.storage.location import SQLITE, locate
 from analytics.storage.store import Store
 from streamgauge.cli import ORDER, cli
 from streamgauge.config import reference_text
@@ -62,12 +64,19 @@ def test_every_documented_command_parses(command: str) -> None:
     parse(shlex.split(command.removesuffix(" &"), comments=True)[1:])
 
 
+@pytest.fixture(scope="module")
+def empty_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    location = locate(SQLITE, tmp_path_factory.mktemp("tables"))
+    Store(location).close()
+    reader = Reader(location, lock_down=False)
+    yield reader
+    reader.close()
+
+
 @pytest.mark.parametrize("command", [p for p in STREAMGAUGE if " sql " in str(p.values[0])])
-def test_every_documented_query_runs(command: str, tmp_path: Path) -> None:
-    Store(tmp_path / "tables.duckdb").close()
+def test_every_documented_query_runs(command: str, empty_tables: Reader) -> None:
     words = shlex.split(command, comments=True)
-    with duckdb.connect(str(tmp_path / "tables.duckdb"), read_only=True) as connection:
-        connection.execute(next(word for word in words[2:] if " " in word))
+    empty_tables.query(next(word for word in words[2:] if " " in word), max_rows=1000, timeout_s=20)
 
 
 def test_every_make_target_in_the_docs_exists() -> None:

@@ -2,8 +2,11 @@
 
 Readers of a live SQLite catalog take locks in it and need write permission for its `-shm` file. A copy in rollback-journal mode
 needs only read permission, and whatever a reader does to it cannot delay the writer. `refresh` makes a new copy when
-the catalog has changed (SQLite's `data_version`) and renames it into place: readers that have the old file open keep it
-until their transaction ends. Tables named `streamgauge_…` are internal and are removed from the copy.
+the catalog has changed and renames it into place: readers that have the old file open keep it until their transaction
+ends. Tables named `streamgauge_…` are internal and are removed from the copy.
+
+Use it only in a process that does not attach the same catalog through DuckDB. DuckDB brings its own SQLite library, and
+POSIX drops all locks of a process on a file when either library closes it.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -19,6 +23,11 @@ from analytics.query.errors import StoreUnavailable
 FILE = "catalog.sqlite"
 INTERNAL_PREFIX = "streamgauge_"
 LOCK_WAIT_S = 5.0
+MTIME_STEP_NS = 20_000_000
+"""The kernel advances file times every 1 to 10 ms."""
+
+_FileState = tuple[int, int, int, int] | None
+"""Device, inode, size and time of modification in ns; None without a file."""
 
 
 class CatalogCopy:
@@ -27,53 +36,45 @@ class CatalogCopy:
     def __init__(self, catalog: Path, folder: Path) -> None:
         """`folder` belongs to this copy alone."""
         self.path = folder / FILE
-        self._catalog = catalog
+        self._catalog = catalog.absolute()
         self._lock = threading.Lock()
-        self._live: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
-        self._version: int | None = None
+        self._state: tuple[_FileState, ...] | None = None
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Which catalog file was copied last."""
+        state = self._state
+        return state[0][:2] if state and state[0] else None
 
     def refresh(self) -> None:
         """Bring the copy up to the newest commit. Raises StoreUnavailable; an older copy then stays in place."""
         with self._lock:
             try:
-                self._refresh()
-            except FileNotFoundError:
-                raise StoreUnavailable(
-                    f"the store {self._catalog} has no tables yet. Start analytics: streamgauge up"
-                ) from None
+                state = (_state_of(self._catalog), _state_of(Path(f"{self._catalog}-wal")))
+                if state[0] is None:
+                    raise StoreUnavailable(
+                        f"the store {self._catalog} has no tables yet. Start analytics: streamgauge up"
+                    )
+                if state == self._state and not _is_recent(state):
+                    return
+                _copy(self._catalog, self.path)
+                self._state = state
             except (sqlite3.Error, OSError) as e:
                 raise StoreUnavailable(f"cannot copy the catalog {self._catalog}: {e}") from None
 
-    @property
-    def identity(self) -> tuple[int, int] | None:
-        """Which catalog file was copied last."""
-        return self._identity
 
-    def close(self) -> None:
-        """Close the live catalog. The copy stays."""
-        with self._lock:
-            if self._live is not None:
-                self._live.close()
-                self._live = None
+def _state_of(path: Path) -> _FileState:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
-    def _refresh(self) -> None:
-        identity = identity_of(self._catalog)
-        if self._live is None or identity != self._identity:
-            if self._live is not None:
-                self._live.close()
-            self._live = sqlite3.connect(
-                f"{self._catalog.absolute().as_uri()}?mode=ro",
-                uri=True,
-                timeout=LOCK_WAIT_S,
-                check_same_thread=False,
-                isolation_level=None,
-            )
-            self._identity, self._version = identity, None
-        version = int(self._live.execute("PRAGMA data_version").fetchone()[0])
-        if version != self._version:
-            _copy(self._live, self.path)
-            self._version = version
+
+def _is_recent(state: tuple[_FileState, ...]) -> bool:
+    """Whether a later commit may have left the same state, because file times advance in steps."""
+    newest_ns = max(one[3] for one in state if one is not None)
+    return time.time_ns() - newest_ns < MTIME_STEP_NS
 
 
 def identity_of(catalog: Path) -> tuple[int, int]:
@@ -82,11 +83,15 @@ def identity_of(catalog: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _copy(live: sqlite3.Connection, path: Path) -> None:
+def _copy(catalog: Path, path: Path) -> None:
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+    uri = f"{catalog.as_uri()}?mode=ro"
+    with (
+        closing(sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_S)) as live,
+        closing(sqlite3.connect(part, isolation_level=None)) as copy,
+    ):
         copy.execute("PRAGMA synchronous = OFF")  # lost copies are made again
         live.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")

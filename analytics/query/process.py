@@ -103,8 +103,6 @@ class QueryProcess:
             children += self._children
         for child in children:
             child.close()
-        if self._copy is not None:
-            self._copy.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> QueryProcess:

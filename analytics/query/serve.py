@@ -135,8 +135,6 @@ class _Supervisor:
         if self._child is not None:
             self._child.close()
         self._refresher.shutdown(wait=True, cancel_futures=True)
-        if self._copy is not None:
-            self._copy.close()
 
     def _is_stopped(self) -> bool:
         return self._stopped or (self._options.stop is not None and self._options.stop.is_set())

@@ -1,8 +1,8 @@
 """The catalog database of a DuckLake, a SQLite file or a PostgreSQL database, written to directly.
 
 Both are reached through DuckDB, attached as `catalog` beside the lake. So a process has one SQLite library: a second one
-(Python's `sqlite3`) in the same process would void the locks of the first, which damages the file. Only `create_file`, which
-runs before anything is attached, and `backup`, which runs in a process of its own, use Python's.
+(Python's `sqlite3`) in the same process would void the locks of the first, which damages the file. Python's is only used by
+`create_file`, before anything is attached, and in processes of their own.
 
 Contract
 1. `transaction()` is one transaction of the database. `query` runs SQL of that database within it, `insert` adds a data frame.
@@ -21,7 +21,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ LOCK_WAIT_S = 5.0
 CREATION_WAIT_S = 60.0
 LOCK_IDLE_S, ELECTION_IDLE_S = 30, 1800
 """After this long without a statement PostgreSQL ends the session that holds a lock; upkeep may work longer on one task."""
-BACKUP_S = 60.0
+APART_S = 60.0
 _LOCK_SPACE = 0x5367_4C6B  # "SgLk": our part of the key space of PostgreSQL's advisory locks
 _COMMITS, _UPKEEP, _CREATION = 1, 2, 3
 _CONFLICTS = (
@@ -62,6 +62,23 @@ with open(fresh, "rb") as file:
 os.chmod(fresh, 0o600)
 os.replace(fresh, path)
 """
+_SQLITE_TRIGGERS = """
+import sqlite3, sys
+with sqlite3.connect(sys.argv[1], timeout=30) as connection:
+    for event in ("INSERT", "UPDATE"):
+        connection.execute(f'''
+            CREATE TRIGGER IF NOT EXISTS streamgauge_unknown_on_{event} AFTER {event} ON ducklake_table_column_stats
+            WHEN NEW.min_value IS NOT NULL OR NEW.max_value IS NOT NULL OR NEW.contains_null IS NOT 1 BEGIN
+                UPDATE ducklake_table_column_stats SET min_value = NULL, max_value = NULL, contains_null = 1,
+                contains_nan = NULL WHERE rowid = NEW.rowid;
+            END''')
+"""
+_POSTGRES_TRIGGERS = (
+    "CREATE OR REPLACE FUNCTION streamgauge_unknown() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.min_value := NULL; "
+    "NEW.max_value := NULL; NEW.contains_null := true; NEW.contains_nan := NULL; RETURN NEW; END $$",
+    "CREATE OR REPLACE TRIGGER streamgauge_unknown BEFORE INSERT OR UPDATE ON ducklake_table_column_stats "
+    "FOR EACH ROW EXECUTE FUNCTION streamgauge_unknown()",
+)
 
 
 def create_file(path: Path) -> None:
@@ -86,12 +103,16 @@ def backup(catalog: Path, path: Path) -> None:
     """Copy a SQLite catalog that may be in use, atomically. Raises OSError."""
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
+    _run_apart(_BACKUP, str(catalog), str(fresh), str(path))
+
+
+def _run_apart(script: str, *arguments: str) -> None:
+    """Run Python's sqlite3 in a process of its own. Raises OSError."""
     done = subprocess.run(
-        [sys.executable, "-I", "-c", _BACKUP, str(catalog), str(fresh), str(path)],
-        capture_output=True, text=True, timeout=BACKUP_S,
-    )  # fmt: skip
+        [sys.executable, "-I", "-c", script, *arguments], capture_output=True, text=True, timeout=APART_S
+    )
     if done.returncode:
-        raise OSError(f"cannot back up {catalog}: {done.stderr.strip().splitlines()[-1:]}")
+        raise OSError(f"cannot access {arguments[0]}: {' '.join(done.stderr.strip().splitlines()[-1:])}")
 
 
 def is_conflict(error: BaseException) -> bool:
@@ -147,34 +168,52 @@ class Catalog:
         if self.is_postgres:
             self._postgres(f"CREATE UNIQUE INDEX IF NOT EXISTS {name} ON {table} ({columns})")
 
-    def insert(self, table: str, rows: pl.DataFrame, select: str = "*") -> None:
-        """Append a data frame to a table of the catalog; columns are matched by name."""
+    def forget_column_statistics(self) -> None:
+        """Create the trigger that keeps statistics of tables' columns unknown (`analytics.storage.layout`)."""
+        if self.is_postgres:
+            for statement in _POSTGRES_TRIGGERS:
+                self._postgres(statement)
+        else:
+            _run_apart(_SQLITE_TRIGGERS, str(self._location.catalog))
+
+    def change(self, sql: str) -> None:
+        """Run an INSERT, UPDATE or DELETE in the catalog's own SQL."""
+        if self.is_postgres:
+            self._postgres(sql)
+        else:  # which runs only what returns rows
+            self.query(f"{sql} RETURNING 1")
+
+    def insert(self, table: str, rows: pl.DataFrame) -> None:
+        """Append a data frame to a table of ours, through DuckDB; columns are matched by name."""
         self._connection.register("catalog_rows", rows)
         try:
-            self._connection.execute(f"INSERT INTO {NAME}.{table} BY NAME SELECT {select} FROM catalog_rows")
+            self._connection.execute(f"INSERT INTO {NAME}.{table} BY NAME FROM catalog_rows")
         finally:
             self._connection.unregister("catalog_rows")
 
-    def insert_inlined(
-        self, table: str, rows: pl.DataFrame, types: Mapping[str, str], first_row_id: int, snapshot_id: int
-    ) -> None:
-        """Append inlined rows of a DuckLake table, whose column types are DuckLake's `types`."""
-        values = ", ".join(f'{self._inlined(name, types[name])} AS "{name}"' for name in rows.columns)
-        self.insert(
-            table,
-            rows.with_row_index("row_id", first_row_id),
-            f"row_id, {snapshot_id} AS begin_snapshot, {values}",
-        )
+    def values(self, rows: pl.DataFrame, types: Mapping[str, str]) -> str:
+        """The rows as VALUES of an INSERT into a table of DuckLake's, whose columns have the DuckLake types `types`.
 
-    def _inlined(self, name: str, kind: str) -> str:
-        """DuckLake keeps instants and lists as text. Of text PostgreSQL has bytes; in SQLite it ends at a NUL."""
-        if kind in ("timestamptz", "list"):
-            return f'"{name}"::VARCHAR'
-        if kind == "varchar":
-            return f'encode("{name}")' if self.is_postgres else f"replace(\"{name}\", chr(0), '\ufffd')"
-        if kind == "uuid":
-            return f'"{name}"::UUID' if self.is_postgres else f'"{name}"'
-        return f'"{name}"'
+        SQL text and no data frame, because DuckDB plans an INSERT of 70 columns in 8 ms: for few rows that is most of a commit.
+        """
+        columns = (self._literals(column, types[column.name]) for column in rows)
+        return ", ".join(f"({', '.join(row)})" for row in zip(*columns, strict=True))
+
+    def _literals(self, column: pl.Series, kind: str) -> list[str]:
+        """DuckLake keeps instants and lists as text. In PostgreSQL all other text is bytes, in SQLite floats are text."""
+        if kind == "timestamptz":
+            column = column.dt.strftime("%Y-%m-%d %H:%M:%S%.6f+00")
+        writers: dict[str, Callable[[Any], str]] = {
+            "boolean": self.flag,
+            "varchar": self.text,
+            "list": lambda value: f"'[{', '.join(map(str, value))}]'",  # of numbers or ids: nothing to quote
+            "float32": lambda value: f"'{value}'",
+            "float64": lambda value: f"'{value}'",
+            "timestamptz": lambda value: f"'{value}'",
+            "uuid": lambda value: f"'{value}'",
+        }
+        written = writers.get(kind, str)
+        return ["NULL" if value is None else written(value) for value in column.to_list()]
 
     def text(self, value: str) -> str:
         """A literal for a VARCHAR column of inlined rows."""
@@ -191,10 +230,10 @@ class Catalog:
     # -- transactions and locks --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[None]:
-        """BEGIN … COMMIT; ROLLBACK after an exception. Waits for the `exclusive` sections of others."""
+    def transaction(self, *, alone: bool = False) -> Iterator[None]:
+        """BEGIN … COMMIT; ROLLBACK after an exception. Waits for the `exclusive` sections of others; `alone`: inside one."""
         with self._lock if not self.is_postgres else contextlib.nullcontext():
-            self._begin()
+            self._begin(shared=not alone)
             try:
                 yield
                 self._connection.execute("COMMIT")
@@ -202,9 +241,9 @@ class Catalog:
                 self._roll_back()
                 raise
 
-    def _begin(self) -> None:
+    def _begin(self, *, shared: bool) -> None:
         self._connection.execute("BEGIN TRANSACTION")
-        if not self.is_postgres:
+        if not (self.is_postgres and shared):
             return
         try:
             self._postgres(f"SET LOCAL lock_timeout = {int(LOCK_WAIT_S * 1000)}")

@@ -43,7 +43,9 @@ def attach(
     """
     load(connection, "ducklake", "sqlite_scanner" if location.catalog else "postgres_scanner")
     options = ["READ_ONLY"] if read_only else []
-    if location.tables is not None and not read_only:
+    if location.catalog is not None:  # a data folder may have been moved since the catalog noted its path
+        options += [f"DATA_PATH {quoted(str(location.tables))}", "OVERRIDE_DATA_PATH true"]
+    elif location.tables is not None and not read_only:
         options.append(f"DATA_PATH {quoted(location.tables)}")
     try:
         _authenticate_s3(connection)

@@ -9,7 +9,8 @@ Why not by DuckLake's INSERT: a commit to eight tables takes it 150 ms of CPU, w
 
 Invariants
 1. A snapshot's number is its predecessor's plus one. The catalog's primary key refuses the second of two equal ones.
-2. Statistics of a table's columns stay unknown (NULL): DuckLake then never prunes by them. Those of a file are exact.
+2. Statistics of a table's columns are unknown (NULL), and a trigger keeps them so when DuckLake writes them: commits do not
+   update them, and DuckDB would answer `max(x)` from them and prune by them. Those of a file are exact.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -31,17 +31,6 @@ FORMAT_VERSION = "1.0"
 _SQL_TYPES = {
     "uuid": "UUID", "varchar": "VARCHAR", "boolean": "BOOLEAN", "timestamptz": "TIMESTAMPTZ", "int16": "SMALLINT",
     "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT", "float64": "DOUBLE", "list": "VARCHAR[]",
-}  # fmt: skip
-
-
-_FILES = {
-    "data_file_id": pl.Int64, "table_id": pl.Int64, "path": pl.String, "record_count": pl.Int64,
-    "file_size_bytes": pl.Int64, "footer_size": pl.Int64, "row_id_start": pl.Int64,
-}  # fmt: skip
-_STATISTICS = {
-    "data_file_id": pl.Int64, "table_id": pl.Int64, "column_id": pl.Int64, "column_size_bytes": pl.Int64,
-    "value_count": pl.Int64, "null_count": pl.Int64, "min_value": pl.String, "max_value": pl.String,
-    "contains_nan": pl.Int64,
 }  # fmt: skip
 
 
@@ -94,7 +83,8 @@ def _layout(
     table_id: int, name: str, path: str, columns: Sequence[tuple[int, str, str, int | None]], inlined: str
 ) -> Layout:
     elements = {parent: column_id for column_id, _, _, parent in columns if parent is not None}
-    fields, ids = [], {}
+    fields: list[str] = []
+    ids: dict[str, int] = {}
     for column_id, column, _, parent in columns:
         if parent is not None:
             continue
@@ -108,24 +98,22 @@ def _layout(
     return Layout(table_id, name, path, types, f"{{{', '.join(fields)}}}", ids, inlined)
 
 
-def set_statistics_unknown(catalog: Catalog, layouts: Mapping[str, Layout]) -> None:
-    """Invariant 2, for tables that were just created. Within a transaction."""
+def add_statistics(catalog: Catalog, layouts: Mapping[str, Layout]) -> None:
+    """The rows of statistics of tables that were just created. Within a transaction, with the trigger in place."""
     tables = [layout.table_id for layout in layouts.values()]
-    listed = ", ".join(map(str, tables))
     for name in ("ducklake_table_stats", "ducklake_table_column_stats"):
-        catalog.query(f"DELETE FROM {name} WHERE table_id IN ({listed}) RETURNING 1")
-    catalog.insert(
-        "ducklake_table_stats",
-        pl.DataFrame({"table_id": tables}),
-        "table_id, 0 AS record_count, 0 AS next_row_id, 0 AS file_size_bytes",
+        catalog.change(f"DELETE FROM {name} WHERE table_id IN ({', '.join(map(str, tables))})")
+    catalog.change(
+        "INSERT INTO ducklake_table_stats (table_id, record_count, next_row_id, file_size_bytes) VALUES "
+        + ", ".join(f"({table}, 0, 0, 0)" for table in tables)
     )
-    columns = [
-        (layout.table_id, number) for layout in layouts.values() for number in layout.column_ids.values()
-    ]
-    catalog.insert(
-        "ducklake_table_column_stats",
-        pl.DataFrame(columns, schema=["table_id", "column_id"], orient="row"),
-        "table_id, column_id, true AS contains_null",
+    catalog.change(
+        "INSERT INTO ducklake_table_column_stats (table_id, column_id, contains_null) VALUES "
+        + ", ".join(
+            f"({layout.table_id}, {column}, {catalog.flag(True)})"
+            for layout in layouts.values()
+            for column in layout.column_ids.values()
+        )
     )
 
 
@@ -163,6 +151,11 @@ def write_file(appender: Appender, data_path: str, layout: Layout, rows: pl.Data
     return File(layout, name, count, size, footer, statistics)
 
 
+def _bound(text: str | None) -> str:
+    """A statistic as SQL; unknown where the catalog cannot hold it."""
+    return "NULL" if text is None or "\x00" in text else quoted(text)
+
+
 def remove_file(data_path: str, file: File) -> None:
     """Remove a file that no snapshot names. In S3 it is left to upkeep."""
     if "://" not in data_path:
@@ -181,8 +174,9 @@ class Appends:
         last_id, self.schema_version, self._next_catalog_id, self._next_file_id = integers(row)
         self.snapshot_id = last_id + 1
         self._next_row_ids: dict[int, int] = {}
-        self._files: list[tuple[Any, ...]] = []
-        self._statistics: list[tuple[Any, ...]] = []
+        self._files: list[str] = []
+        self._statistics: list[str] = []
+        """Rows of the catalog's tables, as SQL."""
         self._added: dict[int, tuple[int, int]] = {}
         """Rows and bytes of files, by table id."""
         self._changes: list[str] = []
@@ -193,16 +187,16 @@ class Appends:
         self._next_file_id += 1
         first = self._take_row_ids(table_id, file.rows, file.size_bytes)
         self._files.append(
-            (file_id, table_id, file.name, file.rows, file.size_bytes, file.footer_bytes, first)
+            f"({file_id}, {table_id}, {self.snapshot_id}, '{file.name}', {self._catalog.flag(True)}, 'parquet', {file.rows}, "
+            f"{file.size_bytes}, {file.footer_bytes}, {first})"
         )
         for column, found in file.statistics.items():
+            least, most = (_bound(found.get(name)) for name in ("min", "max"))
+            has_nan = self._catalog.flag(found["has_nan"] == "true") if "has_nan" in found else "NULL"
             self._statistics.append(
-                (
-                    file_id, table_id, file.layout.column_ids[column], int(found["column_size_bytes"]),
-                    int(found["num_values"]), int(found["null_count"]), found.get("min"), found.get("max"),
-                    int(found["has_nan"] == "true") if "has_nan" in found else None,
-                )
-            )  # fmt: skip
+                f"({file_id}, {table_id}, {file.layout.column_ids[column]}, {found['column_size_bytes']}, "
+                f"{found['num_values']}, {found['null_count']}, {least}, {most}, {has_nan})"
+            )
         self._changes.append(f"inserted_into_table:{table_id}")
 
     def add_rows(self, layout: Layout, rows: pl.DataFrame) -> None:
@@ -210,7 +204,16 @@ class Appends:
         if rows.is_empty():
             return
         first = self._take_row_ids(layout.table_id, rows.height)
-        self._catalog.insert_inlined(layout.inlined, rows, layout.columns, first, self.snapshot_id)
+        numbered = rows.select(
+            pl.int_range(first, first + rows.height, dtype=pl.Int64).alias("row_id"),
+            pl.lit(self.snapshot_id).alias("begin_snapshot"),
+            pl.all(),
+        )
+        values = self._catalog.values(
+            numbered, {"row_id": "int64", "begin_snapshot": "int64", **layout.columns}
+        )
+        names = ", ".join(f'"{name}"' for name in numbered.columns)
+        self._catalog.change(f"INSERT INTO {layout.inlined} ({names}) VALUES {values}")
         self._changes.append(f"inlined_insert:{layout.table_id}")
 
     def _take_row_ids(self, table_id: int, rows: int, size_bytes: int = 0) -> int:
@@ -233,35 +236,30 @@ class Appends:
             return
         catalog, snapshot_id = self._catalog, self.snapshot_id
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00")
-        catalog.query(
+        catalog.change(
             "INSERT INTO ducklake_snapshot (snapshot_id, snapshot_time, schema_version, next_catalog_id, next_file_id) "
-            f"VALUES ({snapshot_id}, '{now}', {self.schema_version}, {self._next_catalog_id}, {self._next_file_id}) "
-            "RETURNING 1"
+            f"VALUES ({snapshot_id}, '{now}', {self.schema_version}, {self._next_catalog_id}, {self._next_file_id})"
         )
-        catalog.query(
+        catalog.change(
             "INSERT INTO ducklake_snapshot_changes (snapshot_id, changes_made) "
-            f"VALUES ({snapshot_id}, '{','.join(dict.fromkeys(self._changes))}') RETURNING 1"
+            f"VALUES ({snapshot_id}, '{','.join(dict.fromkeys(self._changes))}')"
         )
         rows, size = (
             " ".join(f"WHEN {table_id} THEN {added[n]}" for table_id, added in self._added.items())
             for n in (0, 1)
         )
-        catalog.query(
+        catalog.change(
             f"UPDATE ducklake_table_stats SET record_count = record_count + CASE table_id {rows} END, "
             f"next_row_id = next_row_id + CASE table_id {rows} END, "
             f"file_size_bytes = file_size_bytes + CASE table_id {size} END "
-            f"WHERE table_id IN ({', '.join(map(str, self._added))}) RETURNING 1"
+            f"WHERE table_id IN ({', '.join(map(str, self._added))})"
         )
-        if not self._files:
-            return
-        files = pl.DataFrame(self._files, schema=_FILES, orient="row")
-        catalog.insert(
-            "ducklake_data_file",
-            files,
-            f"*, {snapshot_id} AS begin_snapshot, true AS path_is_relative, 'parquet' AS file_format",
-        )
-        catalog.insert(
-            "ducklake_file_column_stats",
-            pl.DataFrame(self._statistics, schema=_STATISTICS, orient="row"),
-            f"* REPLACE ({'contains_nan::BOOLEAN' if catalog.is_postgres else 'contains_nan'} AS contains_nan)",
-        )
+        if self._files:
+            catalog.change(
+                "INSERT INTO ducklake_data_file (data_file_id, table_id, begin_snapshot, path, path_is_relative, file_format, "
+                f"record_count, file_size_bytes, footer_size, row_id_start) VALUES {', '.join(self._files)}"
+            )
+            catalog.change(
+                "INSERT INTO ducklake_file_column_stats (data_file_id, table_id, column_id, column_size_bytes, value_count, "
+                f"null_count, min_value, max_value, contains_nan) VALUES {', '.join(self._statistics)}"
+            )

@@ -1,8 +1,8 @@
 """Restore a SQLite catalog that is damaged or missing.
 
-1. From the last backup (`catalog.backup.sqlite`, at most a minute old while analytics runs). Files that it names still exist, since
-   upkeep deletes none that are younger. Analytics then reads the log again from the backup's positions. What the log no longer
-   has is lost: at most the rows between backup and damage.
+1. From the last backup (`catalog.backup.sqlite`, at most a minute old while analytics runs). Files that it names still exist,
+   since upkeep deletes none that are younger. Analytics then reads the log again from the backup's positions. What the log no
+   longer has is lost: at most the rows between backup and damage.
 2. Without a backup, from the Parquet files alone. Each row is in one file, or also in the file that it was merged into, so
    rows are taken once by their key, and roll-ups are computed again from the streams that are kept. Lost are rows that were
    inlined in the catalog (at most the last 20 s), positions and counters; rows deleted by retention come back until it runs.

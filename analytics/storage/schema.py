@@ -17,7 +17,8 @@ import duckdb
 import polars as pl
 
 from analytics.storage.catalog import NAME, Catalog
-from analytics.storage.layout import FORMAT_VERSION, read_layouts, set_statistics_unknown
+from analytics.storage.database import quoted
+from analytics.storage.layout import FORMAT_VERSION, add_statistics, read_layouts
 from analytics.storage.location import ALIAS, StoreLocation
 
 OPTIONS = {
@@ -58,6 +59,8 @@ def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: S
             "away to start with empty tables"
         )
     check_format(catalog, location)
+    if location.catalog is not None:
+        _note_data_path(catalog, f"{location.tables}/")
     if "schema" not in meta:
         _create(connection, catalog, tables)
     if meta.get("views") != shown:
@@ -70,11 +73,23 @@ def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: S
     wanted = {"schema": schema, "views": shown, "store_id": store_id}
     if meta != wanted:
         with catalog.transaction():
-            catalog.query("DELETE FROM streamgauge_meta RETURNING 1")
+            catalog.change("DELETE FROM streamgauge_meta")
             catalog.insert(
                 "streamgauge_meta", pl.DataFrame({"key": [*wanted.keys()], "value": [*wanted.values()]})
             )
     return store_id
+
+
+def _note_data_path(catalog: Catalog, path: str) -> None:
+    """Other clients find the files by the path in the catalog, and a data folder may be moved."""
+    [(noted,)] = catalog.query(
+        "SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
+    )
+    if noted != path:
+        with catalog.transaction():
+            catalog.change(
+                f"UPDATE ducklake_metadata SET value = {quoted(path)} WHERE key = 'data_path' AND scope IS NULL"
+            )
 
 
 def check_format(catalog: Catalog, location: StoreLocation) -> None:
@@ -96,8 +111,9 @@ def _create(connection: duckdb.DuckDBPyConnection, catalog: Catalog, tables: str
     for table, columns in SORTED_BY.items():
         connection.execute(f"ALTER TABLE {table} SET SORTED BY ({columns})")
     layouts = read_layouts(catalog)
+    catalog.forget_column_statistics()
     with catalog.transaction():
-        set_statistics_unknown(catalog, layouts)
+        add_statistics(catalog, layouts)
     for name, key in KEYS.items():
         catalog.create_index(f"{layouts[name].inlined}_key", layouts[name].inlined, key)
 

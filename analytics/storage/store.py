@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-INLINED_ROWS = 500
+INLINED_ROWS = 250
 """Up to as many rows of one table and commit go into the catalog itself: less work than a Parquet file. Upkeep writes them to
 files (`analytics.storage.upkeep`)."""
 TRIES = 40
@@ -148,8 +148,8 @@ class Store:
             with self._catalog.creation():
                 attach(self._connection, location, read_only=False)
                 self.store_id = prepare(self._connection, self._catalog, location)
-            self._layouts = read_layouts(self._catalog)
-            self._positions = self._layouts["log_positions"].inlined
+            self.layouts: Mapping[str, Layout] = read_layouts(self._catalog)
+            self._positions = self.layouts["log_positions"].inlined
             self._schema_version = Appends(self._catalog).schema_version
             self.data_path = data_path_of(self._connection)
         except BaseException as e:
@@ -209,7 +209,7 @@ class Store:
             "owner": [self.owner], "version": [1], "updated_at": [time.time_ns() // 1000],
         }  # fmt: skip
         appends = Appends(self.catalog)
-        appends.add_rows(self._layouts["log_positions"], frame(LOG_POSITIONS, row))
+        appends.add_rows(self.layouts["log_positions"], frame(LOG_POSITIONS, row))
         appends.finish()
 
     def disown(self, log_id: str, partition: str) -> None:
@@ -247,7 +247,7 @@ class Store:
         try:
             for name, rows in tables.items():
                 if rows.height > INLINED_ROWS:
-                    files.append(write_file(self._appender, self.data_path, self._layouts[name], rows))
+                    files.append(write_file(self._appender, self.data_path, self.layouts[name], rows))
             small = {name: rows for name, rows in tables.items() if 0 < rows.height <= INLINED_ROWS}
             self._versions |= self._repeated(lambda: self._commit(commit, files, small))
         except BaseException as e:
@@ -271,7 +271,7 @@ class Store:
             for file in files:
                 appends.add_file(file)
             for name, rows in small.items():
-                appends.add_rows(self._layouts[name], rows)
+                appends.add_rows(self.layouts[name], rows)
             self._report_taps(commit.taps, appends)
             self._add_totals(commit.totals, appends)
             appends.finish()
@@ -279,9 +279,7 @@ class Store:
                 self._keep(commit, moved)
             if commit.forget:
                 listed = ", ".join(quoted(stream_id) for stream_id in commit.forget)
-                self.catalog.query(
-                    f"DELETE FROM streamgauge_kept_records WHERE stream_id IN ({listed}) RETURNING 1"
-                )
+                self.catalog.change(f"DELETE FROM streamgauge_kept_records WHERE stream_id IN ({listed})")
         return moved
 
     def _move(self, log_id: str, partition: str, position: Position) -> int:
@@ -313,7 +311,7 @@ class Store:
         )  # fmt: skip
 
     def _report_taps(self, taps: Sequence[Tap], appends: Appends) -> None:
-        layout, text, new = self._layouts["taps"], self.catalog.text, []
+        layout, text, new = self.layouts["taps"], self.catalog.text, []
         for tap in taps:
             started_at, alive_at = (_instant(ns) for ns in (tap.started_wall_ns, tap.wall_ns))
             counters = json.dumps(dict(tap.counters))
@@ -329,7 +327,7 @@ class Store:
         appends.add_rows(layout, pl.DataFrame(new, schema=TAPS, orient="row"))
 
     def _add_totals(self, totals: Mapping[str, int], appends: Appends) -> None:
-        layout = self._layouts["internal.counter_parts"]
+        layout = self.layouts["internal.counter_parts"]
         more = {name: value for name, value in sorted(totals.items()) if value}
         if not more:
             return
@@ -398,8 +396,3 @@ def _ids(text: str) -> tuple[str, ...]:
 
 def _instant(wall_ns: int) -> dt.datetime:
     return dt.datetime.fromtimestamp(wall_ns // 1000 / 1e6, dt.UTC)
-
-
-def layouts_of(store: Store) -> Mapping[str, Layout]:
-    """The tables of a store, for upkeep."""
-    return store._layouts

@@ -34,6 +34,8 @@ READERS_S = 330
 """A query takes at most 300 s."""
 SMALL_FILE_BYTES = 8 * 2**20
 """Files up to this size are merged often, all others once an hour: a row is rewritten a few times in its life."""
+FLUSHED_ROWS = 2_000
+MERGED_FILES = 8
 ORPHANS_S = 86_400
 """Files that no snapshot names are those of killed commits; younger ones may be of commits under way."""
 OFTEN = (
@@ -87,6 +89,7 @@ class Upkeep:
         """Ages as `ages_s` takes them."""
         self._ages_s = ages_s(events_s, streams_s, rollups_s)
         self._location = store.location
+        self._layouts = store.layouts
         self._cursor = store.cursor()
         self._catalog, self._election = store.catalog.cursor(), store.catalog.cursor()
         self._stop = threading.Event()
@@ -94,6 +97,7 @@ class Upkeep:
         self.tasks: dict[str, tuple[float, Callable[[], object]]] = {
             "flush": (20, self.flush),
             "merge": (20, self.merge),
+            "flush_all": (300, lambda: self.flush(least_rows=1)),
             "compact_rollups": (60, self.compact_rollups),
             "expire": (60, self.expire),
             "back_up": (60, self.back_up),
@@ -156,22 +160,32 @@ class Upkeep:
 
     def _note(self, task: str) -> None:
         with self._catalog.transaction():
-            self._catalog.query(f"DELETE FROM streamgauge_upkeep WHERE task = '{task}' RETURNING 1")
-            self._catalog.query(
-                f"INSERT INTO streamgauge_upkeep (task, done_at_s) VALUES ('{task}', {time.time():.3f}) RETURNING 1"
+            self._catalog.change(f"DELETE FROM streamgauge_upkeep WHERE task = '{task}'")
+            self._catalog.change(
+                f"INSERT INTO streamgauge_upkeep (task, done_at_s) VALUES ('{task}', {time.time():.3f})"
             )
 
     # -- the tasks -----------------------------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Write inlined rows into files."""
-        for table in OFTEN:
-            self._call("ducklake_flush_inlined_data", f"schema_name => 'main', table_name => '{table}'")
+    def flush(self, least_rows: int = FLUSHED_ROWS) -> None:
+        """Write inlined rows into files, of the tables that have so many."""
+        counts = " UNION ALL ".join(
+            f"SELECT '{table}', count(*) FROM {self._layouts[table].inlined}" for table in OFTEN
+        )
+        for table, rows in self._catalog.query(counts):
+            if int(str(rows)) >= least_rows:
+                self._call("ducklake_flush_inlined_data", f"schema_name => 'main', table_name => '{table}'")
 
     def merge(self) -> None:
-        """Merge small files of the tables that grow."""
+        """Merge small files, of the tables that have some."""
+        counts = self._catalog.query(
+            "SELECT table_id, count(*) FROM ducklake_data_file WHERE end_snapshot IS NULL "
+            f"AND file_size_bytes < {SMALL_FILE_BYTES} GROUP BY table_id"
+        )
+        small = {int(str(table_id)): int(str(files)) for table_id, files in counts}
         for table in OFTEN:
-            self._call("ducklake_merge_adjacent_files", f"'{table}', max_file_size => {SMALL_FILE_BYTES}")
+            if small.get(self._layouts[table].table_id, 0) >= MERGED_FILES:
+                self._call("ducklake_merge_adjacent_files", f"'{table}', max_file_size => {SMALL_FILE_BYTES}")
 
     def merge_all(self) -> None:
         """Merge files of every size and table, and rewrite files of which most rows are deleted."""
@@ -233,24 +247,21 @@ class Upkeep:
 
     def _sum_counters(self) -> None:
         """One row for each counter again."""
-        table = self._catalog.query(
-            "SELECT i.table_name FROM ducklake_inlined_data_tables AS i JOIN ducklake_table AS t "
-            "ON t.table_id = i.table_id WHERE t.table_name = 'counter_parts' AND t.end_snapshot IS NULL"
-        )[0][0]
-        with self._catalog.exclusive(), self._catalog.transaction():
-            self._catalog.query(
-                f"UPDATE {table} AS one SET value = (SELECT sum(part.value) FROM {table} AS part WHERE part.name = one.name) "
-                "RETURNING 1"
+        table = self._layouts["internal.counter_parts"].inlined
+        with self._catalog.exclusive(), self._catalog.transaction(alone=True):
+            self._catalog.change(
+                f"UPDATE {table} AS one SET value = (SELECT sum(part.value) FROM {table} AS part WHERE part.name = one.name)"
             )
-            self._catalog.query(
-                f"DELETE FROM {table} WHERE row_id NOT IN (SELECT min(row_id) FROM {table} GROUP BY name) RETURNING 1"
+            self._catalog.change(
+                f"DELETE FROM {table} WHERE row_id NOT IN (SELECT min(row_id) FROM {table} GROUP BY name)"
             )
 
     def _call(self, function: str, arguments: str = "") -> None:
         with self._catalog.maintenance():
+            # As Arrow: rows with instants would need the package pytz.
             self._cursor.execute(
                 f"CALL {function}('{ALIAS}'{', ' if arguments else ''}{arguments})"
-            ).fetchall()
+            ).to_arrow_table()
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ CREATE OR REPLACE VIEW internal.unsettled_histograms AS
 WITH parts AS (
     SELECT minute, gateway, provider, model, metric, total,
         unnest(buckets) AS bucket, unnest(counts) AS n, generate_subscripts(buckets, 1) AS place
-    FROM histogram_minutes WHERE minute IN (SELECT minute FROM histogram_minutes WHERE NOT settled)
+    FROM main.histogram_minutes WHERE minute IN (SELECT minute FROM main.histogram_minutes WHERE NOT settled)
 ), added AS (
     SELECT minute, gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n, sum(CASE WHEN place = 1 THEN total END) AS total
     FROM parts GROUP BY ALL
@@ -51,7 +51,7 @@ FROM (
 -- Every histogram of every minute, one row a key, its quantiles at hand.
 CREATE OR REPLACE VIEW internal.histograms AS
 SELECT minute, gateway, provider, model, metric, p50, p95, p99
-FROM histogram_minutes WHERE settled AND minute NOT IN (SELECT minute FROM histogram_minutes WHERE NOT settled)
+FROM main.histogram_minutes WHERE settled AND minute NOT IN (SELECT minute FROM main.histogram_minutes WHERE NOT settled)
 UNION ALL
 SELECT minute, gateway, provider, model, metric, p50, p95, p99 FROM internal.unsettled_histograms;
 

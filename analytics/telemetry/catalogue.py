@@ -56,13 +56,8 @@ OWN_OBSERVED = (
     ),
     Instrument(OWN + "pipeline.since_commit", "gauge", "s", "Time since the last commit"),
     Instrument(OWN + "pipeline.loop_lag", "gauge", "s", "Longest pause of a tap's event loop"),
-    Instrument(OWN + "store.size", "gauge", "By", "Size of the DuckDB file"),
-    Instrument(
-        OWN + "store.conflicts", "total", "{transaction}", "Transactions with a lake that we did again"
-    ),
-    Instrument(
-        OWN + "store.overtaken", "total", "{transaction}", "Transactions with a lake that DuckLake did again"
-    ),
+    Instrument(OWN + "store.size", "gauge", "By", "Bytes of the store: Parquet files and catalog"),
+    Instrument(OWN + "store.conflicts", "total", "{transaction}", "Commits repeated after a conflict"),
     Instrument(
         OWN + "pipeline.captured", "total", "{stream}", "Streams that the taps opened, as far as they told"
     ),

@@ -9,7 +9,7 @@ run again. On a quiet machine each takes under four minutes:
 - `kafka`: the same from real Kafka, and the same job by Quix Streams and by a plain script. Needs Java and Maven.
 - `freshness`: from the last byte to the row in SQL, at several loads.
 - `queries`: each public view and a timeline over 1, 10 and (where --folder keeps it) 100 million events, made by SQL.
-- `sizes`: bytes an event, of alike streams and of a mixture.
+- `sizes`: bytes an event after upkeep, of chat streams and of a mixture of all formats.
 - `memory`: one long run from the embedded log, with its memory as it goes.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    from bench.analytics.page import keep, write
+    from bench.analytics.page import Section
     from bench.analytics.parts import PARTS
 
     parser = argparse.ArgumentParser(
@@ -36,9 +36,10 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=1_300_000, help="of each kind of `sizes`")
     parser.add_argument("--long-events", type=int, default=20_000_000, help="of `memory`")
     parser.add_argument(
-        "--folder", type=Path, help="where `queries` keeps its files; default: a temporary one"
+        "--folder", type=Path, help="where `queries` keeps its stores; default: a temporary one"
     )
     given = parser.parse_args()
+    section = Section("analytics", Path(__file__).parent / "results.json")
     if wrong := set(given.parts) - set(PARTS):
         parser.error(f"no part is named {', '.join(sorted(wrong))}; there are {', '.join(PARTS)}")
     for name, part in PARTS.items():
@@ -46,6 +47,6 @@ def main() -> int:
             began_s = time.monotonic()
             lines = part(given)
             print("\n".join(lines), f"\n\n{name}: {time.monotonic() - began_s:.0f} s\n", flush=True)
-            keep(name, lines)
-    write(list(PARTS))
+            section.keep(name, lines)
+    section.write(list(PARTS))
     return 0

@@ -11,17 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import uuid
 import venv
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 from kafka import KafkaProducer
 
+from analytics.query.reader import Reader
+from analytics.storage.location import locate
 from bench.analytics.jobs.measured import SILENT
 from bench.analytics.workload import EVENTS_A_STREAM, entries, messages
 from ingest.log.kafka import KafkaWriter, ensure_topic
@@ -123,19 +127,34 @@ def _run(
     contender: Contender, brokers: str, topic: str, folder: Path, streams: int
 ) -> tuple[Took, tuple[object, ...]]:
     """What it took, and what its rows add up to."""
-    database = folder / f"{uuid.uuid4()}.duckdb"
+    database = folder / str(uuid.uuid4())
     done = _try(contender, brokers, topic, database, streams)
     if done.returncode == SILENT:
         print(f"{contender.name}: {_last_words(done)}; once more", file=sys.stderr, flush=True)
-        database.unlink(missing_ok=True)
+        _remove(database)
         done = _try(contender, brokers, topic, database, streams)
     if done.returncode:
         raise RuntimeError(f"{contender.name} failed: {_last_words(done)}")
-    with duckdb.connect(str(database), read_only=True) as connection:
-        told = connection.execute(ROWS).fetchall()[0]
-    database.unlink()
+    told = _rows_of(contender, database)
+    _remove(database)
     took = json.loads(done.stdout.splitlines()[-1])
     return Took(streams * EVENTS_A_STREAM, took["cpu_s"], took["wall_s"], took["peak_bytes"]), told
+
+
+def _rows_of(contender: Contender, database: Path) -> tuple[object, ...]:
+    """`ROWS` of our store, or of another contender's DuckDB file."""
+    if contender.job == "streamgauge":
+        with closing(Reader(locate("sqlite", database), lock_down=False)) as reader:
+            return reader.query(ROWS, 1, LIMIT_S).row(0)
+    with duckdb.connect(str(database), read_only=True) as connection:
+        return tuple(connection.execute(ROWS).fetchall()[0])
+
+
+def _remove(database: Path) -> None:
+    if database.is_dir():
+        shutil.rmtree(database)
+    else:
+        database.unlink(missing_ok=True)
 
 
 def _try(

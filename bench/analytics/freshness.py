@@ -1,7 +1,8 @@
-"""From the last byte of a stream to its row in SQL, under load: log writer, a real `streamgauge analyze`, a reader over Quack.
+"""From the last byte of a stream to its row in SQL, under load: log writer, a real `streamgauge analyze`, a reader.
 
-The reader asks every 50 ms for streams that it has not seen; a stream's freshness is from when its last byte was due to when
-the answer with its row was here: so the reader's own delay is in it. Streams of the first seconds are not counted.
+The reader attaches the store in this process and queries it every 50 ms for new streams. A stream's freshness is the time from
+when its last byte was due until the answer with its row arrived: it includes the reader's own delay. Streams of the first
+seconds are not counted.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from analytics.serving.ask import Asker, NotRunning
+from analytics.query.reader import Reader
+from analytics.ready import read
+from analytics.storage.location import locate
 from bench.analytics.load import LAST_NS, number_of, spacing_ns
 
 ASK_EVERY_S = 0.05
 WARM_UP_S = 3.0
 READY_S = 60.0
+MOST_ROWS, TIMEOUT_S = 1_000_000, 20.0
 CATCH_UP_S = 20.0
 NEW = "SELECT stream_id::VARCHAR AS stream_id FROM streams WHERE stream_id > '{}'::UUID ORDER BY ALL"
 
@@ -44,7 +48,7 @@ class Fresh:
 
 def measure(rate: float, seconds: float) -> Fresh:
     """Raises RuntimeError when analytics does not answer."""
-    with tempfile.TemporaryDirectory() as name, analytics(Path(name)) as (pid, asker):
+    with tempfile.TemporaryDirectory() as name, analytics(Path(name)) as (pid, reader):
         start_ns = time.monotonic_ns() + 1_500_000_000
         between_ns = spacing_ns(rate)
         streams = int(seconds * 1e9 / between_ns)
@@ -53,7 +57,7 @@ def measure(rate: float, seconds: float) -> Fresh:
         with subprocess.Popen(command) as load:
             time.sleep(1)
             before = cpu_s(pid), cpu_s(load.pid), time.monotonic()
-            delays_s, spent = _watch(asker, load, streams, first, start_ns, between_ns, (pid, load.pid))
+            delays_s, spent = _watch(reader, load, streams, first, start_ns, between_ns, (pid, load.pid))
         took_s = spent[2] - before[2]
         return Fresh(
             rate, delays_s, streams - first, (spent[0] - before[0]) / took_s, (spent[1] - before[1]) / took_s
@@ -61,7 +65,7 @@ def measure(rate: float, seconds: float) -> Fresh:
 
 
 def _watch(
-    asker: Asker, load: subprocess.Popen[bytes], streams: int, first: int, start_ns: int, between_ns: float,
+    reader: Reader, load: subprocess.Popen[bytes], streams: int, first: int, start_ns: int, between_ns: float,
     pids: tuple[int, int],
 ) -> tuple[list[float], tuple[float, float, float]]:  # fmt: skip
     """Delays of the streams from `first` on; CPU seconds of both processes when the load was last seen running, and when."""
@@ -75,7 +79,7 @@ def _watch(
             spent = cpu_s(pids[0]), cpu_s(pids[1]), asked_s
         elif over_s == float("inf"):
             over_s = asked_s + CATCH_UP_S
-        found = asker.query(NEW.format(last))["stream_id"].to_list()
+        found = reader.query(NEW.format(last), MOST_ROWS, TIMEOUT_S)["stream_id"].to_list()
         now_ns = time.monotonic_ns()
         for sid in found:
             number = number_of(sid)
@@ -88,25 +92,24 @@ def _watch(
 
 
 @contextlib.contextmanager
-def analytics(data: Path) -> Iterator[tuple[int, Asker]]:
-    """`streamgauge analyze` with what it has by default, but for fixed ports: its pid, and a reader."""
-    environment = {**os.environ, "STREAMGAUGE_METRICS": "", "STREAMGAUGE_QUACK_PORT": "0"}
+def analytics(data: Path) -> Iterator[tuple[int, Reader]]:
+    """`streamgauge analyze` with its defaults, but without the metrics port: its pid, and a reader.
+
+    Raises RuntimeError when it does not become ready.
+    """
+    environment = {**os.environ, "STREAMGAUGE_METRICS": ""}
     with (data / "analyze.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "streamgauge", "analyze", "--data", str(data)], env=environment, stderr=log
         )
     try:
-        asker = Asker(data)
         deadline_s = time.monotonic() + READY_S
-        while True:
-            with contextlib.suppress(NotRunning):
-                asker.query("SELECT 1 FROM streams LIMIT 0")
-                break
+        while read(data) is None:
             if process.poll() is not None or time.monotonic() > deadline_s:
-                raise RuntimeError(f"analytics does not answer: {(data / 'analyze.log').read_text()}")
+                raise RuntimeError(f"analytics is not ready: {(data / 'analyze.log').read_text()}")
             time.sleep(0.1)
-        yield process.pid, asker
-        asker.close()
+        with contextlib.closing(Reader(locate("sqlite", data), lock_down=False)) as reader:
+            yield process.pid, reader
     finally:
         process.terminate()
         process.wait(60)

@@ -1,4 +1,6 @@
-"""Bytes a stored event, by the real path (assemble, measure, commit): of alike chat streams, and of a mixture as it is in life.
+"""Bytes a stored event, by the real path (assemble, measure, commit, upkeep): of chat streams, and of a mixture of all formats.
+
+Files are flushed and merged as often as upkeep does it at 20,000 events/s, and once more at the end.
 
 The mixture is every recorded stream of the corpus, over and over in another order, each with times of its own: the first byte
 after 0.2 to 2 s, then gaps of 15 ms (log-normal, a spread of 2 x), every fiftieth read ten times as late, every tenth read with
@@ -21,56 +23,63 @@ from pathlib import Path
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
 from analytics.assembly.assemble import Assembler
+from analytics.assembly.stream import FinishedStream
 from analytics.measures.measure import measure
-from analytics.storage.packed import PACKED_EVENTS
+from analytics.storage.location import locate
 from analytics.storage.store import Commit, Store
-from bench.analytics.stored import blocks
+from bench._stored import bytes_by_table, catalog_bytes, maintain, upkeep_of
 from bench.analytics.workload import entries
 from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead, unpack
 from tests.analytics.corpus import recordings
 
 COMMIT_EVENTS = 3_000
 """What 20,000 events/s bring in 150 ms."""
+UPKEEP_EVENTS = 400_000
+"""What 20,000 events/s bring in the 20 s between two rounds of upkeep."""
+AGO_MS = 3_600_000
+"""Streams began so long ago: the minutes of their roll-ups are over."""
 _BLANK_LINE = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)|(?<=\r\r)")
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What a file took."""
+    """Bytes of a store."""
 
     events: int
     streams: int
     event_table_bytes: int
     file_bytes: int
+    """Of all Parquet files."""
+    catalog_bytes: int
 
 
-def alike(path: Path, events: int) -> Stored:
+def alike(folder: Path, events: int) -> Stored:
     """Streams of 100 alike chunks."""
-    return _stored(path, (unpack(payload)[0] for payload in entries(events // 100)))
+    return _stored(folder, (unpack(payload)[0] for payload in entries(events // 100)))
 
 
-def mixed(path: Path, events: int, least: int = 1) -> Stored | None:
+def mixed(folder: Path, events: int, least: int = 1) -> Stored | None:
     """The mixture, of streams with at least so many events; None where there is no corpus."""
     found = [one for one in recordings() if one.found["n_events"] >= least]
     if not found:
         return None
     kinds = [(_BLANK_LINE.split(one.body.read_bytes()), one.found) for one in found]
-    return _stored(path, _mixture(kinds, events))
+    return _stored(folder, _mixture(kinds, events))
 
 
-def mixed_long(path: Path, events: int) -> Stored | None:
+def mixed_long(folder: Path, events: int) -> Stored | None:
     """Those of 100 events and more: tests record short streams, gateways see long ones."""
-    return mixed(path, events, 100)
+    return mixed(folder, events, 100)
 
 
 def _mixture(kinds: list[tuple[list[bytes], dict[str, object]]], events: int) -> Iterator[list[AnyRecord]]:
     rng = random.Random(8)
     made = number = 0
-    now_ms = int(time.time() * 1000)
+    start_ms = int(time.time() * 1000) - AGO_MS
     while made < events:
         rng.shuffle(kinds)
         for parts, told in kinds:
-            yield _records(parts, told, now_ms + number * 5, number, rng)
+            yield _records(parts, told, start_ms + number * 5, number, rng)
             number += 1
             made += len(parts)
 
@@ -109,27 +118,44 @@ def _records(
     ]  # fmt: skip
 
 
-def _stored(path: Path, batches: Iterator[list[AnyRecord]]) -> Stored:
-    store = Store(path)
+def _stored(folder: Path, batches: Iterator[list[AnyRecord]]) -> Stored:
+    location = locate("sqlite", folder)
+    store = Store(location)
+    with upkeep_of(store) as upkeep:
+        since_upkeep = 0
+        for finished, events in _commits(batches):
+            store.commit(Commit("log", tables=measure(finished)))
+            since_upkeep += events
+            if since_upkeep >= UPKEEP_EVENTS:
+                upkeep.flush()
+                upkeep.merge()
+                since_upkeep = 0
+    maintain(store)
+    cursor = store.cursor()
+    [(events, streams)] = cursor.execute(
+        "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM streams)"
+    ).fetchall()
+    cursor.close()
+    size = bytes_by_table(store)
+    store.close()
+    return Stored(events, streams, size["events"], sum(size.values()), catalog_bytes(location))
+
+
+def _commits(batches: Iterator[list[AnyRecord]]) -> Iterator[tuple[list[FinishedStream], int]]:
+    """The finished streams of each commit, and how many events they have."""
     assembler = Assembler()
-    finished, held = [], 0
+    finished: list[FinishedStream] = []
+    events = 0
     for offset, records in enumerate(batches):
         assembler.feed("w0", offset, records)
         for stream in assembler.take_finished():
             finished.append(stream)
-            held += len(stream.decoder.events) if stream.decoder is not None else 0
-        if held >= COMMIT_EVENTS:
-            store.commit(Commit("log", tables=measure(finished)))
-            finished, held = [], 0
-    store.commit(Commit("log", tables=measure(finished)))
-    store.cursor().execute("CHECKPOINT")
-    cursor = store.cursor()
-    events, streams = cursor.execute(
-        "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM streams)"
-    ).fetchall()[0]
-    size = blocks(cursor, PACKED_EVENTS)
-    store.close()
-    return Stored(events, streams, size, path.stat().st_size)
+            events += len(stream.decoder.events) if stream.decoder is not None else 0
+        if events >= COMMIT_EVENTS:
+            yield finished, events
+            finished, events = [], 0
+    if finished:
+        yield finished, events
 
 
 KINDS: dict[str, Callable[[Path, int], Stored | None]] = {

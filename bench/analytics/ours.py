@@ -31,7 +31,7 @@ from ingest.records import AnyRecord, unpack
 
 COMMIT_STREAMS = Pace().commit_events // EVENTS_A_STREAM
 DUCKDB_BYTES = 256 * 2**20
-"""DuckDB's limit in the long run: low, so that its cache of blocks is full early and hides no other growth."""
+"""DuckDB's limit in the long run: low, so that its caches are full early and hide no other growth."""
 
 
 @contextmanager

@@ -1,17 +1,16 @@
-"""The figures of the analytics' bench: kept in results.json, written into docs/performance.md."""
+"""Figures of a bench: kept in its results.json, written into docs/performance.md."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.tap.page import machine
 
-RESULTS = Path(__file__).parent / "results.json"
 PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
-BEGIN, END = "<!-- bench analytics: begin -->", "<!-- bench analytics: end -->"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -23,23 +22,40 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def keep(part: str, lines: list[str]) -> None:
-    """Keep a part's lines, with when and where they were measured."""
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    at = datetime.now(UTC).strftime("%Y-%m-%d")
-    known[part] = {"lines": lines, "machine": machine(), "at": at}
-    RESULTS.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+@dataclass(frozen=True)
+class Section:
+    """The section of one bench, between `<!-- bench NAME: begin -->` and `<!-- bench NAME: end -->`."""
 
+    name: str
+    results: Path
+    page: Path = PAGE
 
-def write(order: Sequence[str]) -> None:
-    """Write the section between the marks, of all parts that were ever kept."""
-    known = json.loads(RESULTS.read_text())
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    parts = []
-    for name in order:
-        if name in known:
-            kept = known[name]
-            note = f"`python -m bench analytics {name}`, {kept['at']}, {kept['machine']}."
-            parts.append("\n".join([*kept["lines"], "", note, ""]))
-    PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(parts) + f"\n{END}{after}")
+    def keep(self, part: str, lines: Sequence[str], arguments: str = "", **values: object) -> None:
+        """Keep a part's lines with the command, date and machine, and any values behind them."""
+        known = json.loads(self.results.read_text()) if self.results.exists() else {}
+        known[part] = {
+            "lines": [*lines],
+            "command": " ".join(f"python -m bench {self.name} {part} {arguments}".split()),
+            "machine": machine(),
+            "at": datetime.now(UTC).strftime("%Y-%m-%d"),
+            **values,
+        }
+        self.results.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+
+    def write(self, order: Sequence[str]) -> bool:
+        """Write all parts that were ever kept into the section; False when the page has no such section."""
+        known = json.loads(self.results.read_text())
+        begin, end = (f"<!-- bench {self.name}: {which} -->" for which in ("begin", "end"))
+        before, begun, rest = self.page.read_text().partition(begin)
+        _, ended, after = rest.partition(end)
+        if not begun or not ended:
+            return False
+        parts = []
+        for name in order:
+            if name in known:
+                kept = known[name]
+                command = kept.get("command", f"python -m bench {self.name} {name}")
+                note = f"`{command}`, {kept['at']}, {kept['machine']}."
+                parts.append("\n".join([*kept["lines"], "", note, ""]))
+        self.page.write_text(f"{before}{begin}\n\n" + "\n".join(parts) + f"\n{end}{after}")
+        return True

@@ -1,4 +1,4 @@
--- Streams and events of bench/analytics/stored.py: {names in braces} are filled in; statements are parted by a blank line.
+-- Streams and events of bench/analytics/stored.py: {names in braces} are filled in; a blank line separates statements.
 CREATE OR REPLACE TEMP TABLE s AS
     SELECT i, ({now_ms} - 86400000 + i*86400000//{streams})::BIGINT AS ms, random() r1, random() r2, random() r3, random() r4, (i*7919)%12 AS k
     FROM range({first},{end}) t(i);

@@ -1,6 +1,6 @@
 """How fast the dashboard's pages answer over 10 million events and 200,000 streams while data comes in; and its memory.
 
-A database is filled by SQL, a real `streamgauge demo` runs over it (simulated gateway, tap, analytics that commits, dashboard),
+A store is filled by SQL, a real `streamgauge demo` runs over it (simulated gateway, tap, analytics that commits, dashboard),
 and Debian's Chromium clicks from page to page as a reader does. Measured in the browser, from the click: *answered* is when the
 page's script has ended on the server and all of it is sent, *drawn* when every chart stands. Everything shares the machine: the
 browser, which draws without a graphics card, and the simulated traffic, too.
@@ -23,15 +23,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from analytics.serving.ask import Asker
-from analytics.serving.endpoint import read
-from analytics.storage.store import FILE
+from analytics.query.reader import Reader
+from analytics.ready import read
+from analytics.storage.location import CATALOG_FILE, locate
 from bench.dashboard.reader import PAGES, Took, clicked, refreshed, shown_stream
 from bench.dashboard.stored import counted, fill
 from tests.dashboard.browser import reader
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 120.0
+TIMEOUT_S = 60.0
+STREAMS = "SELECT count(*) FROM streams"
 APART_S = 2.1
 """Between two refreshes: answers are shared for two seconds."""
 
@@ -40,16 +42,7 @@ APART_S = 2.1
 def running(data: Path, rate: float) -> Iterator[dict[str, object]]:
     """A demo over the data folder; what its dashboard announced."""
     command = [sys.executable, "-m", "streamgauge", "demo", "--data", str(data), "--rate", str(rate)]
-    command += [
-        "--quack-port",
-        "0",
-        "--dashboard-port",
-        "0",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "127.0.0.1:0",
-    ]
+    command += ["--dashboard-port", "0", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     announced = data / "run" / "dashboard.json"
     for part in (announced, data / "run" / "analyze.json"):
         part.unlink(missing_ok=True)
@@ -75,11 +68,11 @@ def resident_mib(pid: int) -> float:
 
 def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
     """Print the median and the worst of every page and range."""
-    asker = Asker(data)
-    ids = asker.query(f"""
+    store = Reader(locate("sqlite", data), lock_down=False)
+    ids = store.query(f"""
         SELECT stream_id::VARCHAR AS id, request_id FROM streams WHERE outcome = 'ok' AND request_id LIKE 'req-%'
-        ORDER BY hash(stream_id) LIMIT {(rounds + 1) * len(ranges)}""").rows()
-    began = asker.query("SELECT count(*) AS n FROM streams")["n"][0]
+        ORDER BY hash(stream_id) LIMIT {(rounds + 1) * len(ranges)}""", 10_000, TIMEOUT_S).rows()  # fmt: skip
+    began = store.query(STREAMS, 1, TIMEOUT_S).item()
     found: dict[tuple[str, str], list[Took]] = {}
     with reader(url, width=1440) as seen:
         for chosen in ranges:
@@ -107,7 +100,8 @@ def pages(url: str, data: Path, ranges: list[str], rounds: int) -> None:
             slowest_s = max(slowest_s, drawn_s)
             cells.append(f"{answered_s:.2f} s | {drawn_s:.2f} s | {max(t.drawn_s for t in all_took):.2f} s")
         print(f"| {page} | " + " | ".join(cells) + " |")
-    more = asker.query("SELECT count(*) AS n FROM streams")["n"][0] - began
+    more = store.query(STREAMS, 1, TIMEOUT_S).item() - began
+    store.close()
     print(
         f"slowest median {slowest_s:.2f} s; {more} streams came in meanwhile; complaints of the browser: {wrong}"
     )
@@ -133,7 +127,7 @@ def memory(url: str, pid: int, refreshes: int, chosen: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench dashboard", description=__doc__)
     parser.add_argument(
-        "--data", type=Path, help="filled when it has no database, kept; else a folder of the moment"
+        "--data", type=Path, help="folder to keep; filled when it has no store. Default: a temporary one"
     )
     parser.add_argument("--streams", type=int, default=200_000)
     parser.add_argument("--hours", type=float, default=24.0)
@@ -145,7 +139,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         data = given.data or Path(temporary)
-        if not (data / FILE).exists():
+        if not (data / CATALOG_FILE).exists():
             fill(data, streams=given.streams, hours=given.hours)
         print(", ".join(f"{n:,} {table}" for table, n in counted(data).items()), f"on {os.cpu_count()} cores")
         if given.only == "fill":

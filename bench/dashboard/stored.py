@@ -1,24 +1,22 @@
-"""A full database, made by SQL alone: streams as a busy day would leave them, with their events, usage, spans and server stats.
+"""A full store, made by SQL: streams as a busy day would leave them, with their events, usage, spans and server stats.
 
 Deterministic but for the end of the day, which is now. Ids are UUIDv7, as the tap makes them: they begin with the time, so the
-rows of one stream lie together as they do in a real file.
+rows of one stream lie together as they do after upkeep.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import duckdb
-
-from analytics.measures.rollup import rollups
-from analytics.storage.packed import append
-from analytics.storage.store import FILE, Store
+from analytics.query.reader import Reader
+from analytics.storage.location import locate
+from analytics.storage.store import Store
+from bench._stored import maintain, roll_up
 
 MODELS, GATEWAYS, CLIENTS = 20, 5, 60
 EVENTS_OF_STREAM = 50
 WARM_UP = "SELECT setseed(0.42)"
-AT_ONCE = 20_000
-"""Streams rolled up at once, with their events: some hundred MB."""
+MEMORY_BYTES = 4 * 2**30
 
 STREAMS = """
 INSERT INTO streams BY NAME
@@ -74,7 +72,7 @@ FROM timed ORDER BY started_at
 """
 
 EVENTS = """
-CREATE TEMP TABLE plain_events AS
+INSERT INTO events BY NAME
 SELECT stream_id, k::INTEGER AS seq, k::INTEGER AS read_seq,
     (coalesce(ttft_ns, headers_ns) + coalesce(itl_ns, 1e6) * (k + hash(stream_id, k) % 1000 / 1500))::BIGINT AS at_ns,
     CASE WHEN k = 0 THEN 'start' WHEN k = {events} - 2 THEN 'finish' WHEN k = {events} - 1 THEN 'terminal'
@@ -82,7 +80,7 @@ SELECT stream_id, k::INTEGER AS seq, k::INTEGER AS read_seq,
     CASE WHEN k BETWEEN 1 AND {events} - 3 THEN 0 END AS choice, CASE WHEN k BETWEEN 1 AND {events} - 3 THEN 5 END AS chars,
     220 AS bytes, CASE WHEN k = {events} - 2 THEN 'stop' END AS finish_reason
 FROM (SELECT stream_id, ttft_ns, headers_ns, itl_ns, started_at FROM streams), range({events}) AS t(k)
-ORDER BY started_at, stream_id, k
+ORDER BY stream_id, k
 """
 
 REST = (
@@ -116,9 +114,8 @@ REST = (
 
 
 def fill(data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STREAM) -> None:
-    """Make DATA's database with that many streams in the hours before now, `events` events each."""
-    data.mkdir(parents=True, exist_ok=True)
-    store = Store(data / FILE)
+    """Create DATA's store with that many streams in the hours before now, `events` events each."""
+    store = Store(locate("sqlite", data), memory_limit_bytes=MEMORY_BYTES)
     try:
         with store.cursor() as connection:
             # One thread: random() of several would draw another day on each machine.
@@ -131,42 +128,20 @@ def fill(data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STRE
             connection.execute(STREAMS.format(**sizes))
             connection.execute("RESET threads")
             connection.execute(EVENTS.format(**sizes))
-            append(connection, "plain_events")
-            connection.execute("DROP TABLE plain_events")
             for statement in REST:
                 connection.execute(statement)
-            _roll_up(connection)
-            connection.execute("CHECKPOINT")
+            roll_up(store, connection)
+        maintain(store)
     finally:
         store.close()
 
 
-def _roll_up(connection: duckdb.DuckDBPyConnection) -> None:
-    """The roll-ups of all that was made, as the commits would have written them; some streams at a time."""
-    ids = [
-        str(i) for (i,) in connection.execute("SELECT stream_id FROM streams ORDER BY stream_id").fetchall()
-    ]
-    for first in range(0, len(ids), AT_ONCE):
-        part = ids[first : first + AT_ONCE]
-        between = f"stream_id BETWEEN '{part[0]}'::UUID AND '{part[-1]}'::UUID"
-        streams = connection.execute(
-            f"SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM streams WHERE {between}"
-        ).pl()
-        events = connection.execute(
-            f"SELECT stream_id::VARCHAR AS stream_id, seq, choice, at_ns, kind FROM events WHERE {between} ORDER BY ALL"
-        ).pl()
-        for table, rows in rollups({"streams": streams, "events": events}).items():
-            connection.register("appended", rows.to_arrow())
-            connection.execute(f"INSERT INTO {table} BY NAME SELECT * FROM appended")
-            connection.unregister("appended")
-
-
 def counted(data: Path) -> dict[str, int]:
-    """Rows by table of a database that no process owns."""
-    with duckdb.connect(str(data / FILE), read_only=True) as connection:
-        tables = ("streams", "events", "spans", "usage_reports")
-        rows = connection.execute(
-            "SELECT " + ", ".join(f"(SELECT count(*) FROM {t})" for t in tables)
-        ).fetchone()
-    assert rows is not None
-    return dict(zip(tables, rows, strict=True))
+    """Rows by table."""
+    tables = ("streams", "events", "spans", "usage_reports")
+    reader = Reader(locate("sqlite", data), lock_down=False)
+    try:
+        counts = ", ".join(f"(SELECT count(*) FROM {table}) AS {table}" for table in tables)
+        return reader.query(f"SELECT {counts}", 1, 60.0).row(0, named=True)
+    finally:
+        reader.close()

@@ -1,4 +1,4 @@
-"""Analytics on a lake, with real Kafka and PostgreSQL: one consumer and two, and the small end of docs/scaling.md.
+"""Analytics on a store in PostgreSQL, with real Kafka: one consumer and two, and the small end of docs/scaling.md.
 
 `python -m bench scale --levels` is the comparison alone (six minutes), `--rounds 0` the live levels alone (one and a half).
 """

@@ -1,9 +1,9 @@
 """One consumer against two on a topic that is full already, and two of which one is killed half-way.
 
 Consumers are started and share the partitions, are held while the topic is filled, and let go together: from then on the
-clock runs, until every stream is in the lake. One and two take turns, the order too, and the ratio is that of each pair. Every
-run gets the very same messages. The rows of all runs, and of one file that the same topic is read into, are compared by a sum
-over all their columns.
+clock runs, until every stream is stored. One and two take turns, the order too, and the ratio is that of each pair. Every
+run gets the very same messages. The rows of all runs, and of a SQLite store that one process reads the same topic into, are
+compared by a sum over all their columns.
 
 On a machine of two cores a consumer that may use both is a different thing from one that shares them; so that like is
 compared with like, each consumer has one core of its own, and Kafka and PostgreSQL go wherever there is room: beside one
@@ -25,6 +25,7 @@ from typing import ClassVar
 from analytics.assembly.assemble import Assembler
 from analytics.consumer import Consumer
 from analytics.measures.measure import measure
+from analytics.storage.location import locate
 from analytics.storage.store import Store
 from bench.scale import page
 from bench.scale.run import PARTITIONS, Run
@@ -92,7 +93,7 @@ def compare(broker: Broker, postgres: Postgres, streams: int, rounds: int, *, pi
     topic = f"scale-{os.getpid()}"
     ensure_topic(broker.address, topic, {}, partitions=PARTITIONS)
     entries = record_of_topic(broker.address, topic, streams, int(time.time() * 1000))
-    sums = {"one file": _one_file(broker, topic)}
+    sums = {"SQLite": _in_sqlite(broker, topic)}
     pairs: list[dict[int, Result]] = []
     for number in range(rounds):
         pair = {}
@@ -110,7 +111,7 @@ def compare(broker: Broker, postgres: Postgres, streams: int, rounds: int, *, pi
         f"**{ratio:.2f} ×** by the clock, the median of {rounds} pairs over {streams * len(READS):,} events"
         f"{', each consumer on a core of its own' if pin else ''}. "
         + (
-            f"The rows of all {len(sums)} runs are the same, among them one file's, and those of two consumers "
+            f"The rows of all {len(sums)} runs are the same, among them those in SQLite, and those of two consumers "
             "of which one was killed half-way."
             if same
             else f"ROWS DIFFER: {sums}"
@@ -124,10 +125,10 @@ def _median(results: Sequence[Result]) -> list[str]:
     return result.row()
 
 
-def _one_file(broker: Broker, topic: str) -> tuple[object, ...]:
-    """The sums over the rows of the topic as one process reads it into one file."""
+def _in_sqlite(broker: Broker, topic: str) -> tuple[object, ...]:
+    """The sums over the rows of the topic as one process reads it into a SQLite store."""
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder) / "one.duckdb", stall=(STALL_NS, STALL_FACTOR))
+        store = Store(locate("sqlite", Path(folder)), stall=(STALL_NS, STALL_FACTOR))
         reader = KafkaReader(broker.address, topic, {})
         consumer = Consumer(
             reader,
@@ -215,4 +216,4 @@ CHECKSUM = (
     "(SELECT count(*) || ' ' || sum(hash(streams::VARCHAR)) FROM streams), "
     "(SELECT count(*) || ' ' || sum(hash(events::VARCHAR)) FROM events), (SELECT sum(streams)::VARCHAR FROM stream_minutes)"
 )
-"""One number a table, the same in whatever order its rows were written, and whether a file or a lake keeps them."""
+"""One number a table, the same in whatever order its rows were written."""

@@ -1,4 +1,4 @@
-"""Some `streamgauge analyze` processes on a topic and a lake of their own, with a real broker and a real PostgreSQL."""
+"""Some `streamgauge analyze` processes on a topic and a store of their own, with a real broker and a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-import duckdb
-
-from analytics.lake.place import Lake, attach_catalog
-from analytics.serving.ask import LakeAsker, NotRunning
+from analytics.query.errors import StoreUnavailable
+from analytics.query.reader import Reader
+from analytics.storage.catalog import Catalog
+from analytics.storage.database import new_database
+from analytics.storage.location import POSTGRES, StoreLocation
 from bench.scale.processes import Spent, cpu_s_of, family, main_thread
 from ingest.log.kafka import ensure_topic
 from tests.kafka import Broker
@@ -70,8 +71,8 @@ class Run:
                 self._until_shared(
                     number + 1
                 )  # one joins after the other: a member that is lost in joining holds all
-            self._catalog = duckdb.connect()
-            attach_catalog(self._catalog, Lake(self.dsn), "catalog")
+            self._database = new_database()
+            self._catalog = Catalog(self._database, StoreLocation(dsn=self.dsn))
         except BaseException:
             self.close()
             raise
@@ -90,8 +91,8 @@ class Run:
         }
         environment = {
             **os.environ,
-            "STREAMGAUGE_STORE": f"ducklake:postgres:{self.dsn}",
-            "STREAMGAUGE_DATA_PATH": str(self.folder / "files"),
+            "STREAMGAUGE_STORE": f"{POSTGRES}{self.dsn}",
+            "STREAMGAUGE_LAKE_PATH": str(self.folder / "files"),
             "STREAMGAUGE_KAFKA_OPTIONS": json.dumps(options),
             "STREAMGAUGE_METRICS": "",
         }
@@ -122,30 +123,30 @@ class Run:
                 )
             time.sleep(0.2)
             try:
-                if not hasattr(self, "asker"):
-                    self.asker = LakeAsker(Lake(self.dsn))
-                owners = self.asker.query("SELECT count(*) AS n FROM log_positions GROUP BY owner")
-            except NotRunning:
+                if not hasattr(self, "reader"):
+                    self.reader = Reader(StoreLocation(dsn=self.dsn), lock_down=False)
+                owners = self.reader.query("SELECT count(*) AS n FROM log_positions GROUP BY owner", 100, 20)
+            except StoreUnavailable:
                 continue
             if owners["n"].to_list() == [PARTITIONS // many] * many:
                 return
 
     def ask(self, sql: str) -> list[tuple[object, ...]]:
-        """Rows of the lake."""
-        return self.asker.query(sql, max_rows=1_000_000, timeout_s=60).rows()
+        """Rows of the store."""
+        return self.reader.query(sql, max_rows=1_000_000, timeout_s=60).rows()
 
     def number(self, sql: str) -> float:
-        """One number of the lake."""
+        """One number of the store."""
         return float(str(self.ask(sql)[0][0] or 0))
 
     def streams(self) -> int:
-        """How many streams are in the lake, by its catalog's own count: asking costs next to nothing."""
+        """How many streams are stored, by the catalog's own count: asking costs next to nothing."""
         count = (
             "SELECT record_count FROM ducklake_table_stats JOIN ducklake_table USING (table_id) "
             "WHERE table_name = 'streams'"
         )
-        found = self._catalog.execute("FROM postgres_query('catalog', ?)", [count]).fetchone()
-        return int(found[0]) if found else 0
+        found = self._catalog.query(count)
+        return int(str(found[0][0])) if found else 0
 
     def send(self, number: signal.Signals) -> None:
         """A signal to every consumer."""
@@ -173,6 +174,6 @@ class Run:
             process.terminate()
         for process in self.processes:
             process.wait(60)
-        for opened in ("asker", "_catalog"):
+        for opened in ("reader", "_catalog", "_database"):
             if hasattr(self, opened):
                 getattr(self, opened).close()

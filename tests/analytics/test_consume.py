@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from analytics.consume import AnalyzeOptions, serve_until
-from analytics.serving import endpoint
-from analytics.serving.ask import Asker, AskError
+from analytics.query.errors import QueryError
+from analytics.query.reader import Reader
+from analytics.ready import Ready
+from analytics.ready import read as read_ready
 from analytics.storage.folder import own
+from analytics.storage.location import locate
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, read_cursors
 from ingest.records import pack
 from tests.analytics.traffic import alive, entries, stream, stream_id
@@ -31,7 +35,7 @@ import logging, sys
 from pathlib import Path
 from analytics.consume import AnalyzeOptions, run
 logging.basicConfig(level=logging.INFO)
-sys.exit(run(AnalyzeOptions(data=Path(sys.argv[1]), quack_port=0, retain_events_s=None, retain_streams_s=None)))
+sys.exit(run(AnalyzeOptions(data=Path(sys.argv[1]), retain_events_s=None, retain_streams_s=None)))
 """
 
 
@@ -58,26 +62,51 @@ def until(question: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
+class Asker:
+    """A reader that is opened once the store exists."""
+
+    def __init__(self, data: Path) -> None:
+        self._location = locate("sqlite", data)
+        self._reader: Reader | None = None
+
+    def query(self, sql: str) -> pl.DataFrame:
+        if self._reader is None:
+            self._reader = Reader(self._location, lock_down=False)
+        return self._reader.query(sql, 100_000, 20.0)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+@contextmanager
+def asking(data: Path) -> Iterator[Asker]:
+    asker = Asker(data)
+    try:
+        yield asker
+    finally:
+        asker.close()
+
+
 def rows(asker: Asker) -> int:
     try:
         return int(asker.query("SELECT count(*) FROM streams").item())
-    except AskError:  # not there yet, or being killed
+    except QueryError:  # not there yet, or its process was just killed
         return 0
 
 
-def served_by(data: Path, process: subprocess.Popen[str]) -> bool:
-    found = endpoint.read(data)
+def is_ready(data: Path, process: subprocess.Popen[str]) -> bool:
+    found = read_ready(data)
     return found is not None and found.pid == process.pid
 
 
 def test_killed_again_and_again_every_stream_is_stored_once(tmp_path: Path) -> None:
     payloads = list(entries(range(300), chunks=20, width=10))
-    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
-        asker = Asker(tmp_path)
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer, asking(tmp_path) as asker:
         at, kills = 0, 3
         for kill in range(kills):
             with analytics(tmp_path) as process:
-                until(lambda process=process: served_by(tmp_path, process), "analytics")  # type: ignore[misc]
+                until(lambda process=process: is_ready(tmp_path, process), "analytics")  # type: ignore[misc]
                 before = rows(asker)
                 end = len(payloads) * (kill + 1) // (kills + 1)
                 for payload in payloads[at:end]:
@@ -103,14 +132,17 @@ def test_killed_again_and_again_every_stream_is_stored_once(tmp_path: Path) -> N
 
 def test_sigterm_commits_what_is_finished_and_keeps_what_is_open(tmp_path: Path) -> None:
     records = stream(500, chunks=10)
-    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer, analytics(tmp_path) as process:
-        until(lambda: served_by(tmp_path, process), "analytics")
+    with (
+        EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer,
+        asking(tmp_path) as asker,
+        analytics(tmp_path) as process,
+    ):
+        until(lambda: is_ready(tmp_path, process), "analytics")
         writer.append([*entries(range(3)), pack([alive(0), *records[:3]], compress=False)])
-        asker = Asker(tmp_path)
         until(lambda: rows(asker) == 3, "rows")
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
-        assert endpoint.read(tmp_path) is None
+        assert read_ready(tmp_path) is None
         assert process.stderr is not None
         assert "analytics has stopped" in process.stderr.read()
         writer.append([pack(records[3:], compress=False)])
@@ -124,14 +156,14 @@ def test_sigterm_commits_what_is_finished_and_keeps_what_is_open(tmp_path: Path)
 
 def test_a_second_analytics_on_the_same_folder_is_refused_in_one_line(tmp_path: Path) -> None:
     with own(tmp_path), pytest.raises(OSError, match=f"another analytics .pid {os.getpid()}.") as refused:
-        serve_until(AnalyzeOptions(data=tmp_path, quack_port=0), threading.Event())
+        serve_until(AnalyzeOptions(data=tmp_path), threading.Event())
     assert "\n" not in str(refused.value)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="--data") as refused:
-        serve_until(AnalyzeOptions(data=tmp_path / "file", quack_port=0), threading.Event())
+        serve_until(AnalyzeOptions(data=tmp_path / "file"), threading.Event())
     assert "\n" not in str(refused.value)
 
 
@@ -140,9 +172,10 @@ def test_an_unknown_store_is_refused(tmp_path: Path) -> None:
         serve_until(AnalyzeOptions(data=tmp_path, store="oracle"), threading.Event())
 
 
-def test_the_port_is_given_and_the_lock_let_go_when_the_start_fails(tmp_path: Path) -> None:
+def test_the_data_folder_is_released_when_the_start_fails(tmp_path: Path) -> None:
+    options = AnalyzeOptions(data=tmp_path, otlp_listen="127.0.0.1:0", otlp_token="short")
     with pytest.raises(ValueError, match="token"):
-        serve_until(AnalyzeOptions(data=tmp_path, quack_port=0, quack_token="short"), threading.Event())
+        serve_until(options, threading.Event())
     own(tmp_path).close()
 
 
@@ -151,11 +184,10 @@ def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:
     stop = threading.Event()
     failed: list[BaseException] = []
 
-    def ready(found: endpoint.Endpoint) -> None:
+    def ready(_: Ready) -> None:
         def write_and_look() -> None:
             try:
-                with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
-                    asker = Asker(found)
+                with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer, asking(tmp_path) as asker:
                     for number in range(3):
                         writer.append([pack(stream(number, chunks=4), compress=True)])
                         until(lambda number=number: rows(asker) == number + 1, "the row")  # type: ignore[misc]
@@ -166,7 +198,7 @@ def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:
 
         threading.Thread(target=write_and_look).start()
 
-    assert serve_until(AnalyzeOptions(data=tmp_path, quack_port=0), stop, ready) == 0
+    assert serve_until(AnalyzeOptions(data=tmp_path), stop, ready) == 0
     assert not failed
 
 
@@ -176,14 +208,12 @@ def serve_until_rows(data: Path, count: int) -> list[str]:
     found: list[str] = []
     failed: list[BaseException] = []
 
-    def ready(place: endpoint.Endpoint) -> None:
+    def ready(_: Ready) -> None:
         def look() -> None:
             try:
-                asker = Asker(place)
-                until(lambda: rows(asker) >= count, f"{count} rows")
-                found.extend(
-                    asker.query("SELECT stream_id::VARCHAR FROM streams ORDER BY 1").to_series().to_list()
-                )
+                with asking(data) as asker:
+                    until(lambda: rows(asker) >= count, f"{count} rows")
+                    found.extend(asker.query("SELECT stream_id FROM streams ORDER BY 1").to_series().to_list())
             except BaseException as e:
                 failed.append(e)
             finally:
@@ -191,7 +221,7 @@ def serve_until_rows(data: Path, count: int) -> list[str]:
 
         threading.Thread(target=look).start()
 
-    assert serve_until(AnalyzeOptions(data=data, quack_port=0), stop, ready) == 0
+    assert serve_until(AnalyzeOptions(data=data), stop, ready) == 0
     assert not failed
     return found
 

@@ -11,13 +11,13 @@ import pytest
 
 from analytics.assembly.assemble import Assembler
 from analytics.assembly.stream import FinishedStream
-from analytics.consumer import END_S, Consumer, Pace
+from analytics.consumer import END_S, POSITIONS_EVERY_S, Consumer, Pace
 from analytics.measures.measure import measure
-from analytics.serving.ask import frame
 from analytics.storage.store import Commit, Fenced, Store
 from ingest.log import Entry
 from ingest.records import Frames, pack
 from tests.analytics import traffic
+from tests.analytics.stores import ask, ask_as_reader, new_store
 from tests.analytics.traffic import MemoryLog, alive, entries, stream, stream_id
 
 EAGER = Pace(commit_interval_s=0.0)
@@ -25,7 +25,7 @@ EAGER = Pace(commit_interval_s=0.0)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "streamgauge.duckdb")
+    store = new_store(tmp_path)
     yield store
     store.close()
 
@@ -36,10 +36,6 @@ def consumer(
     made = Consumer(log, store, assembler or Assembler(), measure, pace)
     made.start()
     return made
-
-
-def ask(store: Store, sql: str) -> list[tuple[object, ...]]:
-    return frame(store.cursor().execute(sql)).rows()
 
 
 def drain(run: Consumer) -> None:
@@ -78,9 +74,9 @@ def test_streams_become_rows_with_events_and_usage(store: Store) -> None:
 @pytest.mark.parametrize("cut", range(0, 20, 3))
 def test_a_restart_anywhere_gives_the_rows_of_an_undisturbed_run(tmp_path: Path, cut: int) -> None:
     payloads = list(entries(range(24), chunks=9, width=6))
-    whole = Store(tmp_path / "whole.duckdb")
+    whole = new_store(tmp_path / "whole")
     drain(consumer(MemoryLog({"w0": payloads}), whole))
-    broken = Store(tmp_path / "broken.duckdb")
+    broken = new_store(tmp_path / "broken")
     log = MemoryLog({"w0": payloads[:cut]})
     first = consumer(log, broken)
     drain(first)
@@ -126,12 +122,12 @@ def test_a_long_stream_is_kept_in_the_store_and_lets_the_log_go(store: Store) ->
     [(low, high, ids)] = ask(store, "SELECT low, high, open_stream_ids FROM log_positions")
     assert (low, high, ids) == (len(payloads), len(payloads), [stream_id(1)])
     assert log.released["w0"] == high
-    assert ask(store, "SELECT count(*) FROM internal.open_stream_records") == [(1,)]
+    assert [*store.kept_records("memory", "w0")] == [stream_id(1)]
     payloads += [pack(long[6:12], compress=False), pack(long[12:], compress=False)]
     second = consumer(MemoryLog({"w0": payloads}), store)
     drain(second)
     assert ask(store, "SELECT outcome, output_event_count FROM streams") == [("ok", 40)]
-    assert ask(store, "SELECT count(*) FROM internal.open_stream_records") == [(0,)]
+    assert store.kept_records("memory", "w0") == {}
 
 
 def test_open_streams_are_shown_while_they_run(store: Store) -> None:
@@ -139,12 +135,11 @@ def test_open_streams_are_shown_while_they_run(store: Store) -> None:
     log = MemoryLog({"w0": [pack(records[:3], compress=False)]})
     run = consumer(log, store)
     drain(run)
-    assert ask(store, "SELECT stream_id::VARCHAR, output_event_count, ttft_ns FROM open_streams") == [
-        (stream_id(3), 5, 200_000_000)
-    ]
+    query = "SELECT stream_id, output_event_count, ttft_ns FROM open_streams"
+    assert ask_as_reader(store.location, query) == [(stream_id(3), 5, 200_000_000)]
     log.partitions_["w0"].append(pack(records[3:], compress=False))
     drain(run)
-    assert ask(store, "SELECT count(*) FROM open_streams") == [(0,)]
+    assert ask_as_reader(store.location, query) == []
     assert outcomes(store) == [(stream_id(3), "ok")]
 
 
@@ -291,17 +286,58 @@ def test_commits_that_are_not_full_keep_their_interval(store: Store) -> None:
     assert len(outcomes(store)) == 2
 
 
-def test_open_streams_that_are_dear_to_show_cost_no_commits_meanwhile(store: Store) -> None:
-    records = stream(3, chunks=10)
+def open_streams(store: Store) -> list[tuple[object, ...]]:
+    return ask_as_reader(store.location, "SELECT stream_id, output_event_count FROM open_streams")
+
+
+def test_open_streams_that_are_slow_to_write_are_written_less_often(store: Store) -> None:
+    records = stream(3, chunks=15)
     log = MemoryLog({"w0": [pack(records[:3], compress=False)]})
     run = consumer(log, store)
     drain(run)
-    commits, run._open_cost_s = run.commits, 100.0
+    run._open_cost_s = 100.0
     log.partitions_["w0"].append(pack(records[3:4], compress=False))
     for _ in range(4):
-        run._committed_s = run._paced_s = float("-inf")
         run.step(0)
-    assert run.commits == commits + 1  # the position's
+    assert open_streams(store) == [(stream_id(3), 5)]
+    run._open_cost_s, run._opened_at_s = 0.0, float("-inf")
+    run.step(0)
+    assert open_streams(store) == [(stream_id(3), 10)]
+
+
+def test_open_streams_that_cannot_be_written_do_not_stop_the_consumer(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = stream(3, chunks=10)
+    log = MemoryLog({"w0": [pack(records[:3], compress=False)]})
+    run = consumer(log, store)
+
+    def fail(rows: pl.DataFrame) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(store, "write_open_streams", fail)
+    run.step(0)
+    assert "the file of open streams cannot be written: no space left" in caplog.text
+    log.partitions_["w0"].append(pack(records[3:], compress=False))
+    drain(run)
+    assert outcomes(store) == [(stream_id(3), "ok")]
+
+
+def test_positions_alone_are_committed_at_their_own_interval(store: Store) -> None:
+    log = MemoryLog({"w0": [*entries(range(1))]})
+    run = consumer(log, store, pace=Pace(commit_interval_s=0.0))
+    drain(run)
+    commits, now_s = run.commits, time.monotonic()
+    log.partitions_["w0"].append(pack(stream(3)[:3], compress=False))
+    run._committed_s = run._paced_s = now_s
+    for _ in range(3):
+        run.step(0)
+    assert run.commits == commits
+    run._committed_s = run._paced_s = now_s - POSITIONS_EVERY_S
+    run.step(0)
+    assert run.commits == commits + 1
+    [(high,)] = ask(store, "SELECT high FROM log_positions")
+    assert high == len(log.partitions_["w0"])
 
 
 def test_an_idle_log_costs_no_commits(store: Store) -> None:
@@ -335,9 +371,9 @@ def test_what_taps_say_of_themselves_is_kept(store: Store) -> None:
     run = consumer(MemoryLog({"w0": [pack(said[:2], compress=False), pack(said[2:], compress=False)]}), store)
     drain(run)
     run.finish()
-    [tap] = store.taps()
-    assert (tap.tap, tap.incarnation, tap.stopping) == ("tap-1", traffic.INCARNATION, True)
-    assert tap.counters == {"streams_opened": 2}
+    assert ask(store, "SELECT tap, incarnation, stopped, counters FROM taps") == [
+        ("tap-1", traffic.INCARNATION, True, '{"streams_opened": 2}')
+    ]
 
 
 def test_a_consumer_that_lost_its_partition_commits_nothing(store: Store) -> None:
@@ -345,10 +381,9 @@ def test_a_consumer_that_lost_its_partition_commits_nothing(store: Store) -> Non
     log = MemoryLog({"w0": payloads[:2]})
     first = consumer(log, store)
     drain(first)
-    other = Store.__new__(Store)  # another process on a lake: same tables, another owner
-    other.__dict__.update(store.__dict__)
-    other._connection, other.owner, other._versions = store.cursor(), "other", {}
+    other = Store(store.location)
     assert other.claim("memory", "w0") is not None
+    other.close()
     log.partitions_["w0"] = payloads
     with pytest.raises(Fenced):
         drain(first)

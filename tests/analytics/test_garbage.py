@@ -10,15 +10,15 @@ from pathlib import Path
 from analytics.assembly.assemble import Assembler
 from analytics.consumer import Consumer, Pace
 from analytics.measures.measure import measure
-from analytics.storage.store import Store
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
 from ingest.log import Entry
+from tests.analytics.stores import new_store
 from tests.analytics.traffic import MemoryLog, entries
 
 
 def test_commits_leave_no_cycles(tmp_path: Path) -> None:
     """Nothing that grows with the streams: what a search finds is the same few objects after ten streams and after forty."""
-    store, telemetry = Store(tmp_path / "streamgauge.duckdb"), Telemetry(TelemetryOptions())
+    store, telemetry = new_store(tmp_path), Telemetry(TelemetryOptions())
     pace = Pace(commit_interval_s=3600.0)
     consumer = Consumer(MemoryLog({"w0": []}), store, Assembler(), measure, pace, witness=telemetry)
     consumer.start()

@@ -1,4 +1,4 @@
-"""docs/metrics.md: its SQL runs, is admitted by the guard, and gives what each tool would; its tables name what there is."""
+"""docs/metrics.md: its SQL runs, passes the statement filter, and gives what each tool would; its tables name what there is."""
 
 import re
 from pathlib import Path
@@ -10,9 +10,10 @@ import pytest
 from analytics.assembly.assemble import Assembler
 from analytics.measures.measure import measure
 from analytics.measures.outcome import Outcome, Phase
-from analytics.serving.guard import Guard
+from analytics.query.statement_filter import StatementFilter
 from ingest.records import AnyRecord, Frames, Request
 from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id
+from tests.analytics.stores import plain_tables
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
@@ -69,9 +70,7 @@ def con() -> duckdb.DuckDBPyConnection:
     for stream, reads in STREAMS.items():
         assembler.feed("w0", 0, records(stream, reads))
     assembler.feed("w0", 1, [opened(C), closed(C, 1, cause="connect_error", detail="gaierror")])
-    con = duckdb.connect()
-    con.execute((ROOT / "analytics" / "storage" / "schema.sql").read_text())
-    con.execute((ROOT / "analytics" / "storage" / "comments.sql").read_text())
+    con = plain_tables()
     for table, rows in measure(assembler.take_finished()).items():
         con.register("appended", rows)
         con.execute(f"INSERT INTO {table} BY NAME FROM appended")
@@ -99,11 +98,11 @@ def test_every_block_of_sql_is_named_and_known() -> None:
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_sql_is_admitted_and_runs(con: duckdb.DuckDBPyConnection, name: str) -> None:
+def test_sql_is_allowed_and_runs(con: duckdb.DuckDBPyConnection, name: str) -> None:
     assert rows(con, name)
     row = con.execute("SELECT current_database()").fetchone()
     assert row is not None
-    Guard(con, catalog=row[0]).admit(BLOCKS[name])
+    StatementFilter(con.cursor(), catalog=row[0]).check(BLOCKS[name])
 
 
 def test_vllm_counts_the_role_chunk(con: duckdb.DuckDBPyConnection) -> None:

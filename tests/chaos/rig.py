@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from analytics.serving.ask import Asker, AskError
+from analytics.query.errors import QueryError
 from ingest.log.kafka import KafkaReader
 from streamgauge.simulator.audit import Bounds, Discrepancy, audit
 from streamgauge.simulator.ledger import LedgerRow
@@ -34,6 +34,7 @@ from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
 from streamgauge.status import gather
 from tests.e2e.running import Up, simulator, until, up
 from tests.ports import free_port
+from tests.tables import tables
 
 BOUNDS = Bounds(
     ttft_each_ns=60 * 10**9, ttft_median_ns=30 * 10**9, span_each_ns=60 * 10**9, span_median_ns=30 * 10**9
@@ -102,8 +103,8 @@ class Run:
 
     def rows(self) -> int:
         try:
-            return int(Asker(self.data).query("SELECT count(*) FROM streams").item())
-        except AskError:
+            return int(tables(self.data).query("SELECT count(*) FROM streams").item())
+        except QueryError:
             return -1
 
     def tap_ledger(self) -> dict[str, int]:
@@ -122,7 +123,7 @@ class Run:
         """`streamgauge status`; an empty one while analytics is away."""
         try:
             return gather(self.data, (self.kafka, self.topic, {}) if self.kafka else None)
-        except AskError:
+        except QueryError:
             return {}
 
     def settle(self, deadline_s: float = 90.0) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class Run:
         """The audit that every scenario ends in; the status."""
         self.stop_traffic()
         said = self.settle()
-        streams = streams_since(Asker(self.data), LONG_AGO)
+        streams = streams_since(tables(self.data), LONG_AGO)
         rows = self.ledger.rows()
         assert self.ledger.dropped == 0
         if may_lose:  # of what the tap took and could not tell any more
@@ -162,7 +163,7 @@ class Run:
         )
         assert not found, _told(found, rows, self.log_tail())
         assert len({s["stream_id"] for s in streams}) == len(streams)
-        doubled = Asker(self.data).query("SELECT count(*) - count(DISTINCT (stream_id, seq)) FROM events")
+        doubled = tables(self.data).query("SELECT count(*) - count(DISTINCT (stream_id, seq)) FROM events")
         assert doubled.item() == 0
         assert said["reconciles"], json.dumps(said, indent=1)
         if not may_lose:
@@ -258,7 +259,7 @@ def topic_read(run: Run) -> bool:
         log_id = reader.log_id
     finally:
         reader.close()
-    found = Asker(run.data).query(f"SELECT partition, high FROM log_positions WHERE log_id = '{log_id}'")
+    found = tables(run.data).query(f"SELECT partition, high FROM log_positions WHERE log_id = '{log_id}'")
     high = dict(found.iter_rows())
     return all(high.get(p, 0) >= end for p, end in ends.items())
 

@@ -15,12 +15,12 @@ from typing import Any
 import httpx
 import pytest
 
-from analytics.serving.ask import Asker
 from ingest.log.segments import log_bytes
 from streamgauge.simulator.audit import audit
 from streamgauge.simulator.measured import streams_since
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run
 from tests.kafka import Broker
+from tests.tables import tables
 
 MIB = 2**20
 QUICK = json.dumps({"tokens": 3, "gap_ms": 1, "ttft_ms": 1, "fault": "none"})
@@ -54,14 +54,13 @@ def audited_losses(chaos: Run, causes: set[str]) -> dict[str, Any]:
     """Every request has its one row; those that lost something say so, and the others are right in all they say."""
     chaos.stop_traffic()
     said = chaos.settle()
-    streams, rows = streams_since(Asker(chaos.data), LONG_AGO), chaos.ledger.rows()
+    streams, rows = streams_since(tables(chaos.data), LONG_AGO), chaos.ledger.rows()
     found = audit(rows, streams, clients=chaos.traffic.rows.values(), bounds=BOUNDS, tap_may_lose=True)
     assert not found, "\n".join(map(str, found[:20]))
     have = [s["request_id"] for s in streams if s["request_id"] is not None]
     assert len(set(have)) == len(have)
-    asker = Asker(chaos.data)
-    lost = asker.query("SELECT stream_id::VARCHAR AS id, request_id FROM streams WHERE outcome = 'tap_lost'")
-    told = asker.query("SELECT stream_id::VARCHAR AS id, cause FROM losses")
+    lost = tables(chaos.data).query("SELECT stream_id::VARCHAR AS id, request_id FROM streams WHERE outcome = 'tap_lost'")
+    told = tables(chaos.data).query("SELECT stream_id::VARCHAR AS id, cause FROM losses")
     assert set(lost["id"]) == set(told["id"])
     # The word of a drop comes behind what was kept: a stream that ended in between has a hole without a cause, and to
     # `ship` its beginning is not known.
@@ -72,7 +71,7 @@ def audited_losses(chaos: Run, causes: set[str]) -> dict[str, Any]:
     nameless = lost["request_id"].null_count()
     left_before = sum(c.aborted for c in chaos.traffic.rows.values())
     assert len(missing) <= nameless <= len(missing) + left_before
-    invented = asker.query(
+    invented = tables(chaos.data).query(
         "SELECT count(*) FROM streams WHERE outcome = 'tap_lost' AND coalesce(ttft_ns, itl_ns, output_tokens) IS NOT NULL"
     )
     assert invented.item() == 0

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from analytics.serving.ask import Asker, AskError
+from analytics.query.errors import QueryError
 from ingest.log.runs import RunFile
 from ingest.records import AnyRecord, pack
 from tests.analytics.traffic import INCARNATION, alive, stream, stream_id
 from tests.chaos.test_rounds import part
 from tests.e2e.running import until
 from tests.ingest.log.entries import roll, segments_of, writer_of
+from tests.tables import tables
 
 WHOLE_BEFORE, WITH_A_HOLE, WITHOUT_ITS_END, UNKNOWN, WHOLE_AFTER, UNHURT = range(1, 7)
 
@@ -46,11 +47,9 @@ def spoilt_log(data: Path) -> None:
 
 
 def audit(data: Path) -> None:
-    asker = Asker(data)
-
     def outcomes() -> dict[str, str] | None:
-        with contextlib.suppress(AskError):
-            rows = dict(asker.query("SELECT stream_id::VARCHAR, outcome FROM streams").iter_rows())
+        with contextlib.suppress(QueryError):
+            rows = dict(tables(data).query("SELECT stream_id::VARCHAR, outcome FROM streams").iter_rows())
             return rows if len(rows) >= 5 else None
         return None
 
@@ -61,7 +60,7 @@ def audit(data: Path) -> None:
         stream_id(WHOLE_AFTER): "ok",
         stream_id(UNHURT): "ok",
     }
-    told = asker.query(
+    told = tables(data).query(
         "SELECT stream_id::VARCHAR, tap, first_seq, last_seq, cause FROM losses "
         "WHERE cause <> 'redaction_state_lost' ORDER BY ALL"
     ).rows()
@@ -71,7 +70,7 @@ def audit(data: Path) -> None:
     assert (unknown[0], unknown[4]) == (None, "log_damaged")
     assert unknown[3] - unknown[2] + 1 >= 1
     assert (
-        asker.query(
+        tables(data).query(
             "SELECT count(*) FROM events WHERE stream_id NOT IN (SELECT stream_id FROM streams)"
         ).item()
         == 0
@@ -85,8 +84,6 @@ def test_a_spoilt_segment_that_analytics_meets(tmp_path: Path) -> None:
         "analyze",
         "--data",
         str(tmp_path / "data"),
-        "--quack-port",
-        "0",
         "--metrics",
         "",
     ):
@@ -100,6 +97,6 @@ def test_a_spoilt_segment_that_ship_meets(tmp_path: Path, kafka_broker: str) -> 
     kafka = ("--data", str(data), "--kafka", kafka_broker, "--kafka-topic", f"damage-{time.monotonic_ns()}")
     with (
         part(tmp_path / "ship.log", "ship", *kafka),
-        part(tmp_path / "analyze.log", "analyze", *kafka, "--quack-port", "0", "--metrics", ""),
+        part(tmp_path / "analyze.log", "analyze", *kafka, "--metrics", ""),
     ):
         audit(data)

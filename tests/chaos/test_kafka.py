@@ -14,7 +14,7 @@ import httpx
 import pytest
 from kafka import KafkaProducer
 
-from analytics.serving.ask import Asker, AskError
+from analytics.query.errors import QueryError
 from ingest.records import pack
 from streamgauge.simulator.audit import audit
 from streamgauge.simulator.measured import streams_since
@@ -23,6 +23,7 @@ from tests.chaos.proxy import Proxy, proxy
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run, topic_read, wipe
 from tests.e2e.running import until
 from tests.kafka import Broker
+from tests.tables import tables
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -121,12 +122,12 @@ def test_the_broker_loses_its_disk_while_streams_are_open(
         chaos.stop_traffic()
         said = chaos.settle(150)
         rows = chaos.ledger.rows()
-        streams = streams_since(Asker(chaos.data), LONG_AGO)
+        streams = streams_since(tables(chaos.data), LONG_AGO)
         assert not audit(rows, streams, bounds=BOUNDS, tap_may_lose=True)
         assert len(streams) == len({s["stream_id"] for s in streams}) == len(rows) == 76
         lost = {s["stream_id"] for s in streams if s["outcome"] == "tap_lost"}
         assert len(lost) <= 6
-        told = Asker(chaos.data).query("SELECT DISTINCT stream_id::VARCHAR AS id FROM losses")["id"]
+        told = tables(chaos.data).query("SELECT DISTINCT stream_id::VARCHAR AS id FROM losses")["id"]
         assert set(map(str, lost)) <= set(told)
         assert said["reconciles"], json.dumps(said, indent=1)
 
@@ -170,9 +171,9 @@ def long_streams(url: str, count: int, force: str) -> Iterator[None]:
 def _open(chaos: Run) -> int:
     try:
         return int(
-            Asker(chaos.data).query("SELECT count(*) FROM open_streams WHERE output_event_count > 3").item()
+            tables(chaos.data).query("SELECT count(*) FROM open_streams WHERE output_event_count > 3").item()
         )
-    except AskError:
+    except QueryError:
         return -1
 
 

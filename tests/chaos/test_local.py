@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from analytics.serving.ask import Asker
 from tests.chaos.rig import Run, run
 from tests.e2e.running import until, up
+from tests.tables import tables
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -53,12 +53,12 @@ def test_kill_9_of_the_tap_costs_the_last_moment_and_marks_those_streams(tmp_pat
         chaos.more(25)
         said = chaos.audit(may_lose=True)
         assert said["lost"] > 0
-        marked = Asker(chaos.data).query(
+        marked = tables(chaos.data).query(
             "SELECT count(*) FROM streams WHERE outcome = 'tap_lost' AND (itl_ns IS NOT NULL OR output_tokens IS NOT NULL)"
         )
         assert marked.item() == 0
         rows = {r.request_id: r for r in chaos.ledger.rows()}
-        known = set(Asker(chaos.data).query("SELECT request_id FROM streams").to_series().to_list())
+        known = set(tables(chaos.data).query("SELECT request_id FROM streams").to_series().to_list())
         for request_id in rows.keys() - known:  # not even its beginning had been appended
             since_ns = min(abs(kill_ns - rows[request_id].received_ns) for kill_ns in chaos.kills_ns)
             assert since_ns < 10**9, f"{request_id} is missing, and began {since_ns} ns before the kill"
@@ -84,7 +84,7 @@ def test_kill_9_of_one_worker_of_two_marks_its_streams_alone(tmp_path: Path) -> 
         chaos.more(25)
         said = chaos.audit(may_lose=True)
         assert said["unknown"] == []
-        lost = Asker(chaos.data).query(
+        lost = tables(chaos.data).query(
             "SELECT DISTINCT partition FROM losses JOIN streams USING (stream_id) WHERE outcome = 'tap_lost'"
         )
         assert set(lost["partition"]) <= {"w1"}
@@ -196,7 +196,7 @@ def test_a_step_of_the_clock_changes_no_measured_time(tmp_path: Path, step_s: in
         chaos.more(20)
         chaos.audit()
         spread = (
-            Asker(chaos.data).query("SELECT epoch(max(started_at) - min(started_at)) FROM streams").item()
+            tables(chaos.data).query("SELECT epoch(max(started_at) - min(started_at)) FROM streams").item()
         )
         assert spread > 3000, "the clock has not stepped"
 
@@ -219,7 +219,7 @@ def test_a_long_stream_beside_short_ones_does_not_hold_the_log_back(tmp_path: Pa
         assert killed
         said = chaos.audit()
         assert said["analytics"]["checkpoints"] > 0
-        row = Asker(chaos.data).query(
+        row = tables(chaos.data).query(
             "SELECT outcome, output_event_count FROM streams WHERE request_id = 'long'"
         )
         assert row.rows() == [("ok", 300)]

@@ -16,14 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from analytics.serving.ask import Asker, AskError
-from analytics.serving.endpoint import read
+from analytics.query.errors import QueryError
+from analytics.ready import read
 from ingest.log.embedded import EmbeddedWriter
 from tests.analytics.traffic import entries
 from tests.chaos.rig import run
 from tests.chaos.test_cap import audited_losses, bulky
 from tests.chaos.test_local import fill
 from tests.e2e.running import until
+from tests.tables import tables
 
 MIB = 2**20
 QUEUE_BYTES = 8 * MIB
@@ -78,7 +79,7 @@ import sys
 from pathlib import Path
 from analytics.consume import AnalyzeOptions, run
 sys.exit(run(AnalyzeOptions(
-    data=Path(sys.argv[1]), quack_port=0, memory_limit_bytes={DUCKDB_BYTES}, retain_events_s=None, retain_streams_s=None
+    data=Path(sys.argv[1]), memory_limit_bytes={DUCKDB_BYTES}, retain_events_s=None, retain_streams_s=None
 )))
 """
 
@@ -118,16 +119,16 @@ def test_a_backlog_of_millions_of_events_is_read_in_bounded_memory(tmp_path: Pat
             for payload in entries(range(streams), chunks=STREAM_EVENTS - 3, width=100):
                 writer.append([payload])
         with analytics(data) as pid:
-            asker = Asker(data)
 
-            def all_there(asker: Asker = asker, streams: int = streams) -> bool:
+
+            def all_there(data: Path = data, streams: int = streams) -> bool:
                 try:
-                    return bool(asker.query("SELECT count(*) FROM streams").item() == streams)
-                except AskError:
+                    return bool(tables(data).query("SELECT count(*) FROM streams").item() == streams)
+                except QueryError:
                     return False
 
             until(all_there, "the backlog to be read", 600)
-            assert asker.query("SELECT count(*) FROM events").item() == streams * STREAM_EVENTS
+            assert tables(data).query("SELECT count(*) FROM events").item() == streams * STREAM_EVENTS
             peaks.append(peak_bytes(pid))
     print("peaks in MiB:", [peak // MIB for peak in peaks])
     assert peaks[1] < peaks[0] + DUCKDB_BYTES  # its cache fills up to its limit

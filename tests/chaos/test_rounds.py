@@ -14,8 +14,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.serving.ask import Asker, AskError
-from analytics.serving.endpoint import read
+from analytics.query.errors import QueryError
+from analytics.ready import read
 from ingest.log.embedded import EmbeddedReader
 from streamgauge.simulator.audit import audit
 from streamgauge.simulator.measured import streams_since
@@ -23,6 +23,7 @@ from streamgauge.simulator.remote import RemoteLedger
 from tests.chaos.rig import BOUNDS, LONG_AGO, traffic_of
 from tests.e2e.running import answers, simulator, until
 from tests.ports import free_port
+from tests.tables import tables
 
 TABLES = ("streams", "events", "usage_reports", "server_stats", "spans", "losses", "dead_letters")
 PATIENCE_S = 150.0
@@ -45,7 +46,7 @@ def part(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
 def analytics(data: Path, *, ready: bool = True) -> Iterator[subprocess.Popen[bytes]]:
     """Analytics over the embedded log; `ready`: once it answers."""
     log = data.parent / "analyze.log"
-    with part(log, "analyze", "--data", str(data), "--quack-port", "0", "--metrics", "") as process:
+    with part(log, "analyze", "--data", str(data), "--metrics", "") as process:
 
         def answering() -> bool:
             found = read(data)
@@ -59,17 +60,16 @@ def analytics(data: Path, *, ready: bool = True) -> Iterator[subprocess.Popen[by
 
 def read_to_the_end(data: Path, log: EmbeddedReader) -> bool:
     try:
-        found = Asker(data).query("SELECT partition, high, len(open_stream_ids) AS open FROM log_positions")
-    except AskError:
+        found = tables(data).query("SELECT partition, high, len(open_stream_ids) AS open FROM log_positions")
+    except QueryError:
         return False
     high = {row["partition"]: (row["high"], row["open"]) for row in found.to_dicts()}
     return all(high.get(p) == (log.end(p), 0) for p in log.partitions())
 
 
 def tables_of(data: Path) -> dict[str, pl.DataFrame]:
-    asker = Asker(data)
     return {
-        name: asker.query(f"SELECT * FROM {name} ORDER BY ALL", max_rows=10**6, timeout_s=60)
+        name: tables(data).query(f"SELECT * FROM {name} ORDER BY ALL", max_rows=10**6, timeout_s=60)
         for name in TABLES
     }
 
@@ -111,7 +111,7 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
             ledger.refresh()
             found = audit(
                 ledger.rows(),
-                streams_since(Asker(data), LONG_AGO),
+                streams_since(tables(data), LONG_AGO),
                 clients=traffic.rows.values(),
                 bounds=BOUNDS,
             )

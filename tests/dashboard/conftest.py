@@ -1,26 +1,21 @@
-"""One data folder with generated streams, and one without any, each served by the real read side."""
+"""One data folder with generated streams, and one without any."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.dashboard.river import served
+from tests.dashboard.river import filled
 
 
 @pytest.fixture(scope="session")
-def river(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A served data folder with 400 streams of the last two hours."""
-    data = tmp_path_factory.mktemp("river")
-    with served(data, streams=400):
-        yield data
+def river(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with 400 streams of the last two hours."""
+    return filled(tmp_path_factory.mktemp("river"), streams=400)
 
 
 @pytest.fixture(scope="session")
-def dry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A served data folder whose tables are empty."""
-    data = tmp_path_factory.mktemp("dry")
-    with served(data):
-        yield data
+def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder whose tables are empty."""
+    return filled(tmp_path_factory.mktemp("dry"))

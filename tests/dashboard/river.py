@@ -1,4 +1,7 @@
-"""Generated streams for the pages' tests: the real tables filled with plausible numbers, served by the real Server.
+"""Generated streams for the pages' tests: a real store filled with plausible numbers.
+
+The store is closed before the pages read it: the SQL page opens the catalog with Python's SQLite, which must not share a
+process with DuckDB's.
 
 Deterministic for a seed. The numbers hang together (last_output ≥ ttft, itl from tokens and times, errors without tokens), so
 that a page drawn over them looks like one over real traffic.
@@ -22,10 +25,10 @@ import duckdb
 import polars as pl
 
 from analytics.measures.rollup import rollups
-from analytics.serving import endpoint
-from analytics.serving.serve import Server
-from analytics.storage import packed
+from analytics.storage.location import SQLITE, TABLES_FOLDER, locate
+from analytics.storage.open_streams import ENDING, FOLDER
 from analytics.storage.store import Store
+from analytics.storage.tables import OPEN_STREAMS
 
 SCHEMA = Path(__file__).parents[2] / "analytics" / "storage" / "schema.sql"
 MODELS: dict[str, tuple[float, float, str, str]] = {
@@ -139,7 +142,7 @@ def one_stream(dice: random.Random, started_at: datetime) -> tuple[dict[str, Any
 def fill(
     connection: duckdb.DuckDBPyConnection, *, streams: int, until: datetime, hours: float, seed: int = 1
 ) -> None:
-    """Put `streams` streams into the hours before `until`, and a few that still run."""
+    """Put `streams` streams into the hours before `until`."""
     if not streams:
         return
     dice = random.Random(seed)
@@ -164,15 +167,6 @@ def fill(
         for r in whole
         for name, value, unit in (("server-time-to-first-token", r["ttft_ns"] * 0.97, "ns"), ("tokens_per_second", r["tps_user"], "tok/s"),
                                   ("queue-duration", 1.5e6, "ns"))
-    ])  # fmt: skip
-    insert(connection, "open_streams", [
-        {"stream_id": uuid.UUID(int=dice.getrandbits(128), version=4), "gateway": dice.choice(GATEWAYS), "tap": "tap-1",
-         "client_id": dice.choice(CLIENTS), "dialect": "openai_chat", "operation": "chat", "path": "/v1/chat/completions",
-         "request_model": dice.choice(list(MODELS)), "trace_id": f"{dice.getrandbits(128):032x}",
-         "started_at": until - timedelta(seconds=2 + 7 * i), "http_status": 200, "ttft_ns": int(0.4 * S) if i else None,
-         "last_event_ns": int((1 + 6.8 * i) * S), "last_output_ns": int((1 + 6.8 * i) * S) if i else None, "event_count": 40 * i,
-         "output_event_count": 38 * i, "output_tokens": 40 * i or None, "response_bytes": 9000 * i, "updated_at": until}
-        for i in range(4)
     ])  # fmt: skip
     insert(connection, "log_positions", [
         {"log_id": "0b0e", "partition": "w0", "high": 123_456, "low": 123_400, "open_stream_ids": [], "owner": "test", "version": 7,
@@ -231,29 +225,53 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[st
     frame = pl.DataFrame(plain, infer_schema_length=None)
     connection.register("incoming", frame.to_arrow())
     names = ", ".join(f'"{c}"' for c in columns)
-    if table == "events" and connection.execute("FROM duckdb_views() WHERE view_name = 'events'").fetchall():
-        connection.execute("CREATE TEMP TABLE plain_events AS FROM incoming")
-        packed.append(connection, "plain_events")
-        connection.execute("DROP TABLE plain_events")
-    else:
-        connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM incoming")
+    connection.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM incoming")
     connection.unregister("incoming")
 
 
+def running_streams(until: datetime) -> list[dict[str, Any]]:
+    """Four rows of `open_streams`; the youngest waits for its first output."""
+    dice = random.Random(1)
+    return [
+        {"stream_id": uuid.UUID(int=dice.getrandbits(128), version=4), "gateway": dice.choice(GATEWAYS), "tap": "tap-1",
+         "client_id": dice.choice(CLIENTS), "dialect": "openai_chat", "operation": "chat", "path": "/v1/chat/completions",
+         "request_model": dice.choice(list(MODELS)), "trace_id": f"{dice.getrandbits(128):032x}",
+         "started_at": until - timedelta(seconds=2 + 7 * i), "http_status": 200, "ttft_ns": int(0.4 * S) if i else None,
+         "last_event_ns": int((1 + 6.8 * i) * S), "last_output_ns": int((1 + 6.8 * i) * S) if i else None, "event_count": 40 * i,
+         "output_event_count": 38 * i, "output_tokens": 40 * i or None, "response_bytes": 9000 * i, "updated_at": until}
+        for i in range(4)
+    ]  # fmt: skip
+
+
+def write_open_streams(data: Path, rows: list[dict[str, Any]]) -> None:
+    """Replace the file of streams in flight, as analytics writes it."""
+    file = data / TABLES_FOLDER / FOLDER / f"analytics{ENDING}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    plain = [
+        {name: str(row[name]) if name == "stream_id" else row.get(name) for name in OPEN_STREAMS}
+        for row in rows
+    ]
+    pl.DataFrame(plain, schema=OPEN_STREAMS).write_parquet(file)
+
+
 @contextlib.contextmanager
-def served(
-    data: Path, *, streams: int = 0, until: datetime | None = None, hours: float = 2.0
-) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A data folder that a real analytics server answers for; yields the writer's own connection."""
+def filling(data: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to the store of a data folder. The store is closed at the end of the block."""
     data.mkdir(parents=True, exist_ok=True)
-    store = Store(data / "streamgauge.duckdb")
-    with store.cursor() as connection:
-        fill(connection, streams=streams, until=until or datetime.now(UTC), hours=hours)
-        server = Server(connection, port=0)
-        endpoint.write(data, endpoint.Endpoint(server.quack, server.token, 0))
-        try:
+    store = Store(locate(SQLITE, data))
+    try:
+        with store.cursor() as connection:
             yield connection
-        finally:
-            server.close()
-            store.close()
-            endpoint.remove(data, 0)
+    finally:
+        store.close()
+
+
+def filled(data: Path, *, streams: int = 0, until: datetime | None = None, hours: float = 2.0) -> Path:
+    """Fill a data folder: a closed store, with four streams in flight unless it is empty."""
+    until = until or datetime.now(UTC)
+    with filling(data) as connection:
+        fill(connection, streams=streams, until=until, hours=hours)
+    (data / "run").mkdir(exist_ok=True)
+    if streams:
+        write_open_streams(data, running_streams(until))
+    return data

@@ -9,11 +9,11 @@ from urllib.parse import quote
 import polars as pl
 import pytest
 
-from analytics.serving.ask import Asker
 from dashboard import units
 from tests.dashboard.browser import CHROMIUM, PATIENCE_MS, Reader, reader
 from tests.dashboard.pages import VIEWS
 from tests.dashboard.site import Site, running
+from tests.tables import tables
 
 pytestmark = [
     pytest.mark.browser,
@@ -37,9 +37,9 @@ def seen(site: Site) -> Iterator[Reader]:
 
 
 def test_every_page_loads_as_a_deep_link_without_a_complaint(seen: Reader, river: Path) -> None:
-    stream_id = Asker(river).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")["stream_id"][
-        0
-    ]
+    stream_id = tables(river).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")[
+        "stream_id"
+    ][0]
     seen.complaints.clear()
     for view in sorted(VIEWS, reverse=True):  # not the first page first: a deep link must do without it
         path = {"overview": "?range=24h", "stream": f"stream?id={stream_id}"}.get(view, f"{view}?range=24h")
@@ -53,7 +53,7 @@ def test_every_page_loads_as_a_deep_link_without_a_complaint(seen: Reader, river
 def test_numbers_are_those_of_sql_and_a_filter_is_kept_in_the_link(seen: Reader, river: Path) -> None:
     sql = """SELECT count(*) AS n, quantile_cont(ttft_ns, 0.99) AS ttft, quantile_cont(tps_user, 0.5) AS speed
         FROM streams WHERE request_model = 'claude-sonnet-4-5'"""
-    wanted = Asker(river).query(sql).to_dicts()[0]
+    wanted = tables(river).query(sql).to_dicts()[0]
     seen.open("?range=24h&refresh=off")
     assert seen.metric("Requests") == "400"
     seen.page.get_by_role("combobox", name="Models").click()
@@ -150,7 +150,7 @@ def test_an_answer_is_downloaded_as_it_was(seen: Reader, river: Path) -> None:
     seen.open(f"sql?refresh=off&sql={quote(sql)}")
     seen.page.get_by_role("button", name="Run").click()
     seen.page.get_by_text("rows in").wait_for(timeout=PATIENCE_MS)
-    wanted = Asker(river).query(sql)
+    wanted = tables(river).query(sql)
     for name, parse in (("CSV", pl.read_csv), ("Parquet", pl.read_parquet)):
         with seen.page.expect_download(timeout=PATIENCE_MS) as downloaded:
             seen.page.get_by_role("button", name=name, exact=True).click()
@@ -161,7 +161,7 @@ def test_an_answer_is_downloaded_as_it_was(seen: Reader, river: Path) -> None:
     "views", [("overview", "stream"), pytest.param(tuple(VIEWS), marks=pytest.mark.slow)], ids=["two", "all"]
 )
 def test_a_phone_sees_no_sideways_scrolling(views: tuple[str, ...], seen: Reader, river: Path) -> None:
-    found = Asker(river).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")["stream_id"][0]
+    found = tables(river).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")["stream_id"][0]
     seen.page.set_viewport_size({"width": 390, "height": 844})
     for view in views:
         seen.open({"overview": "?range=24h", "stream": f"stream?id={found}"}.get(view, f"{view}?range=24h"))

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from analytics.serving.ask import Asker, AskError
+from analytics.query.errors import QueryError
 from tests.dashboard.browser import CHROMIUM, Reader, reader
 from tests.dashboard.pages import VIEWS
 from tests.dashboard.site import ROOT
+from tests.tables import tables
 
 pytestmark = [
     pytest.mark.browser,
@@ -42,7 +43,7 @@ def until(question: Callable[[], bool], demo: subprocess.Popen[bytes], what: str
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The data folder of a demo that goes on while the tests look."""
     data = tmp_path_factory.mktemp("demo")
-    ports = [word for flag in ("--quack-port", "--dashboard-port") for word in (flag, "0")]
+    ports = ["--dashboard-port", "0"]
     ports += [word for flag in ("--listen", "--admin") for word in (flag, "127.0.0.1:0")]
     command = [sys.executable, "-m", "streamgauge", "demo", "--rate", "5", "--data", str(data), *ports]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -63,13 +64,13 @@ def seen(demo: Path) -> Iterator[Reader]:
 
 def stored(data: Path, where: str = "TRUE") -> int:
     try:
-        return int(Asker(data).query(f"SELECT count(*) AS n FROM streams WHERE {where}")["n"][0])
-    except AskError:
+        return int(tables(data).query(f"SELECT count(*) AS n FROM streams WHERE {where}")["n"][0])
+    except QueryError:
         return 0
 
 
 def test_every_page_stands_while_traffic_comes_in(seen: Reader, demo: Path) -> None:
-    stream_id = Asker(demo).query(
+    stream_id = tables(demo).query(
         "SELECT stream_id::VARCHAR AS id FROM streams WHERE outcome = 'ok' LIMIT 1"
     )["id"][0]
     for view in VIEWS:
@@ -83,7 +84,7 @@ def test_every_page_stands_while_traffic_comes_in(seen: Reader, demo: Path) -> N
 
 def test_the_numbers_are_those_of_sql_at_that_moment(seen: Reader, demo: Path) -> None:
     """Traffic goes on: what is shown lies between what SQL says just before and just after."""
-    model = Asker(demo).query("SELECT mode(request_model) AS model FROM streams")["model"][0]
+    model = tables(demo).query("SELECT mode(request_model) AS model FROM streams")["model"][0]
     for path, where in (("?range=24h", "TRUE"), (f"?range=24h&model={model}", f"request_model = '{model}'")):
         before = stored(demo, where)
         seen.open(f"{path}&refresh=off")
@@ -93,7 +94,7 @@ def test_the_numbers_are_those_of_sql_at_that_moment(seen: Reader, demo: Path) -
 
 def test_a_deep_link_shows_the_same_stream_again(seen: Reader, demo: Path) -> None:
     (row,) = (
-        Asker(demo)
+        tables(demo)
         .query(
             "SELECT stream_id::VARCHAR AS id, request_model FROM streams WHERE outcome = 'ok' AND streamed LIMIT 1"
         )

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from streamlit.testing.v1 import AppTest
 
-from tests.analytics.serving.test_guard import REFUSED
-from tests.dashboard.pages import opened, said
+from tests.analytics.query.test_process import HOSTILE
+from tests.analytics.query.test_statement_filter import REFUSED
+from tests.dashboard.pages import metric, opened, said
 
 PLANTED = "plantedzwiebel"
 
@@ -18,7 +20,7 @@ def test_the_sql_page_lets_nothing_through(
     planted = tmp_path / "planted.csv"
     planted.write_text(f"a\n{PLANTED}\n")
     monkeypatch.setenv("PLANTED", PLANTED)
-    token = (river / "run" / "analyze.json").read_text()
+    (river / "run" / "analyze.json").write_text('{"pid": 1, "secret": "in-the-run-folder"}')
     hostile = [sql for sql in REFUSED if sql.strip("; ")]
     app = opened(river, monkeypatch, "sql")
     for sql in [
@@ -33,7 +35,9 @@ def test_the_sql_page_lets_nothing_through(
         "SET GLOBAL enable_external_access = true",
         "INSTALL spatial; LOAD spatial",
         "FROM duckdb_settings()",
-        "FROM answers.main.a1",
+        "FROM __ducklake_metadata_lake.main.ducklake_snapshot",
+        f"FROM sqlite_scan('{river}/catalog.sqlite', 'ducklake_snapshot')",
+        f"FROM read_parquet('{river}/tables/**/*.parquet')",
     ]:
         app.text_area(key="sql").set_value(sql)
         app.button[0].click().run()
@@ -43,8 +47,29 @@ def test_the_sql_page_lets_nothing_through(
         assert len(app.dataframe) == 0, sql
         words = said(app)
         assert PLANTED not in words.replace(sql, ""), sql
-        assert token not in words, sql
+        assert "in-the-run-folder" not in words, sql
     assert [path.name for path in tmp_path.iterdir()] == ["planted.csv"]
-    app.text_area(key="sql").set_value("SELECT count(*) AS n FROM streams")
+    assert shown(app, "SELECT count(*) AS n FROM streams") == [400]
+
+
+@pytest.mark.parametrize(
+    "name", ["json to variant", "json_transform", "repeat", "chained ctes", "recursion"]
+)
+def test_a_statement_that_kills_its_process_is_one_line_and_the_page_goes_on(
+    name: str, river: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = opened(river, monkeypatch, "sql")
+    app.text_area(key="sql").set_value(HOSTILE[name])
     app.button[0].click().run()
-    assert app.dataframe[0].value["n"].to_list() == [400]
+    assert not app.exception
+    assert len(app.error) == 1
+    assert "\n" not in str(app.error[0].value)
+    assert shown(app, "SELECT count(*) AS n FROM streams") == [400]
+    assert metric(opened(river, monkeypatch, range="24h"), "Requests") == "400"
+
+
+def shown(app: AppTest, sql: str) -> list[int]:
+    app.text_area(key="sql").set_value(sql)
+    app.button[0].click().run()
+    found: list[int] = app.dataframe[0].value["n"].to_list()
+    return found

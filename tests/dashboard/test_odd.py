@@ -5,7 +5,6 @@ stream of 100,000 events, numbers at their ends. A correct page or words, never 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -13,10 +12,9 @@ from uuid import UUID
 import pytest
 
 from analytics.measures.measure import MAX_WORD_CHARS
-from analytics.serving.ask import Asker
-from analytics.storage import packed
-from tests.dashboard.pages import VIEWS, metric, opened, said
-from tests.dashboard.river import insert, served
+from tests.dashboard.pages import NO_DATA, VIEWS, metric, opened, said
+from tests.dashboard.river import filled, filling, insert, write_open_streams
+from tests.tables import tables
 
 LONG = ("a/very\\long: [model] name.with \"signs\" <b>and</b> $x_1$ 'quotes' " + "0123456789" * 24)[
     :MAX_WORD_CHARS
@@ -27,10 +25,10 @@ EVENTS = 100_000
 
 
 @pytest.fixture(scope="module")
-def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("odd")
     now = datetime.now(UTC) - timedelta(minutes=5)
-    with served(data) as connection:
+    with filling(data) as connection:
         insert(connection, "streams", [
             {"stream_id": UUID(int=1000 + i), "started_at": now - timedelta(seconds=i), "outcome": "ok", "request_model": f"model-{i}",
              "gateway": f"gateway-{i % 40}", "client_id": f"{i:032x}", "ttft_ns": 1_000_000 * (i + 1), "end_ns": 2_000_000_000}
@@ -47,15 +45,9 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
              "end_ns": EVENTS * 1_000_000, "last_output_ns": EVENTS * 1_000_000, "stall_count": 1},
         ])  # fmt: skip
         connection.execute(f"""
-            CREATE TEMP TABLE plain_events AS SELECT '{GIANT}'::UUID AS stream_id, i AS seq, i AS read_seq,
+            INSERT INTO events BY NAME SELECT '{GIANT}'::UUID AS stream_id, i AS seq, i AS read_seq,
                 i * 1000000 + CASE WHEN i > 70000 THEN 3000000000 ELSE 0 END AS at_ns, 'text' AS kind, 0 AS choice, 3 AS chars,
                 100 AS bytes FROM range({EVENTS}) AS t(i)""")
-        packed.append(connection, "plain_events")
-        insert(connection, "open_streams", [
-            {"stream_id": UUID(int=20), "started_at": now, "updated_at": now},
-            {"stream_id": UUID(int=21), "started_at": now, "updated_at": now, "request_model": LONG, "ttft_ns": 0, "last_output_ns": 0,
-             "output_tokens": 5},
-        ])  # fmt: skip
         insert(connection, "spans", [
             {"trace_id": "f" * 32, "span_id": "1" * 16, "parent_span_id": "1" * 16, "name": LONG, "kind": "?", "started_at": now,
              "start_ns": 0, "duration_ns": 0, "status": "odd", "attributes": "no JSON", "events": None}
@@ -66,7 +58,12 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             "server_stats",
             [{"stream_id": GIANT, "source": "s", "name": LONG, "value": None, "unit": None}],
         )
-        yield data
+    write_open_streams(data, [
+        {"stream_id": UUID(int=20), "started_at": now, "updated_at": now},
+        {"stream_id": UUID(int=21), "started_at": now, "updated_at": now, "request_model": LONG, "ttft_ns": 0, "last_output_ns": 0,
+         "output_tokens": 5},
+    ])  # fmt: skip
+    return data
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -128,17 +125,18 @@ def test_a_trace_of_one_odd_span_is_drawn(odd: Path, monkeypatch: pytest.MonkeyP
     assert len(app.get("vega_lite_chart")) == 1
 
 
-def test_analytics_that_ends_under_an_open_page_is_a_message(
+def test_a_store_that_is_removed_under_an_open_page_is_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with served(tmp_path, streams=3):
-        app = opened(tmp_path, monkeypatch, "streams", range="24h")
-        assert len(app.dataframe[0].value) == 3
+    filled(tmp_path, streams=3)
+    app = opened(tmp_path, monkeypatch, "streams", range="24h")
+    assert len(app.dataframe[0].value) == 3
+    (tmp_path / "catalog.sqlite").rename(tmp_path / "elsewhere.sqlite")
     app.selectbox(key="range").set_value("7d").run()
     assert not app.exception
-    assert "Analytics cannot be asked" in said(app)
+    assert NO_DATA in said(app)
 
 
 def test_the_odd_names_are_those_of_sql(odd: Path) -> None:
-    found = Asker(odd).query("SELECT count(DISTINCT request_model) AS n FROM streams")["n"][0]
+    found = tables(odd).query("SELECT count(DISTINCT request_model) AS n FROM streams")["n"][0]
     assert found == 202

@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from analytics.serving import endpoint
-from analytics.serving.ask import Asker
 from dashboard import units
-from tests.dashboard.pages import metric, opened, said
+from tests.dashboard.pages import NO_DATA, metric, opened, said
+from tests.tables import tables
 
 
 def test_numbers_equal_those_of_sql(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = opened(river, monkeypatch, range="24h", refresh="off")
     assert not app.exception
     row = (
-        Asker(river)
+        tables(river)
         .query("""
         SELECT count(*) AS n, quantile_cont(ttft_ns, 0.95) AS ttft, quantile_cont(itl_ns, 0.5) AS itl,
             count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost'))
@@ -36,7 +35,7 @@ def test_numbers_equal_those_of_sql(river: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_filters_of_the_url_are_applied(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = opened(river, monkeypatch, range="24h", model=["deepseek-r1"], gateway=["edge-eu"])
-    wanted = Asker(river).query(
+    wanted = tables(river).query(
         "SELECT count(*) AS n FROM streams WHERE request_model = 'deepseek-r1' AND gateway = 'edge-eu'"
     )["n"][0]
     assert not app.exception
@@ -85,17 +84,16 @@ def test_empty_database_without_a_tap_says_how_to_start_one(
     assert "streamgauge up --upstream" in said(app)
 
 
-def test_analytics_down_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_tables_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = opened(tmp_path, monkeypatch)
     assert not app.exception
-    assert "Analytics cannot be asked" in said(app)
+    assert NO_DATA in said(app)
+    assert "has no tables yet" in said(app)
     assert "streamgauge status" in said(app)
 
 
-def test_wrong_token_is_a_message(river: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = endpoint.read(river)
-    assert right is not None
-    endpoint.write(tmp_path, endpoint.Endpoint(right.quack, "not-the-token-at-all", 1))
+def test_a_store_that_is_no_database_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "catalog.sqlite").write_bytes(b"no database" * 1000)
     app = opened(tmp_path, monkeypatch)
     assert not app.exception
-    assert "Analytics cannot be asked" in said(app)
+    assert NO_DATA in said(app)

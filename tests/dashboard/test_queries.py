@@ -26,6 +26,7 @@ def store() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(SCHEMA.read_text())
+        connection.execute(SCHEMA.with_name("open_streams.sql").read_text())
         yield connection
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import streamlit as st
 
-from analytics.serving.ask import AskError
+from analytics.query.errors import QueryError
 from dashboard import source
 
 DEADLINE_S = 30.0
@@ -27,7 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Counter[str], threa
         came.set()
         assert go.wait(DEADLINE_S)
         if "wrong" in sql:
-            raise AskError("no")
+            raise QueryError("no")
         return pl.DataFrame({"n": [1]})
 
     monkeypatch.setattr(source, "ask_freshly", answer)
@@ -59,7 +59,7 @@ def test_a_failure_is_told_to_who_needs_the_answer(
     go.set()
     source.ahead(lambda: source.ask("wrong"))
     assert came.wait(DEADLINE_S)
-    with pytest.raises(AskError):
+    with pytest.raises(QueryError):
         source.ask("wrong")
 
 

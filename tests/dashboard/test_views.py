@@ -1,4 +1,4 @@
-"""Every page, over streams, over nothing, without analytics and with a wrong token: words or numbers, never a stack trace."""
+"""Every page, over streams, over empty tables and without tables: words or numbers, never a stack trace."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from analytics.serving import endpoint
-from analytics.serving.ask import Asker
 from dashboard import units
 from dashboard.cookbook import COOKBOOK
 from dashboard.queries import rolled
-from tests.dashboard.pages import VIEWS, metric, opened, said
-from tests.dashboard.river import served
+from tests.dashboard.pages import NO_DATA, VIEWS, metric, opened, said
+from tests.dashboard.river import filled
+from tests.tables import tables
 
 LIVE_VIEWS = sorted(set(VIEWS) - {"sql"})
 
@@ -41,22 +40,10 @@ def test_over_an_empty_database_it_stands(view: str, dry: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("view", sorted(set(LIVE_VIEWS) - {"stream"}))
-def test_without_analytics_it_says_so(view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tables_it_says_so(view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = opened(tmp_path, monkeypatch, view)
     assert not app.exception
-    assert "Analytics cannot be asked" in said(app)
-
-
-@pytest.mark.parametrize("view", ["stream", "streams", "pipeline"])
-def test_a_wrong_token_is_a_message(
-    view: str, river: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    right = endpoint.read(river)
-    assert right is not None
-    endpoint.write(tmp_path, endpoint.Endpoint(right.quack, "not-the-token-at-all", 1))
-    app = opened(tmp_path, monkeypatch, view, id="00000000-0000-4000-8000-000000000000")
-    assert not app.exception
-    assert "Analytics cannot be asked" in said(app)
+    assert NO_DATA in said(app)
 
 
 def test_no_file_of_the_dashboard_hides_a_module(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,32 +54,40 @@ def test_no_file_of_the_dashboard_hides_a_module(river: Path, monkeypatch: pytes
         assert importlib.util.find_spec(name) is None
 
 
-def test_pages_come_back_when_analytics_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served(tmp_path, streams=5):
-        app = opened(tmp_path, monkeypatch, range="24h")
-        assert metric(app, "Requests") == "5"
-    app.selectbox(key="range").set_value("6h").run()  # another question: no answer of a moment ago stands in
-    assert "Analytics cannot be asked" in said(app)
-    with served(tmp_path):  # another port, another token
-        app.selectbox(key="range").set_value("7d").run()
-        assert metric(app, "Requests") == "5"
+def test_pages_show_data_once_there_are_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = opened(tmp_path, monkeypatch, range="24h")
+    assert NO_DATA in said(app)
+    filled(tmp_path, streams=5)
+    app.selectbox(key="range").set_value("7d").run()  # another query: no cached answer is used
+    assert metric(app, "Requests") == "5"
+
+
+def test_pages_follow_a_catalog_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "data", streams=5)
+    filled(tmp_path / "other", streams=7)
+    app = opened(tmp_path / "data", monkeypatch, range="24h")
+    assert metric(app, "Requests") == "5"
+    (tmp_path / "data").rename(tmp_path / "former")
+    (tmp_path / "other").rename(tmp_path / "data")
+    app.selectbox(key="range").set_value("7d").run()
+    assert metric(app, "Requests") == "7"
 
 
 def test_streams_are_narrowed_sorted_and_found(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = opened(river, monkeypatch, "streams", range="24h", kind="errors", order="longest", rows="500")
-    wanted = Asker(river).query("""
+    wanted = tables(river).query("""
         SELECT end_ns / 1e9 AS s FROM streams WHERE outcome NOT IN ('ok', 'client_abort', 'tap_lost')
         ORDER BY end_ns DESC NULLS LAST""")["s"]
     shown = app.dataframe[0].value
     assert list(shown["end_s"]) == pytest.approx(wanted.to_list())
-    trace = Asker(river).query("SELECT trace_id FROM streams LIMIT 1")["trace_id"][0]
+    trace = tables(river).query("SELECT trace_id FROM streams LIMIT 1")["trace_id"][0]
     app = opened(river, monkeypatch, "streams", range="24h", find=trace[4:20].upper())
     assert len(app.dataframe[0].value) == 1
 
 
 def test_the_link_of_a_stream_opens_it(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = (
-        Asker(river)
+        tables(river)
         .query("SELECT stream_id, ttft_ns, trace_id FROM streams WHERE outcome = 'ok' LIMIT 1")
         .to_dicts()[0]
     )
@@ -104,7 +99,7 @@ def test_the_link_of_a_stream_opens_it(river: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_failed_stream_without_events_is_shown(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Asker(river).query("SELECT stream_id FROM streams WHERE outcome = 'http_error' LIMIT 1")[
+    found = tables(river).query("SELECT stream_id FROM streams WHERE outcome = 'http_error' LIMIT 1")[
         "stream_id"
     ][0]
     app = opened(river, monkeypatch, "stream", id=found)
@@ -132,7 +127,7 @@ def test_a_stream_that_is_not_there_has_words(
 def test_errors_are_those_of_sql(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = opened(river, monkeypatch, "errors", range="24h")
     row = (
-        Asker(river)
+        tables(river)
         .query("""
         SELECT count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors,
             count(*) FILTER (outcome = 'client_abort') AS aborts FROM streams""")
@@ -156,7 +151,7 @@ def test_all_gaps_are_those_between_the_events(river: Path, monkeypatch: pytest.
     )
     assert not app.exception
     wanted = (
-        Asker(river)
+        tables(river)
         .query("""
         SELECT count(gap) AS n, quantile_cont(gap, 0.5) / 1e6 AS p50, quantile_cont(gap, 0.99) / 1e6 AS p99,
             max(gap) / 1e6 AS most
@@ -218,7 +213,7 @@ def test_wasted_tokens_are_those_that_were_not_delivered(
     river: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = opened(river, monkeypatch, "errors", range="24h")
-    wanted = Asker(river).query("""
+    wanted = tables(river).query("""
         SELECT sum(output_tokens * (response_bytes - delivered_bytes) / response_bytes) AS n FROM streams
         WHERE outcome = 'client_abort'""")["n"][0]
     assert wanted > 0
@@ -231,7 +226,7 @@ def test_throughput_names_the_kinds_of_tokens_that_there_are(
     app = opened(river, monkeypatch, "throughput", range="24h")
     legends = " ".join(element.proto.body for element in app.get("html"))
     some = (
-        Asker(river)
+        tables(river)
         .query("""
         SELECT count(input_tokens) > 0 AS "input, fresh", count(cached_input_tokens) > 0 AS "input, cached",
             count(reasoning_tokens) > 0 AS "output, reasoning", count(output_tokens) > 0 AS "output, answer"
@@ -286,7 +281,7 @@ def test_a_trace_has_the_spans_of_all_services_and_links_to_its_stream(
     assert len(app.dataframe[0].value) == 30
     assert set(app.dataframe[0].value["services"]) == {"app, gateway, tap"}
     row = (
-        Asker(river)
+        tables(river)
         .query("SELECT trace_id, stream_id FROM spans WHERE stream_id IS NOT NULL LIMIT 1")
         .to_dicts()[0]
     )

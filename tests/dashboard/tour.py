@@ -21,8 +21,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from analytics.serving.ask import Asker
 from tests.dashboard.screenshots import main as take
+from tests.tables import tables
 
 SECONDS = 900
 """At most: it ends when the pictures are taken."""
@@ -39,9 +39,8 @@ CHAT = """
 
 def traced(data: Path) -> str:
     """Ask through the tap as a client with an OpenTelemetry SDK does; the trace's id, once its stream is stored."""
-    asker = Asker(data)
     parts = {name: json.loads((data / "run" / f"{name}.json").read_text()) for name in ("tap", "analyze")}
-    (chat,) = asker.query(CHAT).to_dicts()
+    (chat,) = tables(data).query(CHAT).to_dicts()
     provider = TracerProvider(resource=Resource.create({"service.name": "report-writer"}))
     exporter = OTLPSpanExporter(f"{parts['analyze']['otlp']}/v1/traces")
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -59,7 +58,7 @@ def traced(data: Path) -> str:
         answer = httpx.post(f"{parts['tap']['listen']}{chat['path']}", json=body, headers=headers, timeout=60)
         answer.raise_for_status()
     trace_id = f"{root.get_span_context().trace_id:032x}"
-    while not asker.query(f"SELECT 1 FROM streams WHERE trace_id = '{trace_id}'").height:
+    while not tables(data).query(f"SELECT 1 FROM streams WHERE trace_id = '{trace_id}'").height:
         time.sleep(0.2)
     return trace_id
 
@@ -67,7 +66,7 @@ def traced(data: Path) -> str:
 def main(folder: Path) -> int:
     with tempfile.TemporaryDirectory() as home:
         data = Path(home) / "streamgauge-data"
-        ports = [word for flag in ("--quack-port", "--dashboard-port") for word in (flag, "0")]
+        ports = ["--dashboard-port", "0"]
         ports += [word for flag in ("--listen", "--admin") for word in (flag, "127.0.0.1:0")]
         demo = subprocess.Popen(
             [
@@ -93,8 +92,8 @@ def main(folder: Path) -> int:
                     return 1
                 time.sleep(1)
             url = json.loads((data / "run" / "dashboard.json").read_text())["url"]
-            stream_id = str(Asker(data).query(STREAM)["id"][0])
-            a, b = Asker(data).query(MODELS)["model"]
+            stream_id = str(tables(data).query(STREAM)["id"][0])
+            a, b = tables(data).query(MODELS)["model"]
             paths = {
                 "compare": f"&A-when=same+time&A-model={a}&B-model={b}",
                 "traces": f"&trace={traced(data)}",

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from analytics.serving.ask import Asker, AskError
+from analytics.query.errors import QueryError
 from tests.ports import free_port
+from tests.tables import tables
 
 ROOT = Path(__file__).resolve().parents[2]
 LITELLM = ROOT / ".venv-litellm" / "bin" / "litellm"
@@ -70,7 +71,14 @@ class Up:
         return str(self.part("tap")["admin"])
 
     def sql(self, query: str) -> list[dict[str, Any]]:
-        return Asker(self.data).query(query).to_dicts()
+        return tables(self.data).query(query).to_dicts()
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """A `streamgauge` command on this data folder, to its end."""
+        command = [sys.executable, "-m", "streamgauge", *argv, "--data", str(self.data)]
+        return subprocess.run(
+            command, cwd=self.data.parent, capture_output=True, text=True, timeout=DEADLINE_S
+        )
 
     def rows(self, count: int, where: str = "true") -> list[dict[str, Any]]:
         """The streams that fulfil `where`, once there are `count`; fails when there come more."""
@@ -78,7 +86,7 @@ class Up:
         def enough() -> list[dict[str, Any]] | None:
             try:
                 found = self.sql(f"SELECT * FROM streams WHERE {where} ORDER BY started_at, stream_id")
-            except AskError:  # analytics is being restarted
+            except QueryError:  # analytics is being restarted
                 return None
             assert len(found) <= count, f"{len(found)} rows, {count} streams"
             return found if len(found) == count else None
@@ -105,7 +113,7 @@ def up(
         command += ["--upstream", upstream]
     for flag in ("--listen", "--admin"):
         command += [flag, "127.0.0.1:0"]
-    command += ["--quack-port", "0", "--drain-timeout", "3", "--metrics", "127.0.0.1:0"]
+    command += ["--drain-timeout", "3", "--metrics", "127.0.0.1:0"]
     command += ["--dashboard-port", "0"] if dashboard else ["--no-dashboard"]
     with log.open("w") as sink:
         process = subprocess.Popen(

@@ -88,7 +88,7 @@ def test_a_second_up_on_the_same_folder_is_refused_in_one_line(upstream: str, tm
         running.rows(1)
 
 
-@pytest.mark.parametrize("flag", ["--listen", "--admin", "--metrics", "--quack-port", "--dashboard-port"])
+@pytest.mark.parametrize("flag", ["--listen", "--admin", "--metrics", "--sql-port", "--dashboard-port"])
 def test_a_port_in_use_is_refused_in_one_line(flag: str, upstream: str, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -98,12 +98,12 @@ def test_a_port_in_use_is_refused_in_one_line(flag: str, upstream: str, tmp_path
             "--listen": "127.0.0.1:0",
             "--admin": "127.0.0.1:0",
             "--metrics": "127.0.0.1:0",
-            "--quack-port": "0",
+            "--sql-port": "0",
             "--dashboard-port": "0",
         }
         argv[flag] = f"127.0.0.1:{port}" if "port" not in flag else str(port)
         flat = [part for pair in argv.items() for part in pair]
-        done = once("up", "--upstream", upstream, "--data", "data", *flat, cwd=tmp_path)
+        done = once("up", "--serve", "--upstream", upstream, "--data", "data", *flat, cwd=tmp_path)
         assert done.returncode == 2
         errors = done.stderr.strip().splitlines()
         assert len(errors) == 1, done.stderr

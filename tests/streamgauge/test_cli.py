@@ -36,7 +36,14 @@ def test_every_command_has_help_that_teaches(command: str, tmp_path: Path) -> No
         (["up", "--upstream", "http://a", "--upstream", "http://a"], "two upstreams are named"),
         (["up", "--upstream", "http://a", "--nope"], "--nope"),
         (["up", "--upstream", "http://a", "--listen", "4100"], "HOST:PORT"),
-        (["up", "--upstream", "http://a", "--quack-port", "99999"], "--quack-port"),
+        (["up", "--upstream", "http://a", "--sql-port", "99999"], "--sql-port"),
+        (["up", "--upstream", "http://a", "--store", "duckdb"], "--store must be sqlite or postgres:DSN"),
+        (["up", "--upstream", "http://a", "--lake-path", "x"], "--lake-path requires --store postgres:DSN"),
+        (["serve", "--sql-token", "short"], "at least 16 characters"),
+        (["serve"], "has no tables yet"),
+        (["export", "--duckdb", "x.duckdb"], "cannot attach the store"),
+        (["export", "--duckdb", "x.duckdb", "--since", "soon"], "neither an age"),
+        (["rebuild"], "cannot rebuild"),
         (["up", "--upstream", "http://a", "--kafka", "nowhere"], "HOST:PORT"),
         (["up", "--upstream", "http://a", "--kafka-options", "{"], "JSON"),
         (["nope"], "nope"),
@@ -47,6 +54,7 @@ def test_wrong_input_is_one_clear_line(argv: list[str], says: str, tmp_path: Pat
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert says in done.stderr
+    assert "-- (" not in done.stderr
 
 
 def test_flags_go_before_environment_before_file(tmp_path: Path) -> None:
@@ -65,13 +73,13 @@ def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
 
 
 def test_secrets_are_never_printed(tmp_path: Path) -> None:
-    done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_QUACK_TOKEN="planted-secret")
+    done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_SQL_TOKEN="planted-secret")
     assert "planted-secret" not in done.stdout + done.stderr
-    assert "quack_token = (set)" in done.stdout
+    assert "sql_token = (set)" in done.stdout
 
 
 def test_config_check_shows_the_lake_without_its_password(tmp_path: Path) -> None:
-    store = "ducklake:postgres:host=db password=planted-secret dbname=lake"
+    store = "postgres:host=db password=planted-secret dbname=lake"
     done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_STORE=store)
     assert "host=db password=… dbname=lake" in done.stdout
     assert "planted-secret" not in done.stdout + done.stderr

@@ -28,8 +28,6 @@ ANY_PORTS = [
     "127.0.0.1:0",
     "--admin",
     "127.0.0.1:0",
-    "--quack-port",
-    "0",
     "--simulator",
     "127.0.0.1:0",
 ]
@@ -59,12 +57,12 @@ def verdict(
     """What the demo makes of these rows."""
 
     class Nothing:
-        def __init__(self, data: Path) -> None: ...
+        def __init__(self, location: object, *, untrusted: bool) -> None: ...
         def close(self) -> None: ...
 
     ledger = RemoteLedger("http://127.0.0.1:1")
     monkeypatch.setattr(ledger, "rows", lambda: rows)
-    monkeypatch.setattr(demo_run, "Asker", Nothing)
+    monkeypatch.setattr(demo_run, "QueryProcess", Nothing)
     said: list[str] = []
     demo = Demo(DemoOptions(seconds=1), say=said.append)
 
@@ -93,7 +91,6 @@ def test_one_false_measurement_fails_the_demo(monkeypatch: pytest.MonkeyPatch, t
     [
         ("--listen", "the tap"),
         ("--admin", "the tap's admin page"),
-        ("--quack-port", "SQL"),
         ("--dashboard-port", "the dashboard"),
     ],
 )

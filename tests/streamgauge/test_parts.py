@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.parts import analyze_options, ship_options, tap_options
+from streamgauge.parts import analyze_options, serve_options, ship_options, tap_options
 from streamgauge.settings import Settings
 
 
@@ -15,10 +15,10 @@ from streamgauge.settings import Settings
     ("given", "said"),
     [
         ({}, 0),
-        ({"admin": "127.0.0.2:1", "metrics": "[::1]:2", "quack_host": "127.0.0.1"}, 0),
+        ({"admin": "127.0.0.2:1", "metrics": "[::1]:2", "sql_host": "127.0.0.1"}, 0),
         ({"metrics": ""}, 0),
         ({"admin": "0.0.0.0:4101"}, 1),
-        ({"metrics": "10.0.0.1:4102", "quack_host": "gauge.internal"}, 2),
+        ({"metrics": "10.0.0.1:4102", "sql_host": "gauge.internal"}, 2),
     ],
 )
 def test_a_door_beyond_this_machine_is_said(
@@ -28,6 +28,7 @@ def test_a_door_beyond_this_machine_is_said(
     with caplog.at_level(logging.WARNING):
         tap_options(settings)
         analyze_options(settings)
+        serve_options(settings)
     assert len(caplog.records) == said
 
 

@@ -32,16 +32,16 @@ def test_a_file_in_the_secrets_folder_is_a_setting(
 def test_the_environment_goes_before_the_secrets_folder_and_that_before_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "streamgauge.toml").write_text('client_key = "from-toml"\nquack_token = "from-toml"\n')
+    (tmp_path / "streamgauge.toml").write_text('client_key = "from-toml"\nsql_token = "from-toml"\n')
     (tmp_path / "streamgauge_client_key").write_text("from-a-file")
-    (tmp_path / "streamgauge_quack_token").write_text("from-a-file")
+    (tmp_path / "streamgauge_sql_token").write_text("from-a-file")
     monkeypatch.setenv("STREAMGAUGE_SECRETS_DIR", str(tmp_path))
     monkeypatch.setenv("STREAMGAUGE_CLIENT_KEY", "from-environment")
     settings = Settings()
     assert settings.client_key is not None
-    assert settings.quack_token is not None
+    assert settings.sql_token is not None
     assert settings.client_key.get_secret_value() == "from-environment"
-    assert settings.quack_token.get_secret_value() == "from-a-file"
+    assert settings.sql_token.get_secret_value() == "from-a-file"
 
 
 def test_a_secrets_folder_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from analytics.assembly.assemble import Assembler
 from analytics.consumer import Consumer
 from analytics.measures.measure import measure
-from analytics.storage.store import FILE, Store
+from analytics.storage.location import SQLITE, locate
+from analytics.storage.store import Store
 from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
 from ingest.log.runs import RunFile, RunTotals
 from ingest.records import pack, pack_damage
@@ -25,7 +26,7 @@ from tests.analytics.traffic import alive, entries, stream
 
 def analysed(data: Path) -> None:
     """Read what the log holds, as analytics does, and stop."""
-    store = Store(data / FILE)
+    store = Store(locate(SQLITE, data))
     with EmbeddedReader(data / "log", "analyze") as reader:
         consumer = Consumer(reader, store, Assembler(), measure)
         consumer.start()
@@ -181,6 +182,7 @@ def test_the_table_says_it_in_words(tmp_path: Path, writer: EmbeddedWriter) -> N
     out = CliRunner().invoke(status_command, ["--data", str(tmp_path)], standalone_mode=False).output
     assert "captured 2 streams" in out
     assert "the counters reconcile" in out
+    assert f"ATTACH 'ducklake:sqlite:{tmp_path}/catalog.sqlite' AS lake (READ_ONLY)" in out
 
 
 def test_no_data_folder_is_one_line(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from analytics.consumer import Consumer
 from analytics.dialects import all_dialects
 from analytics.garbage import look_seldom
 from analytics.measures.measure import measure
+from analytics.storage.location import locate
 from analytics.storage.store import Store
 from bench.analytics.jobs.measured import Clock, Watch
 from ingest.log.kafka import KafkaReader
@@ -17,7 +18,7 @@ from ingest.log.kafka import KafkaReader
 
 def main(brokers: str, topic: str, database: str, streams: str) -> None:
     reader = KafkaReader(brokers, topic, {})
-    store = Store(Path(database))
+    store = Store(locate("sqlite", Path(database)))
     consumer = Consumer(reader, store, Assembler(), measure)
     while not reader.partitions():
         pass

@@ -630,7 +630,8 @@ def test_a_defect_at_the_end_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -
 def test_frames_go_into_the_schema_without_surprises() -> None:
     assembler = fed(*whole_stream(A)[:5], *whole_stream(B)[:3], *whole_stream(B)[4:])
     con = duckdb.connect()
-    con.execute((Path(__file__).parents[3] / "analytics" / "storage" / "schema.sql").read_text())
+    for name in ("schema", "open_streams"):
+        con.execute((Path(__file__).parents[3] / "analytics" / "storage" / f"{name}.sql").read_text())
     for table, rows in (("open_streams", assembler.open_streams()), ("losses", assembler.take_losses())):
         assert rows.columns == [c[0] for c in con.execute(f"SELECT * FROM {table}").description or []]
         con.register("appended", rows)

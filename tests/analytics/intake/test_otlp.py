@@ -24,12 +24,13 @@ from analytics.consume import AnalyzeOptions, serve_until
 from analytics.intake import otlp as otlp_intake
 from analytics.intake.otlp import OtlpIntake
 from analytics.intake.queue import ReceivedQueue
-from analytics.serving.ask import Asker
-from analytics.serving.endpoint import Endpoint
-from analytics.storage.store import Commit, Store
+from analytics.ready import Ready
+from analytics.storage.location import locate
+from analytics.storage.store import Commit
 from ingest.log.embedded import EmbeddedWriter
 from ingest.records import pack
 from tests.analytics.intake.test_spans import protobuf, request, span
+from tests.analytics.stores import ask_as_reader, new_store
 from tests.analytics.traffic import stream
 
 TOKEN = "a-token-of-some-length"
@@ -42,7 +43,7 @@ def listening(
     tmp_path: Path, *, writes: bool = True, most: int = 100, **options: Any
 ) -> Iterator[OtlpIntake]:
     """An intake whose queue is committed to a real store by a thread of its own, as long as `writes`."""
-    store = Store(tmp_path / "s.duckdb")
+    store = new_store(tmp_path)
     queue = ReceivedQueue(store, most=most)
     stop = threading.Event()
 
@@ -155,7 +156,7 @@ def test_a_token_is_asked_for_where_there_is_one(tmp_path: Path) -> None:
 
 
 def test_beyond_this_machine_a_token_is_needed(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.duckdb")
+    store = new_store(tmp_path)
     try:
         with pytest.raises(ValueError, match="needs an --otlp-token"):
             OtlpIntake(ReceivedQueue(store), host="0.0.0.0", port=0)
@@ -185,27 +186,28 @@ def test_analytics_stores_what_an_sdk_exports_beside_its_own_spans(tmp_path: Pat
     stop = threading.Event()
     failed: list[BaseException] = []
 
-    def export(endpoint: Endpoint) -> None:
+    def export(said: Ready) -> None:
         try:
-            exporter = OTLPSpanExporter(f"{endpoint.otlp}/v1/traces", compression=Compression.Gzip)
+            exporter = OTLPSpanExporter(f"{said.otlp}/v1/traces", compression=Compression.Gzip)
             provider = TracerProvider(resource=Resource.create({"service.name": "client"}))
             ended = provider.get_tracer("test").start_span("ask")
             ended.end()
             assert exporter.export([ended]) is SpanExportResult.SUCCESS  # type: ignore[list-item]
-            asked = Asker(endpoint).query(
-                "SELECT name, attributes->>'$.\"service.name\"' AS service FROM spans WHERE stream_id IS NULL"
+            stored = ask_as_reader(
+                locate("sqlite", tmp_path),
+                "SELECT name, attributes->>'$.\"service.name\"' AS service FROM spans WHERE stream_id IS NULL",
             )
-            assert asked.rows() == [("ask", "client")]
+            assert stored == [("ask", "client")]
             exporter.shutdown()  # type: ignore[no-untyped-call]
         except BaseException as e:
             failed.append(e)
         finally:
             stop.set()
 
-    def ready(endpoint: Endpoint) -> None:
-        threading.Thread(target=export, args=(endpoint,)).start()
+    def ready(said: Ready) -> None:
+        threading.Thread(target=export, args=(said,)).start()
 
-    options = AnalyzeOptions(data=tmp_path, quack_port=0, otlp_listen="127.0.0.1:0")
+    options = AnalyzeOptions(data=tmp_path, otlp_listen="127.0.0.1:0")
     if with_a_log:
         with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
             writer.append([pack(stream(0), compress=True)])

@@ -13,6 +13,7 @@ from analytics.intake.queue import ReceivedQueue
 from analytics.intake.spans import Row, as_frame, received
 from analytics.storage.store import Commit, Store
 from tests.analytics.intake.test_spans import NOW, protobuf, span
+from tests.analytics.stores import new_store
 
 
 def rows_of(*ids: int, **more: Any) -> list[Row]:
@@ -23,7 +24,7 @@ def rows_of(*ids: int, **more: Any) -> list[Row]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    made = Store(tmp_path / "s.duckdb")
+    made = new_store(tmp_path)
     yield made
     made.close()
 

@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.measures.rollup import METRICS, RELATIVE_ERROR, ZERO_BUCKET, bucket_value, rollups
-from analytics.storage.packed import PACKED_EVENTS, Packer
-from analytics.storage.schema import prepare
-from analytics.storage.settle import MOST_NAMES, OTHER, settle
+from analytics.storage.rollup_compaction import MOST_NAMES, OTHER, compact_rollups
 from analytics.storage.tables import EVENTS, STREAMS, frame
+from tests.analytics.stores import plain_tables
 
 MINUTE_US = 1_790_000_040_000_000
 MS = 1_000_000
@@ -47,24 +46,21 @@ def events(rows: Sequence[tuple[int, str, int | None, int]]) -> pl.DataFrame:
 
 @pytest.fixture
 def con() -> Iterator[duckdb.DuckDBPyConnection]:
-    with duckdb.connect() as con:
-        con.execute("SET TimeZone = 'UTC'")
-        prepare(con, None)
+    with plain_tables() as con:
         yield con
 
 
 def store(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, of: pl.DataFrame | None = None) -> None:
     """As the store does."""
     tables = {"streams": rows} if of is None else {"streams": rows, "events": of}
-    packed = {} if of is None else {PACKED_EVENTS: Packer().pack(of)}
-    for table, added in {"streams": rows, **packed, **rollups(tables)}.items():
+    for table, added in {**tables, **rollups(tables)}.items():
         con.register("appended", added)
         con.execute(f"INSERT INTO {table} BY NAME FROM appended")
         con.unregister("appended")
 
 
-def settle_all(con: duckdb.DuckDBPyConnection) -> int:
-    return settle(con, MINUTE_US / 1e6 + 3600)
+def compact_all(con: duckdb.DuckDBPyConnection) -> int:
+    return compact_rollups(con, MINUTE_US / 1e6 + 3600)
 
 
 def ask(con: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[Any, ...]]:
@@ -82,9 +78,7 @@ def test_a_value_read_back_from_its_bucket_is_within_the_stated_error(value: flo
 @pytest.fixture(scope="module")
 def emptied() -> Iterator[duckdb.DuckDBPyConnection]:
     """For many examples in one database, which each of them empties first."""
-    with duckdb.connect() as con:
-        con.execute("SET TimeZone = 'UTC'")
-        prepare(con, None)
+    with plain_tables() as con:
         yield con
 
 
@@ -107,7 +101,7 @@ def test_quantiles_are_within_one_percent_however_the_streams_were_committed(
     query = "[ttft_p50_ns, ttft_p95_ns, ttft_p99_ns], [itl_p50_ns, itl_p95_ns, itl_p99_ns]"
     query = f"SELECT {query} FROM latency_by_minute"
     unsettled = ask(emptied, query)
-    assert settle_all(emptied) == 1
+    assert compact_all(emptied) == 1
     settled = ask(emptied, query)
     for i in range(2):
         assert unsettled[0][i] == pytest.approx(wanted[0][i], rel=0.01)
@@ -155,36 +149,36 @@ def test_what_nobody_reported_is_unknown_and_the_rest_adds_up(con: duckdb.DuckDB
         "output_tokens, reasoning_tokens, stalled_streams, stalls, stalled_ns"
     )
     assert len(ask(con, f"SELECT {columns} FROM stream_minutes")) == 2
-    assert settle_all(con) == 1
+    assert compact_all(con) == 1
     assert ask(con, f"SELECT {columns}, settled FROM stream_minutes") == [
         (4, 2, 206, 100, 200, 20, None, 2, 4, 14, True)
     ]
-    assert settle_all(con) == 0
+    assert compact_all(con) == 0
 
 
 def test_numbers_that_an_upstream_made_up_overflow_nothing(con: duckdb.DuckDBPyConnection) -> None:
     store(con, streams([{"output_tokens": 2**62 - 1, "end_ns": 2**62}] * 3))
-    assert settle_all(con) == 1
+    assert compact_all(con) == 1
     [(tokens,)] = ask(con, "SELECT output_tokens FROM throughput_by_minute")
     assert tokens == 3 * 2**47
 
 
 def test_a_late_stream_is_seen_at_once_and_added_up_later(con: duckdb.DuckDBPyConnection) -> None:
     store(con, streams([{"ttft_ns": 100}]))
-    assert settle_all(con) == 1
+    assert compact_all(con) == 1
     store(con, streams([{"ttft_ns": 100}, {"ttft_ns": 900}]))
     query = "SELECT streams, ttft_p50_ns, ttft_p99_ns FROM latency_by_minute"
     [seen] = ask(con, query)
     assert seen == (3, pytest.approx(100, rel=0.01), pytest.approx(884, rel=0.01))
-    assert settle_all(con) == 1
+    assert compact_all(con) == 1
     assert ask(con, query) == [pytest.approx(seen, rel=1e-6)]
     assert ask(con, "SELECT count(*) FROM stream_minutes") == [(1,)]
 
 
 def test_a_minute_that_is_not_over_is_left_alone(con: duckdb.DuckDBPyConnection) -> None:
     store(con, streams([{"ttft_ns": 100}]))
-    assert settle(con, MINUTE_US / 1e6 + 179) == 0
-    assert settle(con, MINUTE_US / 1e6 + 181) == 1
+    assert compact_rollups(con, MINUTE_US / 1e6 + 179) == 0
+    assert compact_rollups(con, MINUTE_US / 1e6 + 181) == 1
 
 
 def test_a_minute_keeps_its_busiest_names_and_the_rest_is_one(con: duckdb.DuckDBPyConnection) -> None:
@@ -194,7 +188,7 @@ def test_a_minute_keeps_its_busiest_names_and_the_rest_is_one(con: duckdb.DuckDB
         con, streams([{"request_model": f"odd{n}", "ttft_ns": 9, "error_type": f"e{n}"} for n in range(150)])
     )
     for _ in range(2):
-        assert settle_all(con) == 1
+        assert compact_all(con) == 1
         models = "SELECT count(*), count(*) FILTER (model = ?), sum(n) FROM histogram_minutes WHERE metric = 'ttft_ns'"
         assert con.execute(models, [OTHER]).fetchall() == [(MOST_NAMES + 1, 1, 350)]
         assert ask(

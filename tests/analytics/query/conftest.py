@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -52,10 +54,24 @@ def make_store(data: Path, rows: int = ROWS) -> StoreLocation:
     return location
 
 
+ADD_STREAM = """
+import sys
+from pathlib import Path
+from analytics.storage.location import locate
+from tests.analytics.query.conftest import writer
+
+with writer(locate("sqlite", Path(sys.argv[1]))) as connection:
+    connection.execute("INSERT INTO streams VALUES (uuid(), now(), 'ok', 1)")
+"""
+
+
 def add_stream(location: StoreLocation) -> None:
-    """Commit one more row."""
-    with writer(location) as connection:
-        connection.execute("INSERT INTO streams VALUES (uuid(), now(), 'ok', 1)")
+    """Commit one more row, in a process of its own like analytics."""
+    assert location.catalog is not None
+    root = Path(__file__).parents[3]
+    subprocess.run(
+        [sys.executable, "-c", ADD_STREAM, str(location.catalog.parent)], check=True, cwd=root, timeout=60
+    )
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,10 @@ def test_view_follows_the_files(tmp_path: Path, lock_down: bool) -> None:
         first, second = (f"0198b2d0-0000-7000-8000-00000000000{n}" for n in (1, 2))
         write(tables, "one", [first])
         write(tables, "two", [second])
-        assert sorted(reader.query("SELECT stream_id FROM Open_Streams", 10, 5)["stream_id"]) == [first, second]
+        assert sorted(reader.query("SELECT stream_id FROM Open_Streams", 10, 5)["stream_id"]) == [
+            first,
+            second,
+        ]
         assert reader.query("SELECT typeof(stream_id) FROM open_streams LIMIT 1", 1, 5).item() == "UUID"
         write(tables, "one", [])
         assert reader.query("SELECT stream_id FROM open_streams", 10, 5)["stream_id"].to_list() == [second]

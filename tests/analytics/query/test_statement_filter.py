@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -236,7 +235,6 @@ REFUSED = [
 ]  # fmt: skip
 
 
-
 @pytest.mark.parametrize("sql", ALLOWED)
 def test_statements_that_only_read_are_allowed(statement_filter: StatementFilter, sql: str) -> None:
     assert statement_filter.check(sql)["statements"]
@@ -265,7 +263,9 @@ def test_anything_else_is_refused_in_one_line(statement_filter: StatementFilter,
         "FROM parquet_scan('x')",
     ],
 )
-def test_the_catalogs_own_tables_and_functions_are_refused(statement_filter: StatementFilter, sql: str) -> None:
+def test_the_catalogs_own_tables_and_functions_are_refused(
+    statement_filter: StatementFilter, sql: str
+) -> None:
     with pytest.raises(Refused):
         statement_filter.check(sql)
 
@@ -289,36 +289,13 @@ def test_any_text_is_allowed_or_refused(statement_filter: StatementFilter, text:
         assert statement_filter.check(text)["statements"]
 
 
-
-def test_no_function_with_effects_is_admitted() -> None:
-    """Every volatile function that DuckDB has is either known to be harmless or denied: a new one must be looked at."""
-    connection = duckdb.connect()
+def test_every_volatile_function_is_known_to_be_harmless_or_denied() -> None:
+    """A newer DuckDB may have others: look at them before they are allowed."""
+    connection = new_database()
     volatile = connection.execute(
         "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'scalar' "
         "AND (stability = 'VOLATILE' OR has_side_effects)"
     ).fetchall()
-    harmless = {"random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "error", "current_query"}
-    guard = Guard(connection, catalog="memory")
-    admitted = {name for (name,) in volatile if name in guard.functions}
-    assert admitted <= harmless
-
-
-def test_long_names_may_be_compared_with(guard: Guard) -> None:
-    """Three filters of the dashboard, each with a few long names, in a statement that has them four times."""
-    names = ", ".join(f"'{letter * 2000}'" for letter in "abcde")
-    chosen = " AND ".join(f"{column} IN ({names})" for column in ("request_model", "gateway", "client_id"))
-    one = f"SELECT count(*) FROM streams WHERE {chosen} AND path <> '{'p' * 5000}'"
-    assert guard.admit(" UNION ALL ".join([one] * 4))
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT list_transform(string_split('{long}', ''), x -> '{long}')",
-        "SELECT replace('{long}', 'a', '{long}') = '{long}'",
-        "SELECT repeat('{long}', 10000) IN ('{long}')",
-    ],
-)
-def test_long_literals_that_grow_into_one_another_are_refused(guard: Guard, sql: str) -> None:
-    with pytest.raises(NotAdmitted):
-        guard.admit(sql.format(long="a" * 4000))
+    connection.close()
+    harmless = {"random", "uuid", "uuidv4", "uuidv7", "gen_random_uuid", "error"}
+    assert {name for (name,) in volatile} & allowed_functions() <= harmless

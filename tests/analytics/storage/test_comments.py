@@ -11,8 +11,8 @@ ANALYTICS = Path(__file__).parents[3] / "analytics"
 @pytest.fixture(scope="module")
 def con() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
-    con.execute((ANALYTICS / "storage" / "schema.sql").read_text())
-    con.execute((ANALYTICS / "storage" / "comments.sql").read_text())
+    for name in ("schema", "comments", "open_streams"):
+        con.execute((ANALYTICS / "storage" / f"{name}.sql").read_text())
     return con
 
 

@@ -1,4 +1,4 @@
-"""The frames' columns are those of schema.sql."""
+"""The frames' columns are those of schema.sql and open_streams.sql."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 
 from analytics.storage import tables
 
-SCHEMA = Path(__file__).parents[3] / "analytics" / "storage" / "schema.sql"
+STORAGE = Path(__file__).parents[3] / "analytics" / "storage"
 DUCKDB_TYPES = {
     pl.String(): {"VARCHAR", "UUID"},
     pl.Int64(): {"BIGINT"},
@@ -18,6 +18,7 @@ DUCKDB_TYPES = {
     pl.Float64(): {"DOUBLE"},
     pl.Boolean(): {"BOOLEAN"},
     pl.Datetime("us", "UTC"): {"TIMESTAMP WITH TIME ZONE"},
+    pl.List(pl.String()): {"VARCHAR[]"},
     pl.List(pl.Int16()): {"SMALLINT[]"},
     pl.List(pl.Int32()): {"INTEGER[]"},
 }
@@ -35,11 +36,15 @@ DUCKDB_TYPES = {
         "stream_minutes",
         "histogram_minutes",
         "stalls",
+        "spans",
+        "taps",
+        "log_positions",
     ],
 )
 def test_columns_and_types_are_those_of_the_schema(table: str) -> None:
     con = duckdb.connect()
-    con.execute(SCHEMA.read_text())
+    for name in ("schema", "open_streams"):
+        con.execute((STORAGE / f"{name}.sql").read_text())
     described = con.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall()
     columns: tables.Columns = getattr(tables, table.upper())
     assert list(columns) == [name for name, _ in described]

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from analytics.measures.rollup import RELATIVE_ERROR, ZERO_BUCKET, bucket_value
-from analytics.serving.ask import frame
 from analytics.storage.store import Commit, Store
+from tests.analytics.stores import new_store
 
 MS = 1_000_000
 NOW_US = time.time_ns() // 1000
@@ -33,7 +33,7 @@ def row(number: int, **columns: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store(tmp_path / "streamgauge.duckdb", stall=(500 * MS, 5.0))
+    store = new_store(tmp_path, stall=(500 * MS, 5.0))
     yield store
     store.close()
 
@@ -57,7 +57,7 @@ def fill(store: Store, rows: list[dict[str, Any]], events: list[tuple[int, int, 
 
 
 def ask(store: Store, sql: str) -> list[dict[str, Any]]:
-    return frame(store.cursor().execute(sql)).to_dicts()
+    return store.cursor().execute(sql).pl().to_dicts()
 
 
 def test_latency_quantiles_are_over_requests_and_unknown_counts_for_nothing(store: Store) -> None:

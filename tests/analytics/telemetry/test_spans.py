@@ -15,12 +15,12 @@ from analytics.assembly.assemble import Assembler
 from analytics.assembly.stream import FinishedStream
 from analytics.consumer import Consumer, Pace
 from analytics.measures.measure import measure
-from analytics.storage.store import Store
 from analytics.telemetry.semconv import names_of
 from analytics.telemetry.spans import MAX_STALLS, SpanBuilder
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
 from ingest.records import AnyRecord, Closed, Frames, Opened, Request
 from tests.analytics import tape, traffic
+from tests.analytics.stores import new_store
 from tests.analytics.traffic import MemoryLog, entries
 
 MS = 1_000_000
@@ -167,7 +167,7 @@ def test_text_is_told_only_where_it_was_captured_and_asked_for() -> None:
 
 def test_spans_are_stored_once_with_their_streams_whatever_a_restart_reads_again(tmp_path: Path) -> None:
     payloads = list(entries(range(1, 25), chunks=5))
-    store = Store(tmp_path / "streamgauge.duckdb")
+    store = new_store(tmp_path)
     for end in (9, 20, len(payloads)):
         log = MemoryLog({"w0": payloads[:end]})
         run = Consumer(

@@ -20,7 +20,6 @@ from analytics.assembly.assemble import Assembler
 from analytics.assembly.stream import FinishedStream
 from analytics.intake.queue import ReceivedQueue
 from analytics.measures.measure import measure
-from analytics.storage.store import Store
 from analytics.telemetry.catalogue import catalogue
 from analytics.telemetry.export import ExportQueue
 from analytics.telemetry.metrics import MAX_VALUES, Metrics
@@ -29,6 +28,7 @@ from analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions, resource_of
 from ingest.records import AnyRecord, Closed, Frames, Request
 from tests.analytics import tape
+from tests.analytics.stores import new_store
 from tests.analytics.traffic import MS, stream
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -326,7 +326,7 @@ def test_what_is_emitted_is_what_the_catalogue_says(profile: str, tmp_path: Path
     )
     telemetry.tell_health({f"pipeline.{n}": 0 for n in ("loop_lag", "log_size", "captured", "lost_records")})
     telemetry.tell_health({f"store.{n}": 0 for n in ("conflicts", "overtaken")})
-    store = Store(tmp_path / "streamgauge.duckdb")
+    store = new_store(tmp_path)
     telemetry.tell_health(ReceivedQueue(store).health())
     store.close()
     emitted = {m.name: (m.unit, m.description) for m in metrics_of(telemetry)}

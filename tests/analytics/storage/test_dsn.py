@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from analytics.lake.dsn import without_password
+from analytics.storage.dsn import without_password
 
 
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
         (
-            "ducklake:postgres:host=db password=s3cret dbname=lake",
-            "ducklake:postgres:host=db password=… dbname=lake",
+            "postgres:host=db password=s3cret dbname=lake",
+            "postgres:host=db password=… dbname=lake",
         ),
         (r"host=db PASSWORD = 'two \' words' user=u", "host=db PASSWORD = … user=u"),
-        ("ducklake:postgres:postgresql://u:s3cret@db/lake", "ducklake:postgres:postgresql://u:…@db/lake"),
+        ("postgres:postgresql://u:s3cret@db/lake", "postgres:postgresql://u:…@db/lake"),
         (
             "postgresql://:s3@cret@db:5432/lake?sslmode=require",
             "postgresql://:…@db:5432/lake?sslmode=require",
         ),
         ("postgresql://db/lake?password=s3cret", "postgresql://db/lake?password=…"),
-        ("duckdb", "duckdb"),
+        ("sqlite", "sqlite"),
         ("host=db dbname=lake", "host=db dbname=lake"),
     ],
 )

@@ -1,0 +1,45 @@
+"""The queries of the dashboard's first page over the last 15 minutes, every 2 s. Called with DATA; ended by SIGTERM."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from tree import Ask, module, reading_as_dashboard
+
+EVERY_S = 2.0
+RANGE = timedelta(minutes=15)
+LIMITS = {"slo_ttft_s": 2.0, "slo_itl_s": 0.1}
+
+
+def draw(ask: Ask) -> None:
+    """What `dashboard.views.overview` queries once."""
+    overview, streams = module("dashboard.queries.overview"), module("dashboard.queries.streams")
+    now = datetime.now(UTC)
+    chosen = module("dashboard.queries.selection").Selection(since=now - RANGE, until=now)
+    overview.any_stream(ask)
+    overview.choices(ask, chosen)
+    overview.summary_now_and_before(ask, chosen, **LIMITS)
+    overview.active_streams(ask, chosen)
+    overview.active_then(ask, chosen, now - RANGE)
+    overview.timeline(ask, chosen, **LIMITS)
+    overview.where_it_hurts(ask, chosen, **LIMITS)
+    overview.moved_most(ask, chosen)
+    overview.timeline_by(ask, chosen, "model")
+    streams.evidence(ask, chosen, overview.bad(**LIMITS))
+
+
+def main(data: Path) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with reading_as_dashboard(data) as ask:
+        while True:
+            began_s = time.monotonic()
+            draw(ask)
+            time.sleep(max(0.0, began_s + EVERY_S - time.monotonic()))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,29 @@
+"""Seconds of each public view and of a timeline. Called with FOLDER EVENTS; the store in FOLDER is filled the first time."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ["POLARS_MAX_THREADS"] = "1"  # read when polars is imported
+
+from tree import is_current, module, report
+
+
+def main(folder: Path, events: int) -> None:
+    stored = module("bench.analytics.stored")
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / str(events) if is_current() else folder / f"{events}.duckdb"
+    began_s = time.monotonic()
+    if not place.exists():
+        stored.fill(place, events)
+    filled_s = time.monotonic() - began_s
+    stored.bring_up_to_now(place)
+    asked = stored.ask(place)
+    report(events=asked.events, filled_s=filled_s, seconds=asked.seconds, bytes_an_event=asked.bytes_an_event)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,123 @@
+"""The stores of two trees behind one interface: the current one (`analytics.storage.location`), and its parent's DuckDB file.
+
+The scripts of this folder run in either tree: the working directory is the tree, which is also first on PYTHONPATH. Each prints
+one line of JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+Ask = Callable[[str], pl.DataFrame]
+READY_S = 60.0
+MOST_ROWS, TIMEOUT_S = 1_000_000, 20.0
+
+
+def module(name: str) -> Any:
+    """A module of the tree. Raises ImportError when it comes from another folder."""
+    found = importlib.import_module(name)
+    origin = Path(str(found.__file__)).resolve()
+    if not origin.is_relative_to(Path.cwd().resolve()):
+        raise ImportError(f"{name} comes from {origin}, not from {Path.cwd()}")
+    return found
+
+
+def is_current() -> bool:
+    """Whether the tree has one store; its parent has a DuckDB file instead."""
+    module("analytics")
+    return importlib.util.find_spec("analytics.storage.location") is not None
+
+
+def open_store(folder: Path) -> Any:
+    """A `Store`, created if it does not exist. Both have `claim`, `commit`, `cursor` and `close`."""
+    if is_current():
+        location = module("analytics.storage.location").locate("sqlite", folder)
+        return module("analytics.storage.store").Store(location)
+    folder.mkdir(parents=True, exist_ok=True)
+    return module("analytics.storage.store").Store(folder / module("analytics.storage.store").FILE)
+
+
+@contextlib.contextmanager
+def reading(data: Path) -> Iterator[Ask]:
+    """Queries on a store that analytics writes at the moment, as a client's program runs them."""
+    if is_current():
+        location = module("analytics.storage.location").locate("sqlite", data)
+        reader = module("analytics.query.reader").Reader(location, lock_down=False)
+        try:
+            yield lambda sql: reader.query(sql, MOST_ROWS, TIMEOUT_S)
+        finally:
+            reader.close()
+        return
+    asker = module("analytics.serving.ask").Asker(data)
+    try:
+        yield lambda sql: asker.query(sql, max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
+    finally:
+        asker.close()
+
+
+@contextlib.contextmanager
+def reading_as_dashboard(data: Path) -> Iterator[Ask]:
+    """Queries as the dashboard runs them: in a child process, or in analytics (parent)."""
+    if not is_current():
+        with reading(data) as ask:
+            yield ask
+        return
+    location = module("analytics.storage.location").locate("sqlite", data)
+    process = module("analytics.query.process").QueryProcess(location, untrusted=False)
+    try:
+        yield lambda sql: process.query(sql, max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
+    finally:
+        process.close()
+
+
+@contextlib.contextmanager
+def analytics(data: Path) -> Iterator[int]:
+    """A ready `streamgauge analyze`: its process id. Raises RuntimeError when it does not become ready."""
+    environment = {**os.environ, "STREAMGAUGE_METRICS": ""}
+    if not is_current():
+        environment["STREAMGAUGE_QUACK_PORT"] = "0"
+    command = [sys.executable, "-m", "streamgauge", "analyze", "--data", str(data)]
+    with (data / "analyze.log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stderr=log)
+    try:
+        deadline_s = time.monotonic() + READY_S
+        while not (data / "run" / "analyze.json").exists():
+            if process.poll() is not None or time.monotonic() > deadline_s:
+                raise RuntimeError(f"analytics is not ready: {(data / 'analyze.log').read_text()}")
+            time.sleep(0.1)
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def family_cpu_s(pid: int) -> float:
+    """CPU seconds of a process, of its children that have ended, and of those that run, at any depth."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = [
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
+    except OSError:  # it has ended; its parent counts it from now on
+        return 0.0
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(family_cpu_s(int(child)) for child in children)
+
+
+def report(**values: Any) -> None:
+    """Print the result."""
+    print(json.dumps(values), flush=True)

@@ -1,0 +1,213 @@
+"""A real SQL server and real clients: hostile SQL changes nothing, and a server that dies is replaced."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from analytics.query import endpoint
+from analytics.query.endpoint import Endpoint
+from analytics.query.errors import StoreUnavailable
+from analytics.query.limits import MIB
+from analytics.query.quack_gate import directive
+from analytics.query.serve import SERVE_LIMITS, ServeOptions, run
+from analytics.storage.database import load, quoted
+from analytics.storage.location import StoreLocation, locate
+from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
+
+LIMITS = replace(SERVE_LIMITS, memory_bytes=512 * MIB, max_rows=10_000)
+
+
+@dataclass
+class Client:
+    """A stock DuckDB."""
+
+    connection: duckdb.DuckDBPyConnection
+    here: Endpoint
+
+    def query(self, sql: str, timeout_s: float = 5.0, max_rows: int = 1000) -> list[tuple[Any, ...]]:
+        statement = directive(max_rows, timeout_s) + sql
+        return self.connection.execute(
+            f"FROM quack_query({quoted(self.here.quack)}, {quoted(statement)}, token = {quoted(self.here.token)})"
+        ).fetchall()
+
+    def until_answered(self, sql: str) -> list[tuple[Any, ...]]:
+        """Repeat while the server restarts."""
+        until_s = time.monotonic() + 15
+        while True:
+            try:
+                return self.query(sql)
+            except duckdb.Error:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(0.1)
+
+
+@contextmanager
+def serving(location: StoreLocation, data: Path) -> Iterator[Client]:
+    started, stop = threading.Event(), threading.Event()
+    found: list[Endpoint] = []
+    results: list[int] = []
+
+    def ready(here: Endpoint) -> None:
+        found.append(here)
+        started.set()
+
+    options = ServeOptions(location=location, data=data, port=0, limits=LIMITS, ready=ready, stop=stop)
+    thread = threading.Thread(target=lambda: results.append(run(options)))
+    thread.start()
+    try:
+        assert started.wait(20)
+        with duckdb.connect() as connection:
+            load(connection, "httpfs", "quack")
+            connection.execute("SET http_retries = 0")
+            yield Client(connection, found[0])
+    finally:
+        stop.set()
+        thread.join(10)
+    assert results == [0]
+    assert endpoint.read(data) is None
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture(scope="module")
+def served(data: Path) -> Iterator[tuple[StoreLocation, Client]]:
+    location = make_store(data)
+    with serving(location, data) as client:
+        yield location, client
+
+
+@pytest.fixture
+def client(served: tuple[StoreLocation, Client]) -> Client:
+    return served[1]
+
+
+def test_endpoint_is_published(client: Client, data: Path) -> None:
+    assert endpoint.read(data) == client.here
+    assert client.here.pid == os.getpid()
+
+
+def test_queries_are_answered(client: Client) -> None:
+    assert client.query("SELECT outcome, count(*) >= 5000 FROM streams GROUP BY 1") == [("ok", True)]
+    assert client.query("SELECT count(*) FROM open_streams") == [(0,)]
+    assert client.query("SELECT n >= 5000 FROM by_outcome") == [(True,)]
+
+
+def test_a_stock_client_attaches_and_reads(client: Client) -> None:
+    with client.connection.cursor() as cursor:
+        cursor.execute(f"ATTACH '{client.here.quack}' AS remote (TOKEN '{client.here.token}')")
+        try:
+            assert cursor.execute("SELECT count(*) >= 5000 FROM remote.streams").fetchone() == (True,)
+            assert cursor.execute("SELECT sum(ttft_ns) FROM remote.streams WHERE ttft_ns < 3").fetchone() == (
+                3,
+            )
+            assert cursor.execute("SELECT outcome FROM remote.by_outcome").fetchall() == [("ok",)]
+            assert cursor.execute("SELECT count(*) FROM remote.open_streams").fetchone() == (0,)
+            for sql in (
+                "DELETE FROM remote.streams",
+                "DROP TABLE remote.streams",
+                "CREATE TABLE remote.x (a INT)",
+            ):
+                with pytest.raises(duckdb.Error):
+                    cursor.execute(sql).fetchall()
+            assert cursor.execute("SELECT count(*) >= 5000 FROM remote.streams").fetchone() == (True,)
+        finally:
+            cursor.execute("DETACH remote")
+
+
+def test_new_commits_are_visible_at_once(served: tuple[StoreLocation, Client]) -> None:
+    location, client = served
+    before = client.query("SELECT count(*) FROM streams")[0][0]
+    add_stream(location)
+    assert client.query("SELECT count(*) FROM streams") == [(before + 1,)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("DROP TABLE streams", "read-only"),
+        ("FROM read_text('/etc/hostname')", "not allowed"),
+        ("FROM __ducklake_metadata_lake.main.ducklake_snapshot", "no public table"),
+        ("FROM answers.main.a1", "no public table"),
+        ("SELECT getenv('HOME')", "not allowed"),
+        ("SELECT no_such FROM streams", "no_such"),
+    ],
+)
+def test_other_statements_are_refused(client: Client, sql: str, reason: str) -> None:
+    with pytest.raises(duckdb.Error, match=reason):
+        client.query(sql)
+
+
+def test_rows_and_time_are_limited(client: Client) -> None:
+    with pytest.raises(duckdb.Error, match="more than 10 rows"):
+        client.query("FROM range(11)", max_rows=10)
+    with pytest.raises(duckdb.Error, match=r"too slow: .*0\.5 s"):
+        client.query(RUNAWAY, timeout_s=0.5)
+    assert client.query("SELECT 42") == [(42,)]
+
+
+def test_a_wrong_token_is_rejected(client: Client) -> None:
+    with pytest.raises(duckdb.Error):
+        Client(client.connection, Endpoint(0, client.here.quack, "not-the-token-at-all")).query("SELECT 1")
+
+
+def test_a_crash_ends_the_child_and_another_answers_at_the_same_address(client: Client) -> None:
+    with pytest.raises(duckdb.Error):
+        client.query("SELECT from_json('[1]', repeat('[', 9000) || '\"INT\"' || repeat(']', 9000))")
+    started_s = time.monotonic()
+    assert client.until_answered("SELECT count(*) >= 5000 FROM streams") == [(True,)]
+    assert time.monotonic() - started_s < 10
+
+
+def test_a_query_that_ignores_its_interrupt_is_killed(client: Client) -> None:
+    started_s = time.monotonic()
+    with pytest.raises(duckdb.Error):
+        client.query("SELECT levenshtein(s, s || 'x') FROM (SELECT repeat('ab', 200000) AS s)", timeout_s=0.5)
+    assert time.monotonic() - started_s < 4.5
+    assert client.until_answered("SELECT 42") == [(42,)]
+
+
+def test_a_short_token_a_used_port_and_a_missing_store_are_errors(client: Client, tmp_path: Path) -> None:
+    missing = locate("sqlite", tmp_path)
+    with pytest.raises(ValueError, match="at least 16"):
+        run(ServeOptions(location=missing, data=tmp_path, token="short"))
+    with pytest.raises(OSError, match="already in use"):
+        run(ServeOptions(location=missing, data=tmp_path, port=int(client.here.quack.rpartition(":")[2])))
+    with pytest.raises(StoreUnavailable, match="streamgauge up"):
+        run(ServeOptions(location=missing, data=tmp_path, port=0))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_stops_cleanly(tmp_path: Path) -> None:
+    make_store(tmp_path, rows=ROWS)
+    program = (
+        "import sys; from pathlib import Path; from analytics.query.serve import *; "
+        "from analytics.storage.location import locate; data = Path(sys.argv[1]); "
+        "sys.exit(run(ServeOptions(location=locate('sqlite', data), data=data, port=0, "
+        "ready=lambda e: print('ready', flush=True))))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        assert endpoint.read(tmp_path) is not None
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(10) == 0
+    assert endpoint.read(tmp_path) is None

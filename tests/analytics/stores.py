@@ -1,0 +1,64 @@
+"""Stores of tests. A copy of an empty store opens in a third of the time that creating one takes."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from analytics.query.frame import frame
+from analytics.query.reader import Reader
+from analytics.storage.location import StoreLocation, locate
+from analytics.storage.schema import statements
+from analytics.storage.store import Store
+
+
+def new_store(data: Path, **options: Any) -> Store:
+    """A store with its catalog in SQLite, empty unless the folder has one; `options` are those of `Store`."""
+    location = locate("sqlite", data)
+    assert location.catalog is not None
+    if not location.catalog.exists():
+        data.mkdir(parents=True, exist_ok=True)
+        location.catalog.write_bytes(_empty_catalog())
+    return Store(location, **options)
+
+
+@functools.cache
+def _empty_catalog() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        location = locate("sqlite", Path(folder))
+        assert location.catalog is not None
+        Store(location).close()
+        return location.catalog.read_bytes()
+
+
+def ask(store: Store, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    """Rows, as the writing process reads them. UUIDs are text."""
+    cursor = store.cursor()
+    try:
+        return frame(cursor.execute(sql, values).to_arrow_table()).rows()
+    finally:
+        cursor.close()
+
+
+def ask_as_reader(location: StoreLocation, sql: str) -> list[tuple[Any, ...]]:
+    """Rows, as a process that only reads gets them, with the streams in flight."""
+    reader = Reader(location, lock_down=False)
+    try:
+        return reader.query(sql, 1_000_000, 60).rows()
+    finally:
+        reader.close()
+
+
+def plain_tables() -> duckdb.DuckDBPyConnection:
+    """The tables and views in a DuckDB of its own, without a catalog: for tests of SQL alone."""
+    tables, views, comments = statements()
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    for part in (tables, views, comments):
+        connection.execute(part)
+    return connection
