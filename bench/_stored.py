@@ -87,7 +87,10 @@ def catalog_bytes(location: StoreLocation) -> int:
     Free pages do not count: a catalog keeps those of the last minutes' snapshots, however many rows there are.
     """
     done = subprocess.run(
-        [sys.executable, "-I", "-c", _PAGES, str(location.catalog)], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-c", _PAGES, str(location.catalog)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     page, pages, free = json.loads(done.stdout)
     return int(page) * (int(pages) - int(free))

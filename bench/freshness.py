@@ -34,21 +34,22 @@ def main() -> int:
         tempfile.TemporaryDirectory() as folder,
         simulator() as upstream,
         up(upstream, Path(folder) / "data") as running,
+        closing(Reader(locate("sqlite", running.data), lock_down=False)) as reader,
+        httpx.Client() as client,
     ):
-        with httpx.Client() as client, closing(Reader(locate("sqlite", running.data), lock_down=False)) as reader:
-            for number in range(arguments.streams):
-                headers = {
-                    "x-request-id": f"fresh-{number}",
-                    "x-simulate": json.dumps({"ttft_ms": 5, "gap_ms": 1, "tokens": 10, "fault": "none"}),
-                }
-                body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
-                client.post(f"{running.tap}/v1/chat/completions", json=body, headers=headers)
-                ended_s = time.monotonic()
-                query = f"SELECT 1 FROM streams WHERE request_id = 'fresh-{number}'"
-                while reader.query(query, 1, TIMEOUT_S).is_empty():
-                    time.sleep(0.005)
-                waits_ms.append((time.monotonic() - ended_s) * 1e3)
-                time.sleep(rng.random() * 0.3)
+        for number in range(arguments.streams):
+            headers = {
+                "x-request-id": f"fresh-{number}",
+                "x-simulate": json.dumps({"ttft_ms": 5, "gap_ms": 1, "tokens": 10, "fault": "none"}),
+            }
+            body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+            client.post(f"{running.tap}/v1/chat/completions", json=body, headers=headers)
+            ended_s = time.monotonic()
+            query = f"SELECT 1 FROM streams WHERE request_id = 'fresh-{number}'"
+            while reader.query(query, 1, TIMEOUT_S).is_empty():
+                time.sleep(0.005)
+            waits_ms.append((time.monotonic() - ended_s) * 1e3)
+            time.sleep(rng.random() * 0.3)
     cuts = statistics.quantiles(waits_ms, n=100)
     print(
         f"freshness over {len(waits_ms)} streams: p50 {statistics.median(waits_ms):.0f} ms, "

@@ -160,10 +160,14 @@ def dashboard(**given: Any) -> int:
 @settings_options(*SERVE)
 def serve(**given: Any) -> int:
     """Answer read-only SQL over the network (DuckDB's Quack protocol), with a token."""
+    from analytics.query.errors import QueryError
     from analytics.query.serve import run
     from streamgauge.parts import serve_options
 
-    return run(serve_options(_begin(given)))
+    try:
+        return run(serve_options(_begin(given)))
+    except QueryError as e:
+        raise click.ClickException(str(e)) from None
 
 
 @cli.command()

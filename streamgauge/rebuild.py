@@ -19,11 +19,16 @@ def rebuild_command(data: Path | None, from_files: bool) -> int:
     from analytics.storage.rebuild import rebuild
 
     settings = load({"data": data})
+    location = locate(SQLITE, settings.data)
+    if not location.backup.exists() and next(Path(str(location.tables)).rglob("*.parquet"), None) is None:
+        raise click.ClickException(
+            f"cannot rebuild {location.catalog}: there is neither a backup nor a Parquet file. Choose another --data"
+        )
     with own(settings.data):
         source = rebuild(
-            locate(SQLITE, settings.data),
+            location,
             use_backup=not from_files,
             report=lambda table, rows: click.echo(f"{table:<16} {rows:>12} rows", err=True),
         )
-    click.echo(f"restored {settings.data / 'catalog.sqlite'} from {source.value}; the old one is catalog.damaged.sqlite")
+    click.echo(f"restored {settings.data / 'catalog.sqlite'} from {source.value}; a damaged one is kept beside it")
     return 0

@@ -46,6 +46,8 @@ class Part:
     argv: list[str]
     environment: dict[str, str]
     grace_s: float = STOP_GRACE_S
+    after: str | None = None
+    """Part that must be ready before this one is first started."""
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     started_s: float = 0.0
@@ -76,12 +78,14 @@ class Supervisor:
         """Start all parts and wait until each is ready. An exit code if one could not start."""
         for part in self.parts:
             (self.run_dir / f"{part.name}.json").unlink(missing_ok=True)
-            part.start()
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         waiting = list(self.parts)
         while waiting and not self.stopping:
             for part in list(waiting):
-                assert part.process
+                if part.process is None:
+                    if part.after not in (other.name for other in waiting):
+                        part.start()
+                    continue
                 code = part.process.poll()
                 if code is not None:
                     log.debug("%s ended with %s before it was ready", part.name, code)
@@ -254,16 +258,18 @@ def _parts(settings: Settings) -> list[Part]:
         if (value := getattr(settings, secret)) is not None:
             environment[f"STREAMGAUGE_{secret.upper()}"] = value.get_secret_value()
 
-    def part(name: str, fields: tuple[str, ...], grace_s: float = STOP_GRACE_S) -> Part:
+    def part(
+        name: str, fields: tuple[str, ...], grace_s: float = STOP_GRACE_S, after: str | None = None
+    ) -> Part:
         argv = [sys.executable, "-m", "streamgauge", name, *flags(settings, fields)]
-        return Part(name, argv, environment, grace_s)
+        return Part(name, argv, environment, grace_s, after)
 
     parts = [part("tap", TAP, settings.drain_timeout + STOP_GRACE_S)]
     if settings.kafka:
         parts.append(part("ship", SHIP))
     parts.append(part("analyze", ANALYZE))
     if settings.serve:
-        parts.append(part("serve", SERVE))
+        parts.append(part("serve", SERVE, after="analyze"))  # analytics creates the store
     if not settings.no_dashboard:
         parts.append(part("dashboard", DASHBOARD))
     return parts

@@ -75,7 +75,6 @@ def serve(options: Options, host: str, port: int, token: str, report: Any) -> An
     )
     connection.execute(f"SET GLOBAL quack_authorization_function = '{GATE}'")
     reader.lock_down()
-    limit(options)
     try:
         connection.execute(
             f"CALL quack_serve('quack:{host}:{port}', token = ?, allow_other_hostname = {host != 'localhost'})",
@@ -83,6 +82,7 @@ def serve(options: Options, host: str, port: int, token: str, report: Any) -> An
         )
     except duckdb.Error as e:
         raise OSError(f"cannot listen on {host}:{port}: {one_line(e)}. Pass --port or --host.") from None
+    limit(options)  # after quack_serve, which starts 128 threads with 8 MiB of address space each
     return gate
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from analytics.storage.database import load, message, quoted
+from analytics.storage.database import cannot_attach, load, quoted
 from analytics.storage.location import StoreLocation
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ class Catalog:
                     f"ATTACH {quoted(str(location.catalog or location.dsn))} AS {NAME} (TYPE {self._kind})"
                 )
         except duckdb.Error as e:
-            raise OSError(f"cannot open the catalog {location.label}: {message(e, location)}") from None
+            raise cannot_attach(location, e) from None
         if location.catalog is not None:
             with self._locks_lock:
                 self._lock = self._locks.setdefault(location.catalog, threading.RLock())
@@ -154,7 +154,7 @@ class Catalog:
     # -- statements ------------------------------------------------------------------------------------------------------
 
     def query(self, sql: str) -> list[tuple[str | None, ...]]:
-        """Run a SELECT, or another statement with RETURNING, in the catalog's own SQL. Values come as text."""
+        """Run a SELECT in the catalog's own SQL. Values come as text."""
         return self._connection.execute(
             f"SELECT COLUMNS(*)::VARCHAR FROM {self._kind}_query('{NAME}', ?)", [sql]
         ).fetchall()
@@ -217,11 +217,12 @@ class Catalog:
 
     def text(self, value: str) -> str:
         """A literal for a VARCHAR column of inlined rows."""
-        return (
-            f"'\\x{value.encode().hex()}'::bytea"
-            if self.is_postgres
-            else quoted(value.replace("\x00", "\ufffd"))
-        )
+        value = without_nul(value)
+        return f"'\\x{value.encode().hex()}'::bytea" if self.is_postgres else quoted(value)
+
+    def as_text(self, column: str) -> str:
+        """A VARCHAR column of inlined rows, as an expression."""
+        return f"convert_from({column}, 'UTF8') AS {column}" if self.is_postgres else column
 
     def flag(self, value: bool) -> str:
         """A literal for a BOOLEAN column of inlined rows."""
@@ -318,6 +319,11 @@ class Catalog:
     def close(self) -> None:
         """Close the cursor."""
         self._connection.close()
+
+
+def without_nul(text: str) -> str:
+    """Text that both catalogs can hold: SQLite's ends at a NUL, and PostgreSQL's cannot have one."""
+    return text.replace("\x00", "\ufffd")
 
 
 def integers(row: tuple[Any, ...]) -> tuple[int, ...]:

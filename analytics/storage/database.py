@@ -21,6 +21,9 @@ RETRIES = (
 """DuckLake repeats a transaction that lost against another: for at most 12 s, with pauses of at most 2 s. (With its default
 factor of 1.5 the last of 30 pauses would take 21 minutes.)"""
 
+DAMAGED = ("malformed", "not a database")
+"""In SQLite's messages about a file that it cannot read."""
+
 
 def new_database(memory_limit_bytes: int | None = None) -> duckdb.DuckDBPyConnection:
     """An in-memory database in UTC that loads no extension by itself. `memory_limit_bytes` None: DuckDB's default."""
@@ -56,7 +59,15 @@ def attach(
         connection.execute(f"USE {ALIAS}")
         connection.execute(RETRIES)
     except duckdb.Error as e:
-        raise OSError(f"cannot attach the store {location.label}: {message(e, location)}") from None
+        raise cannot_attach(location, e) from None
+
+
+def cannot_attach(location: StoreLocation, error: duckdb.Error) -> OSError:
+    """The error of a store that cannot be attached, with the way out."""
+    text = message(error, location)
+    is_damaged = location.catalog is not None and any(sign in text for sign in DAMAGED)
+    way_out = ". The catalog is damaged: restore it with `streamgauge rebuild`" if is_damaged else ""
+    return OSError(f"cannot attach the store {location.label}: {text}{way_out}")
 
 
 def data_path_of(connection: duckdb.DuckDBPyConnection) -> str:

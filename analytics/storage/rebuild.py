@@ -7,13 +7,14 @@
    rows are taken once by their key, and roll-ups are computed again from the streams that are kept. Lost are rows that were
    inlined in the catalog (at most the last 20 s), positions and counters; rows deleted by retention come back until it runs.
 
-The damaged catalog is kept beside the new one as `catalog.damaged.sqlite`.
+The damaged catalog is kept beside the new one as `catalog.damaged-TIME.sqlite`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -34,6 +35,8 @@ KEYS = {
     "losses": None, "dead_letters": None,
 }  # fmt: skip
 """By table: the columns by which a row is taken once; None = all."""
+COLUMNS = "COLUMNS(name -> NOT starts_with(name, '_ducklake_'))"
+"""Merged files have columns of DuckLake's own besides."""
 ROLLUPS = ("stream_minutes", "histogram_minutes")
 
 
@@ -63,7 +66,11 @@ def rebuild(
         shutil.copyfile(backup, catalog)
         catalog.chmod(0o600)
         return Source.BACKUP
-    _from_files(location, report)
+    try:
+        _from_files(location, report)
+    except BaseException:
+        _remove(catalog)  # an empty one would look like a store without rows
+        raise
     return Source.FILES
 
 
@@ -73,7 +80,7 @@ def _is_readable(location: StoreLocation) -> bool:
     connection = new_database()
     try:
         attach(connection, location, read_only=True, uri=f"ducklake:sqlite:{location.backup}")
-        connection.execute("SELECT count(*), max(started_at) FROM streams").fetchall()
+        connection.execute("SELECT count(*) FROM streams").fetchall()
         return True
     except (OSError, duckdb.Error):
         return False
@@ -82,16 +89,21 @@ def _is_readable(location: StoreLocation) -> bool:
 
 
 def _set_aside(catalog: Path) -> None:
-    damaged = catalog.with_suffix(".damaged.sqlite")
+    damaged = catalog.with_suffix(time.strftime(".damaged-%Y%m%dT%H%M%SZ.sqlite", time.gmtime()))
     for ending in ("", "-wal", "-shm"):
         with contextlib.suppress(FileNotFoundError):
             catalog.with_name(catalog.name + ending).replace(damaged.with_name(damaged.name + ending))
 
 
+def _remove(catalog: Path) -> None:
+    for ending in ("", "-wal", "-shm"):
+        catalog.with_name(catalog.name + ending).unlink(missing_ok=True)
+
+
 def _from_files(location: StoreLocation, report: Callable[[str, int], None]) -> None:
     tables = Path(str(location.tables))
     found = {name: [*(tables / "main" / name).glob("*.parquet")] for name in (*KEYS, *ROLLUPS)}
-    store = Store(location)
+    store = Store(location, rebuilding=True)
     try:
         connection = store.cursor()
         for name, key in KEYS.items():
@@ -106,7 +118,7 @@ def _from_files(location: StoreLocation, report: Callable[[str, int], None]) -> 
 
 def _copy(connection: duckdb.DuckDBPyConnection, name: str, key: str | None, files: list[Path]) -> int:
     source = f"read_parquet([{', '.join(quoted(str(file)) for file in files)}], union_by_name = true)"
-    once = f"SELECT DISTINCT ON ({key}) *" if key else "SELECT DISTINCT *"
+    once = f"SELECT DISTINCT {f'ON ({key})' if key else ''} {COLUMNS}"
     if key is None or not key.startswith("stream_id"):
         row = first_row(connection.execute(f"INSERT INTO {name} BY NAME {once} FROM {source}"))
         return int(row[0]) if row else 0
@@ -152,6 +164,6 @@ def _copy_older_rollups(connection: duckdb.DuckDBPyConnection, found: dict[str, 
         if found[name]:
             source = f"read_parquet([{', '.join(quoted(str(file)) for file in found[name])}], union_by_name = true)"
             connection.execute(
-                f"INSERT INTO {name} BY NAME SELECT DISTINCT * FROM {source} WHERE settled AND "
+                f"INSERT INTO {name} BY NAME SELECT DISTINCT {COLUMNS} FROM {source} WHERE settled AND "
                 "minute < (SELECT coalesce(date_trunc('minute', min(started_at)), 'infinity'::TIMESTAMPTZ) FROM streams)"
             )

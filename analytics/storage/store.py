@@ -23,6 +23,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import duckdb
@@ -30,7 +31,7 @@ import polars as pl
 
 from analytics.measures.rollup import DEFAULT_STALL, rollups
 from analytics.storage.appender import Appender
-from analytics.storage.catalog import NAME, Catalog, create_file, integers, is_conflict
+from analytics.storage.catalog import NAME, Catalog, create_file, integers, is_conflict, without_nul
 from analytics.storage.database import attach, data_path_of, first_row, message, new_database, quoted
 from analytics.storage.layout import (
     Appends,
@@ -131,8 +132,12 @@ class Store:
         *,
         memory_limit_bytes: int | None = None,
         stall: tuple[int, float] | None = None,
+        rebuilding: bool = False,
     ) -> None:
-        """Open the store, or create it. `stall` = (floor ns, factor) of the roll-ups. Raises OSError with one line."""
+        """Open the store, or create it. `stall` = (floor ns, factor) of the roll-ups. `rebuilding`: its files may exist.
+
+        Raises OSError with one line.
+        """
         self.location = location
         self.owner = str(uuid.uuid4())
         self.conflicts = 0
@@ -142,7 +147,12 @@ class Store:
         self._connection = new_database(memory_limit_bytes or MEMORY_BYTES)
         self._catalog: Catalog | None = None
         try:
-            if location.catalog is not None:
+            if location.catalog is not None and not location.catalog.exists():
+                if not rebuilding and any(Path(str(location.tables)).glob("main/*/*.parquet")):
+                    raise OSError(
+                        f"the catalog {location.catalog} is missing, but {location.tables} has Parquet files. Restore it with "
+                        "`streamgauge rebuild`, or move the folder away to start with empty tables"
+                    )
                 create_file(location.catalog)
             self._catalog = Catalog(self._connection, location)
             with self._catalog.creation():
@@ -185,16 +195,19 @@ class Store:
         """
 
         def claim() -> tuple[int, StoredPosition | None]:
+            where = self._where(log_id, partition)
             with self.catalog.transaction():
                 rows = self.catalog.query(
-                    f"UPDATE {self._positions} SET owner = {self.catalog.text(self.owner)}, version = version + 1 "
-                    f"WHERE {self._where(log_id, partition)} RETURNING version, high, low, open_stream_ids"
+                    f"SELECT version, high, low, open_stream_ids FROM {self._positions} WHERE {where}"
                 )
                 if not rows:
                     self._insert_position(log_id, partition)
                     return 1, None
-                version, high, low = integers(rows[0][:3])
-                return version, StoredPosition(high, low, _ids(str(rows[0][3])))
+                self.catalog.change(
+                    f"UPDATE {self._positions} SET owner = {self.catalog.text(self.owner)}, version = version + 1 WHERE {where}"
+                )
+            version, high, low = integers(rows[0][:3])
+            return version + 1, StoredPosition(high, low, _ids(str(rows[0][3])))
 
         self._versions[log_id, partition], stored = self._repeated(claim)
         # A row that was only claimed was never read from.
@@ -261,10 +274,7 @@ class Store:
         self, commit: Commit, files: Sequence[File], small: Mapping[str, pl.DataFrame]
     ) -> dict[tuple[str, str], int]:
         with self.catalog.transaction():
-            moved = {
-                (commit.log_id, partition): self._move(commit.log_id, partition, position)
-                for partition, position in commit.positions.items()
-            }
+            moved = self._move(commit.log_id, commit.positions)
             appends = Appends(self.catalog)
             if appends.schema_version != self._schema_version:
                 raise StoreFailed("another version of Streamgauge changed the store's schema. Start again")
@@ -282,20 +292,34 @@ class Store:
                 self.catalog.change(f"DELETE FROM streamgauge_kept_records WHERE stream_id IN ({listed})")
         return moved
 
-    def _move(self, log_id: str, partition: str, position: Position) -> int:
-        version = self._versions.get((log_id, partition))
-        if version is None:
-            raise Fenced(f"partition {partition} is not claimed")
+    def _move(self, log_id: str, positions: Mapping[str, Position]) -> dict[tuple[str, str], int]:
+        """Check the owner and version of positions, and move them. Returns their new versions."""
+        if not positions:
+            return {}
+        for partition in positions:
+            if (log_id, partition) not in self._versions:
+                raise Fenced(f"partition {partition} is not claimed")
+        catalog = self.catalog
+        found = {
+            partition: (int(str(version)), owner)
+            for partition, version, owner in catalog.query(
+                f"SELECT {catalog.as_text('partition')}, version, {catalog.as_text('owner')} FROM {self._positions} "
+                f"WHERE log_id = {catalog.text(log_id)}"
+            )
+        }
         now = time.strftime("%Y-%m-%d %H:%M:%S+00", time.gmtime())
-        moved = self.catalog.query(
-            f"UPDATE {self._positions} SET high = {position.high}, low = {position.low}, "
-            f"open_stream_ids = '[{', '.join(position.open_stream_ids)}]', version = version + 1, updated_at = '{now}' "
-            f"WHERE {self._where(log_id, partition)} AND owner = {self.catalog.text(self.owner)} "
-            f"AND version = {version} RETURNING version"
-        )
-        if not moved:
-            raise Fenced(f"another consumer has taken over partition {partition}")
-        return version + 1
+        moved = {}
+        for partition, position in positions.items():
+            version = self._versions[log_id, partition]
+            if found.get(partition) != (version, self.owner):
+                raise Fenced(f"another consumer has taken over partition {partition}")
+            catalog.change(
+                f"UPDATE {self._positions} SET high = {position.high}, low = {position.low}, "
+                f"open_stream_ids = '[{', '.join(position.open_stream_ids)}]', version = {version + 1}, updated_at = '{now}' "
+                f"WHERE {self._where(log_id, partition)}"
+            )
+            moved[log_id, partition] = version + 1
+        return moved
 
     def _keep(self, commit: Commit, moved: Mapping[tuple[str, str], int]) -> None:
         partitions, stream_ids, payloads = zip(*commit.keep, strict=True)
@@ -311,34 +335,50 @@ class Store:
         )  # fmt: skip
 
     def _report_taps(self, taps: Sequence[Tap], appends: Appends) -> None:
+        if not taps:
+            return
         layout, text, new = self.layouts["taps"], self.catalog.text, []
+        incarnations = ", ".join(text(tap.incarnation) for tap in taps)
+        known = {
+            (tap, int(str(worker)), incarnation)
+            for tap, worker, incarnation in self.catalog.query(
+                f"SELECT {self.catalog.as_text('tap')}, tap_worker, {self.catalog.as_text('incarnation')} "
+                f"FROM {layout.inlined} WHERE incarnation IN ({incarnations})"
+            )
+        }
         for tap in taps:
             started_at, alive_at = (_instant(ns) for ns in (tap.started_wall_ns, tap.wall_ns))
             counters = json.dumps(dict(tap.counters))
-            if not self.catalog.query(
-                f"UPDATE {layout.inlined} SET last_alive_at = '{alive_at.isoformat(' ')}', "
-                f"stopped = {self.catalog.flag(tap.stopping)}, counters = {text(counters)} "
-                f"WHERE tap = {text(tap.tap)} AND tap_worker = {tap.tap_worker} AND incarnation = {text(tap.incarnation)} "
-                "RETURNING row_id"
-            ):
+            if (without_nul(tap.tap), tap.tap_worker, without_nul(tap.incarnation)) not in known:
                 new.append(
                     (tap.tap, tap.tap_worker, tap.incarnation, started_at, alive_at, tap.stopping, counters)
                 )
+                continue
+            self.catalog.change(
+                f"UPDATE {layout.inlined} SET last_alive_at = '{alive_at.isoformat(' ')}', "
+                f"stopped = {self.catalog.flag(tap.stopping)}, counters = {text(counters)} "
+                f"WHERE tap = {text(tap.tap)} AND tap_worker = {tap.tap_worker} AND incarnation = {text(tap.incarnation)}"
+            )
         appends.add_rows(layout, pl.DataFrame(new, schema=TAPS, orient="row"))
 
     def _add_totals(self, totals: Mapping[str, int], appends: Appends) -> None:
-        layout = self.layouts["internal.counter_parts"]
-        more = {name: value for name, value in sorted(totals.items()) if value}
+        more = {name: value for name, value in totals.items() if value}
         if not more:
             return
-        cases = " ".join(f"WHEN {self.catalog.text(name)} THEN {value}" for name, value in more.items())
-        listed = ", ".join(map(self.catalog.text, more))
-        known = self.catalog.query(
-            f"UPDATE {layout.inlined} SET value = value + CASE name {cases} END WHERE row_id IN "
-            f"(SELECT min(row_id) FROM {layout.inlined} WHERE name IN ({listed}) GROUP BY name) RETURNING "
-            + ("convert_from(name, 'UTF8')" if self.catalog.is_postgres else "name")
-        )
-        new = sorted(more.keys() - {name for (name,) in known})
+        layout = self.layouts["internal.counter_parts"]
+        known = {
+            str(name): int(str(row_id))
+            for name, row_id in self.catalog.query(
+                f"SELECT {self.catalog.as_text('name')}, min(row_id) FROM {layout.inlined} GROUP BY name"
+            )
+        }
+        cases = " ".join(f"WHEN {known[name]} THEN {more[name]}" for name in more if name in known)
+        if cases:
+            rows = ", ".join(str(known[name]) for name in more if name in known)
+            self.catalog.change(
+                f"UPDATE {layout.inlined} SET value = value + CASE row_id {cases} END WHERE row_id IN ({rows})"
+            )
+        new = [name for name in more if name not in known]
         appends.add_rows(layout, pl.DataFrame({"name": new, "value": [more[name] for name in new]}))
 
     def write_open_streams(self, rows: pl.DataFrame) -> None:

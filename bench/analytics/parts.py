@@ -86,7 +86,11 @@ def sizes(given: Given) -> list[str]:
         for number, (what, store) in enumerate(mixture.KINDS.items()):
             stored = store(Path(name) / str(number), given.events)
             if stored is not None:
-                sizes = [stored.event_table_bytes, stored.file_bytes, stored.file_bytes + stored.catalog_bytes]
+                sizes = [
+                    stored.event_table_bytes,
+                    stored.file_bytes,
+                    stored.file_bytes + stored.catalog_bytes,
+                ]
                 shares = [f"{size / stored.events:.1f}" for size in sizes]
                 rows.append([what, f"{stored.events:,}", f"{stored.streams:,}", *shares])
     head = ["stored", "events", "streams", "bytes an event in `events`", "in all tables", "with the catalog"]
@@ -101,7 +105,7 @@ def queries(given: Given) -> list[str]:
     with tempfile.TemporaryDirectory() as temporary:
         for events in SIZES:
             folder = (given.folder or Path(temporary)) / str(events)
-            if not stored.is_filled(folder):
+            if not folder.exists():
                 if given.folder is None and events > MOST_MADE:
                     continue
                 stored.fill(folder, events)

@@ -6,6 +6,7 @@ by whole minutes until its last minute is the present one: the views of the last
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 import time
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from analytics.query.limits import TRUSTED
 from analytics.query.reader import Reader
-from analytics.storage.location import CATALOG_FILE, locate
+from analytics.storage.location import locate
 from analytics.storage.store import Store
 from bench._stored import bytes_by_table, catalog_bytes, maintain, roll_up
 
@@ -61,8 +62,10 @@ class Asked:
 
 
 def fill(folder: Path, events: int) -> None:
-    """Create a store of that many events as upkeep leaves it, with roll-ups."""
-    store = Store(locate("sqlite", folder), memory_limit_bytes=MEMORY_BYTES)
+    """Create a store of that many events as upkeep leaves it, with roll-ups. `folder` exists once it is complete."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    store = Store(locate("sqlite", part), memory_limit_bytes=MEMORY_BYTES)
     cursor = store.cursor()
     cursor.execute("SELECT setseed(0.5)")
     streams, now_ms = events // 100, int(time.time() * 1000)
@@ -78,6 +81,7 @@ def fill(folder: Path, events: int) -> None:
     cursor.close()
     maintain(store)
     store.close()
+    part.rename(folder)
 
 
 def bring_up_to_now(folder: Path) -> None:
@@ -101,11 +105,6 @@ def bring_up_to_now(folder: Path) -> None:
     store.close()
 
 
-def is_filled(folder: Path) -> bool:
-    """Whether the folder has a store."""
-    return (folder / CATALOG_FILE).exists()
-
-
 def ask(folder: Path) -> Asked:
     """Seconds of each query (median, one thread, after a warm-up) and bytes of the tables."""
     location = locate("sqlite", folder)
@@ -127,7 +126,9 @@ def ask(folder: Path) -> Asked:
         reader.close()
     by_table = {table: size.get(table, 0) / events for table in TABLES}
     return Asked(
-        events, seconds, {**by_table, "catalog": size["catalog"] / events, "store": sum(size.values()) / events}
+        events,
+        seconds,
+        {**by_table, "catalog": size["catalog"] / events, "store": sum(size.values()) / events},
     )
 
 

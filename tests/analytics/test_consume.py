@@ -187,7 +187,10 @@ def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:
     def ready(_: Ready) -> None:
         def write_and_look() -> None:
             try:
-                with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer, asking(tmp_path) as asker:
+                with (
+                    EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer,
+                    asking(tmp_path) as asker,
+                ):
                     for number in range(3):
                         writer.append([pack(stream(number, chunks=4), compress=True)])
                         until(lambda number=number: rows(asker) == number + 1, "the row")  # type: ignore[misc]
@@ -213,7 +216,9 @@ def serve_until_rows(data: Path, count: int) -> list[str]:
             try:
                 with asking(data) as asker:
                     until(lambda: rows(asker) >= count, f"{count} rows")
-                    found.extend(asker.query("SELECT stream_id FROM streams ORDER BY 1").to_series().to_list())
+                    found.extend(
+                        asker.query("SELECT stream_id FROM streams ORDER BY 1").to_series().to_list()
+                    )
             except BaseException as e:
                 failed.append(e)
             finally:

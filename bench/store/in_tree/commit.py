@@ -37,7 +37,9 @@ def batches(streams: int, commits: int) -> Iterator[dict[str, Any]]:
     assembler = module("analytics.assembly.assemble").Assembler()
     measure, unpack = module("analytics.measures.measure").measure, module("ingest.records").unpack
     for number in range(commits):
-        for offset, payload in enumerate(module("bench.analytics.workload").entries(streams, number * streams)):
+        for offset, payload in enumerate(
+            module("bench.analytics.workload").entries(streams, number * streams)
+        ):
             assembler.feed("w0", number * 1_000_000 + offset, unpack(payload)[0])
         yield measure(assembler.take_finished())
 
@@ -60,7 +62,12 @@ def by_our_commit(folder: Path, streams: int, commits: int) -> dict[str, float]:
 
     def commit(number: int, tables: dict[str, Any]) -> None:
         store.commit(
-            Commit("log", positions={"w0": At(number, number)}, tables=tables, totals={"streams_finished": streams})
+            Commit(
+                "log",
+                positions={"w0": At(number, number)},
+                tables=tables,
+                totals={"streams_finished": streams},
+            )
         )
 
     took = timed(commit, streams, commits)
@@ -69,12 +76,18 @@ def by_our_commit(folder: Path, streams: int, commits: int) -> dict[str, float]:
 
 
 def by_insert(folder: Path, streams: int, commits: int) -> dict[str, float]:
-    """DuckLake's INSERT of the same tables."""
-    store = open_store(folder)
-    inlined = module("analytics.storage.store").INLINED_ROWS
+    """DuckLake's INSERT into the same tables of a DuckLake that is none of ours."""
     rollups = module("analytics.measures.rollup").rollups
-    connection = store.cursor()
-    connection.execute(f"CALL ducklake_set_option('lake', 'data_inlining_row_limit', {inlined})")
+    location = module("analytics.storage.location").locate("sqlite", folder)
+    module("analytics.storage.catalog").create_file(location.catalog)
+    database = module("analytics.storage.database")
+    schema = module("analytics.storage.schema")
+    connection = database.new_database()
+    database.attach(connection, location, read_only=False)
+    options = {**schema.OPTIONS, "data_inlining_row_limit": module("analytics.storage.store").INLINED_ROWS}
+    for option, value in options.items():
+        connection.execute(f"CALL ducklake_set_option('lake', '{option}', '{value}')")
+    connection.execute(schema.statements()[0])
 
     def commit(number: int, tables: dict[str, Any]) -> None:
         connection.execute("BEGIN TRANSACTION")
@@ -87,7 +100,6 @@ def by_insert(folder: Path, streams: int, commits: int) -> dict[str, float]:
 
     took = timed(commit, streams, commits)
     connection.close()
-    store.close()
     return took
 
 

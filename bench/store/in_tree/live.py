@@ -1,7 +1,7 @@
 """A real `streamgauge analyze` under a load: freshness of rows as a reader sees them, and CPU of its processes.
 
-Called with RATE SECONDS DASHBOARD (0 or 1). RATE 0: nothing is written or read. The reader of this process queries every 50 ms for
-new streams; with DASHBOARD 1 another process runs the Overview page's queries every 2 s (`overview`). Streams of the first
+Called with RATE SECONDS DASHBOARD (0 or 1). RATE 0: nothing is written or read. The reader of this process queries every 50 ms
+for new streams; with DASHBOARD 1 another process runs the Overview page's queries every 2 s (`overview`). Streams of the first
 seconds are not counted. CPU counts from the first stream to the last.
 """
 
@@ -38,13 +38,25 @@ def main(rate: float, seconds: float, dashboard: bool) -> None:
             time.sleep(seconds)
             report(analytics_cores=(family_cpu_s(pid) - began[0]) / (time.monotonic() - began[1]))
             return
-        observed = Observed(rate, seconds, time.monotonic_ns() + 1_500_000_000, {"analytics": pid, "reader": os.getpid()})
-        command = [sys.executable, "-m", "bench.analytics.load", name, str(rate), str(seconds), str(observed.start_ns)]
+        observed = Observed(
+            rate, seconds, time.monotonic_ns() + 1_500_000_000, {"analytics": pid, "reader": os.getpid()}
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "bench.analytics.load",
+            name,
+            str(rate),
+            str(seconds),
+            str(observed.start_ns),
+        ]
         load = closing.enter_context(subprocess.Popen(command))
         observed.pids["load"] = load.pid
         if dashboard:
             script = str(Path(__file__).with_name("overview.py"))
-            page = closing.enter_context(subprocess.Popen([sys.executable, script, name], stdin=subprocess.PIPE))
+            page = closing.enter_context(
+                subprocess.Popen([sys.executable, script, name], stdin=subprocess.PIPE)
+            )
             closing.callback(page.terminate)
             observed.pids["dashboard"] = page.pid
         ask = closing.enter_context(reading(data))
@@ -68,7 +80,8 @@ class Observed:
     def _cpu_s(self) -> dict[str, float]:
         # This process is the parent of all others: its own time alone.
         return {
-            name: time.process_time() if pid == os.getpid() else family_cpu_s(pid) for name, pid in self.pids.items()
+            name: time.process_time() if pid == os.getpid() else family_cpu_s(pid)
+            for name, pid in self.pids.items()
         }
 
     def watch(self, ask: Ask, load: subprocess.Popen[bytes]) -> None:

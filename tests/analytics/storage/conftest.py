@@ -57,7 +57,8 @@ def make_location(
         name = f"copy{postgres.made}"
         postgres.run(f"CREATE DATABASE {name} TEMPLATE {template}", "postgres")
         postgres.run(
-            f"UPDATE ducklake_metadata SET value = '{folder}/' WHERE key = 'data_path' AND scope IS NULL", name
+            f"UPDATE ducklake_metadata SET value = '{folder}/' WHERE key = 'data_path' AND scope IS NULL",
+            name,
         )
         dsn = f"host=127.0.0.1 port={postgres.port} user={USER} dbname={name}"
         return StoreLocation(dsn=dsn, tables=str(folder))

@@ -62,10 +62,14 @@ def count(store: Store, table: str = "streams") -> int:
 
 def count_of(store: Store, ids: Iterable[str], table: str = "streams") -> int:
     """Rows of these streams."""
-    found = ask(store, f"SELECT count(*) FROM {table} WHERE stream_id IN (SELECT unnest(?::UUID[]))", [[*ids]])
+    found = ask(
+        store, f"SELECT count(*) FROM {table} WHERE stream_id IN (SELECT unnest(?::UUID[]))", [[*ids]]
+    )
     return int(found[0][0])
 
 
 def files(store: Store, table: str = "*") -> set[str]:
     """Parquet files in the tables folder."""
-    return {str(path) for path in Path(store.data_path).rglob("*.parquet") if path.match(f"{table}/*.parquet")}
+    return {
+        str(path) for path in Path(store.data_path).rglob("*.parquet") if path.match(f"{table}/*.parquet")
+    }
