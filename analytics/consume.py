@@ -8,9 +8,11 @@ the process (exit code 1) at its last commit, from which the next start continue
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -79,6 +81,7 @@ def serve_until(
             location,
             memory_limit_bytes=options.memory_limit_bytes,
             stall=(stall_floor_ns, options.stall_factor),
+            instance=_instance(options),
         )
         closing.callback(store.close)
         intake = _intake(options, store)
@@ -163,6 +166,13 @@ def _consume(
             intake.close()
     log.info("analytics has stopped")
     return 0
+
+
+def _instance(options: AnalyzeOptions) -> str:
+    """A data folder has one analytics; several hosts may share a store."""
+    if options.store == SQLITE:
+        return "analytics"
+    return hashlib.sha256(f"{socket.gethostname()} {options.data.absolute()}".encode()).hexdigest()[:16]
 
 
 def _intake(options: AnalyzeOptions, store: Store) -> OtlpIntake | None:

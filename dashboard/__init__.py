@@ -1,1 +1,1 @@
-"""The Streamlit dashboard. Knows nothing but SQL, asked over Quack."""
+"""The Streamlit dashboard. It knows the tables by SQL alone."""

@@ -1,7 +1,7 @@
 """What all pages have in common: the title, the refresh, and an answer for every case that is not "here are the numbers".
 
 - Whatever refreshes is one fragment: widgets outside it, the scroll position and the URL stay as they are.
-- Analytics that cannot be asked, an empty database and an empty selection each have words that say what to do.
+- A store that cannot be read, empty tables and an empty selection each have a message that says what to do.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ def show(
                 st.caption(f"{filters.said(chosen)} · updated {_clock()}")
             body(chosen)
         except source.QueryError as error:
-            cannot_ask(error)
+            cannot_read(error)
 
     refreshed()
 
 
-def cannot_ask(error: Exception) -> None:
-    """Analytics is down, refuses us or takes too long: what it is and what to do."""
-    st.error(f"**Analytics cannot be asked.** {error}", icon=":material/cloud_off:")
+def cannot_read(error: Exception) -> None:
+    """A query failed: why, and what to do."""
+    st.error(f"**The tables cannot be read.** {error}", icon=":material/cloud_off:")
     st.markdown(
-        f"This page reads from the analytics process that serves the data folder `{source.data_dir()}`. "
-        "Nothing is lost meanwhile: the tap serves clients and the log keeps what it measures.\n\n"
-        "- Is it running? `streamgauge status`, or start everything with `streamgauge up --upstream URL`.\n"
+        f"The pages read the tables in the data folder `{source.data_dir()}`, which analytics writes. "
+        "The tap and its log are not affected.\n\n"
+        "- Is analytics running? See `streamgauge status`, or start everything with `streamgauge up --upstream URL`.\n"
         "- Another folder? Start the dashboard with `--data DIR`.\n"
         "- The page tries again by itself."
     )

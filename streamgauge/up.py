@@ -83,7 +83,7 @@ class Supervisor:
         while waiting and not self.stopping:
             for part in list(waiting):
                 if part.process is None:
-                    if part.after not in (other.name for other in waiting):
+                    if part.after not in {other.name for other in waiting}:
                         part.start()
                     continue
                 code = part.process.poll()

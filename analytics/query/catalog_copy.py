@@ -27,7 +27,7 @@ MTIME_STEP_NS = 20_000_000
 """The kernel advances file times every 1 to 10 ms."""
 
 _FileState = tuple[int, int, int, int] | None
-"""Device, inode, size and time of modification in ns; None without a file."""
+"""Device, inode, size and time of modification in ns; None without a file or when it is empty."""
 
 
 class CatalogCopy:
@@ -68,6 +68,8 @@ def _state_of(path: Path) -> _FileState:
         found = path.stat()
     except FileNotFoundError:
         return None
+    if not found.st_size:
+        return None  # the first reader creates an empty -wal file
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 

@@ -2,16 +2,16 @@
 
 Each analytics process replaces its own file TABLES/open_streams/NAME.live atomically. The view reads all of them. Without any
 file it is an empty table with the same columns. `read_parquet` rejects a pattern without matches, so the view is
-defined anew on the cursor of each query that mentions it.
+defined anew, with the names of the files, on the cursor of each query that mentions it.
 """
 
 from __future__ import annotations
 
-import re
+from pathlib import Path
 
 import duckdb
 
-from analytics.storage.database import first_row, quoted
+from analytics.storage.database import quoted
 
 NAME = "open_streams"
 PATTERN = "open_streams/*.live"
@@ -59,6 +59,11 @@ def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_path: str) -> None
     """
     if NAME not in sql.lower():
         return
-    files = quoted(re.sub(r"([*?\[])", r"[\1]", data_path) + PATTERN)
-    if first_row(cursor.execute(f"SELECT 1 FROM glob({files}) LIMIT 1")) is not None:
-        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {_ROWS.format(files)}")
+    if "://" in data_path:
+        found = cursor.execute(f"SELECT file FROM glob({quoted(data_path + PATTERN)})").fetchall()
+        files = [str(file) for (file,) in found]
+    else:
+        files = sorted(map(str, Path(data_path).glob(PATTERN)))
+    if files:
+        names = ", ".join(map(quoted, files))
+        cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {_ROWS.format(f'[{names}]')}")

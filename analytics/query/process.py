@@ -187,22 +187,29 @@ class QueryProcess:
 
     def _assign(self, alone: bool) -> Child:
         """A child with room for another query; a new one if there is none."""
+        try:
+            return (None if alone else self._free()) or self._starter.submit(self._free_or_new, alone).result(
+                START_S
+            )
+        except (OSError, RuntimeError, TimeoutError) as e:
+            raise StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
+
+    def _free(self) -> Child | None:
         most = 1 if self._untrusted else self.limits.concurrent
         with self._lock:
             self._sweep()
             free = [c for c in self._children if c.alive and not c.alone and c.running < most]
-            if free and not alone:
-                # one that is ready before one that still starts
-                child = next((c for c in free if c.ready.is_set()), free[0])
-                child.running += 1
-                free.remove(child)
-                if self._untrusted and not free:
-                    self._start_later()
-                return child
-        try:
-            return self._starter.submit(self._start, alone, 1).result(START_S)
-        except (OSError, RuntimeError, TimeoutError) as e:
-            raise StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
+            if not free:
+                return None
+            child = next((c for c in free if c.ready.is_set()), free[0])  # rather not one that still starts
+            child.running += 1
+            if not self._has_spare():
+                self._start_later()
+            return child
+
+    def _free_or_new(self, alone: bool) -> Child:
+        """On the starting thread: several queries that found no child share the one that the first of them started."""
+        return (None if alone else self._free()) or self._start(alone, 1)
 
     def _start(self, alone: bool, running: int) -> Child:
         child = Child(

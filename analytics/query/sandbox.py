@@ -41,17 +41,12 @@ OOM_SCORE = 500
 """When memory runs out, the kernel ends this process before a tap or analytics beside it (scores reach 1000)."""
 OPEN_FILES = 512
 """A query opens its Parquet files a few at a time; libraries and pipes take about 30."""
-SYSTEM_FOLDERS = (
-    "/usr",
-    "/lib",
-    "/lib64",
-    "/etc",
-    "/proc",
-    "/sys",
-    "/dev/null",
-    "/dev/urandom",
-    "/dev/random",
-)
+DEFAULT_STACK_BYTES = 8 * 2**20
+SYSTEM_PATHS = (
+    "/usr", "/lib", "/lib64", "/etc", "/sys", "/dev/null", "/dev/urandom", "/dev/random",
+    "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm",
+)  # fmt: skip
+"""What Python and DuckDB read. Not the rest of /proc: root may read the environment of other processes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +73,7 @@ def confine(
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    oom_score_set = prefer_oom_kill()  # while /proc is still writable
     privileges_kept = libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     abi = (
         0
@@ -86,7 +82,7 @@ def confine(
     )
     if abi and not _landlock(libc, abi, readable, writable, network, bind_port):
         abi = 0
-    return Confinement(abi, not network and abi >= NETWORK_ABI, prefer_oom_kill())
+    return Confinement(abi, not network and abi >= NETWORK_ABI, oom_score_set)
 
 
 def limit(*, memory_bytes: int, file_bytes: int) -> None:
@@ -116,6 +112,12 @@ def address_space_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
     except OSError:
         return 0
+
+
+def stack_bytes() -> int:
+    """Address space of a thread's stack."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    return soft if soft != resource.RLIM_INFINITY else DEFAULT_STACK_BYTES
 
 
 def prefer_oom_kill() -> bool:
@@ -154,7 +156,7 @@ def _landlock(
         return False
     try:
         own = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
-        for path in ("/",) if readable is None else (*SYSTEM_FOLDERS, *own, *readable):
+        for path in ("/",) if readable is None else (*SYSTEM_PATHS, *own, *readable):
             _allow(libc, ruleset, path, READING)
         for path in writable:
             _allow(libc, ruleset, path, every & ~EXECUTE)

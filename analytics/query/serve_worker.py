@@ -12,11 +12,13 @@ import sys
 import threading
 from typing import Any
 
-from analytics.query import frames
+from analytics.query import frames, sandbox
 from analytics.query.errors import QueryError
 from analytics.query.worker import Options, confine, limit, open_reader
 
 GATE = "streamgauge_gate"
+QUACK_THREADS = 160
+"""quack_serve starts 128 threads, some of them after it returns. Without address space for their stacks the server hangs."""
 
 
 def main() -> int:
@@ -75,6 +77,7 @@ def serve(options: Options, host: str, port: int, token: str, report: Any) -> An
     )
     connection.execute(f"SET GLOBAL quack_authorization_function = '{GATE}'")
     reader.lock_down()
+    limit(options, reserved_bytes=QUACK_THREADS * sandbox.stack_bytes())
     try:
         connection.execute(
             f"CALL quack_serve('quack:{host}:{port}', token = ?, allow_other_hostname = {host != 'localhost'})",
@@ -82,7 +85,6 @@ def serve(options: Options, host: str, port: int, token: str, report: Any) -> An
         )
     except duckdb.Error as e:
         raise OSError(f"cannot listen on {host}:{port}: {one_line(e)}. Pass --port or --host.") from None
-    limit(options)  # after quack_serve, which starts 128 threads with 8 MiB of address space each
     return gate
 
 

@@ -102,10 +102,10 @@ def open_reader(options: Options) -> Reader:
     )
 
 
-def limit(options: Options) -> None:
-    """Put the resource limits in force: the last step of the start."""
+def limit(options: Options, *, reserved_bytes: int = 0) -> None:
+    """Put the resource limits in force. `reserved_bytes`: address space for threads that start later."""
     sandbox.limit(
-        memory_bytes=options.limits.memory_bytes,
+        memory_bytes=options.limits.memory_bytes + reserved_bytes,
         file_bytes=DIAGNOSTICS_BYTES if options.untrusted else SPILL_BYTES,
     )
 

@@ -16,6 +16,7 @@ Invariants
 from __future__ import annotations
 
 import datetime as dt
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class File:
 
 
 def write_file(appender: Appender, data_path: str, layout: Layout, rows: pl.DataFrame) -> File:
-    """Write the rows, matched by name, as a Parquet file of the table. Raises what DuckDB raises."""
+    """Write the rows, matched by name, as a Parquet file of the table. Raises OSError, and what DuckDB raises."""
     folder = data_path + layout.path
     if "://" not in folder:
         Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -148,7 +149,18 @@ def write_file(appender: Appender, data_path: str, layout: Layout, rows: pl.Data
         f"{quoted(folder + name)} (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, "
         f"FIELD_IDS {layout.field_ids}, RETURN_STATS)",
     )
+    if "://" not in folder:  # on the disk before a catalog names it
+        for path in (folder + name, folder):
+            _sync(path)
     return File(layout, name, count, size, footer, statistics)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _bound(text: str | None) -> str:

@@ -8,9 +8,6 @@ that was killed stays until that process starts again; `updated_at` shows its ag
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import socket
 import time
 from pathlib import Path
 
@@ -18,29 +15,22 @@ import duckdb
 import polars as pl
 
 from analytics.storage.database import quoted
-from analytics.storage.location import StoreLocation
 from analytics.storage.tables import OPEN_STREAMS
 
 FOLDER = "open_streams"
 ENDING = ".live"
 """Not `.parquet`: DuckLake deletes files of that name that no snapshot knows."""
 REMOTE_EVERY_S = 5.0
-"""An object store takes money for each write."""
+"""Writes to an object store cost money."""
 
 
 class OpenStreamsFile:
     """One process's file. One owner thread."""
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, data_path: str, location: StoreLocation
-    ) -> None:
-        """`data_path` is the folder of the tables, with a slash at the end."""
+    def __init__(self, connection: duckdb.DuckDBPyConnection, data_path: str, name: str) -> None:
+        """`data_path` is the folder of the tables, with a slash at the end; `name` is unique among its writers."""
         self._connection = connection
         self._remote = "://" in data_path
-        name = "analytics"
-        if location.catalog is None:  # several hosts share the folder
-            here = f"{socket.gethostname()} {os.getpid() if self._remote else Path.cwd()}"
-            name = hashlib.sha256(here.encode()).hexdigest()[:16]
         self._path = f"{data_path}{FOLDER}/{name}{ENDING}"
         self._written_s = float("-inf")
 

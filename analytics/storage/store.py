@@ -132,11 +132,12 @@ class Store:
         *,
         memory_limit_bytes: int | None = None,
         stall: tuple[int, float] | None = None,
+        instance: str = "analytics",
         rebuilding: bool = False,
     ) -> None:
         """Open the store, or create it. `stall` = (floor ns, factor) of the roll-ups. `rebuilding`: its files may exist.
 
-        Raises OSError with one line.
+        `instance` names this process among those that share the store, the same after a restart. Raises OSError with one line.
         """
         self.location = location
         self.owner = str(uuid.uuid4())
@@ -172,7 +173,7 @@ class Store:
                 ) from None
             raise
         self._appender = Appender(self._connection)
-        self._open_streams = OpenStreamsFile(self._connection, self.data_path, location)
+        self._open_streams = OpenStreamsFile(self._connection, self.data_path, instance)
 
     @property
     def catalog(self) -> Catalog:

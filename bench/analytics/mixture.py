@@ -28,8 +28,9 @@ from analytics.measures.measure import measure
 from analytics.storage.location import locate
 from analytics.storage.store import Commit, Store
 from bench._stored import bytes_by_table, catalog_bytes, maintain, upkeep_of
-from bench.analytics.workload import entries
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead, unpack
+from bench.analytics.chat import EVENTS as CHAT_EVENTS
+from bench.analytics.chat import TOLD, body
+from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead
 from tests.analytics.corpus import recordings
 
 COMMIT_EVENTS = 3_000
@@ -53,9 +54,16 @@ class Stored:
     catalog_bytes: int
 
 
-def alike(folder: Path, events: int) -> Stored:
-    """Streams of 100 alike chunks."""
-    return _stored(folder, (unpack(payload)[0] for payload in entries(events // 100)))
+def chat(folder: Path, events: int) -> Stored:
+    """Chat streams of 100 events, each with words and times of its own."""
+    rng, start_ms = random.Random(9), int(time.time() * 1000) - AGO_MS
+    return _stored(
+        folder,
+        (
+            _records(body(rng), TOLD, start_ms + number * 5, number, rng)
+            for number in range(events // CHAT_EVENTS)
+        ),
+    )
 
 
 def mixed(folder: Path, events: int, least: int = 1) -> Stored | None:
@@ -159,7 +167,7 @@ def _commits(batches: Iterator[list[AnyRecord]]) -> Iterator[tuple[list[Finished
 
 
 KINDS: dict[str, Callable[[Path, int], Stored | None]] = {
-    "chat chunks, 100 events a stream": alike,
+    "chat streams of 100 events": chat,
     "every recorded stream": mixed,
     "recorded streams of 100 events and more": mixed_long,
 }

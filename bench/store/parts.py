@@ -21,6 +21,8 @@ MOST_CPU = 1.3
 """Times the parent's cores, at a high rate."""
 MORE_CORES = 0.05
 """Than the parent's, at a low rate."""
+CORES = ("analytics_cores", "dashboard_cores", "reader_cores")
+"""The parent's analytics runs the queries of readers, too."""
 HIGH_RATE = 1_000
 LEAST_STREAMS = 20
 """Freshness of fewer streams has no percentiles worth a gate."""
@@ -84,13 +86,13 @@ def live(trees: list[Tree], given: Given) -> Found:
         )
         for rate in (0, *given.rates)
     }
-    cores = ("analytics_cores", "dashboard_cores", "reader_cores", "load_cores")
     rows = [
         [
             f"{rate:,g} events/s, {name}" if rate else f"idle, {name}",
             f"{one['streams']:,.0f}" if "streams" in one else "",
             *(f"{one[key]:.2f} s" if key in one else "" for key in ("p50_s", "p99_s", "max_s")),
-            *(f"{one[key]:.3f}" if key in one else "" for key in cores),
+            *(f"{one[key]:.3f}" if key in one else "" for key in CORES),
+            f"{sum(one.get(key, 0) for key in CORES):.3f}",
         ]
         for rate, by_tree in found.items()
         for name, one in by_tree.items()
@@ -104,7 +106,7 @@ def live(trees: list[Tree], given: Given) -> Found:
         "cores: analytics",
         "dashboard's queries",
         "reader",
-        "load",
+        "all three",
     ]
     lines = [*table(head, rows), *_live_gates(found).lines()]
     name = "live-dashboard" if given.dashboard else "live"

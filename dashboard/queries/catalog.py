@@ -12,7 +12,8 @@ def columns(ask: Ask) -> pl.DataFrame:
     """Columns `table_name, column_name, data_type, comment` of the public tables and views."""
     return ask("""
         SELECT table_name, column_name, data_type, comment FROM duckdb_columns()
-        WHERE schema_name = 'main' AND NOT internal AND database_name = current_database()
+        WHERE schema_name = 'main' AND NOT internal
+            AND (database_name = current_database() OR table_name = 'open_streams')
         ORDER BY table_name, column_index LIMIT 2000""")
 
 

@@ -12,8 +12,8 @@ from analytics.measures.measure import measure
 from analytics.measures.outcome import Outcome, Phase
 from analytics.query.statement_filter import StatementFilter
 from ingest.records import AnyRecord, Frames, Request
-from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id
 from tests.analytics.stores import plain_tables
+from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "metrics.md").read_text()

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 VIEWS = [
     "compare", "errors", "latency", "live", "overview", "pipeline", "sql", "stream", "streams", "throughput", "traces",
 ]  # fmt: skip
-NO_DATA = "Analytics cannot be asked"
+NO_DATA = "The tables cannot be read"
 """Heads the message of a page whose queries fail."""
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
 

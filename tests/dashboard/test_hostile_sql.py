@@ -52,9 +52,7 @@ def test_the_sql_page_lets_nothing_through(
     assert shown(app, "SELECT count(*) AS n FROM streams") == [400]
 
 
-@pytest.mark.parametrize(
-    "name", ["json to variant", "json_transform", "repeat", "chained ctes", "recursion"]
-)
+@pytest.mark.parametrize("name", ["json to variant", "json_transform", "repeat", "chained ctes", "recursion"])
 def test_a_statement_that_kills_its_process_is_one_line_and_the_page_goes_on(
     name: str, river: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

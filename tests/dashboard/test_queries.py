@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -11,9 +12,10 @@ import duckdb
 import polars as pl
 import pytest
 
-from dashboard.queries import errors, latency, overview, streams, throughput, traces
+from dashboard.queries import catalog, errors, latency, overview, streams, throughput, traces
 from dashboard.queries.selection import Selection, literal
 from tests.dashboard.river import SCHEMA, insert
+from tests.tables import tables
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SLO: dict[str, Any] = {"slo_ttft_s": 1.0, "slo_itl_s": 0.05}
@@ -28,6 +30,12 @@ def store() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute(SCHEMA.read_text())
         connection.execute(SCHEMA.with_name("open_streams.sql").read_text())
         yield connection
+
+
+def test_the_list_of_tables_has_tables_views_and_streams_in_flight(river: Path) -> None:
+    found = catalog.columns(tables(river).query)
+    assert {"streams", "events", "open_streams", "latency_by_minute"} <= set(found["table_name"])
+    assert not [name for name in found["table_name"] if name.startswith(("ducklake_", "streamgauge_"))]
 
 
 def ask_of(connection: duckdb.DuckDBPyConnection) -> Any:

@@ -33,7 +33,9 @@ def test_memory_is_bounded_and_who_takes_too_much_does_not_take_the_tap_along(un
 def test_query_processes_may_confine_themselves() -> None:
     """`@system-service` lacks Landlock's system calls: without them the kernel would confine no query process."""
     lines = (DEPLOY / "systemd" / "streamgauge.service").read_text().splitlines()
-    assert (allowed := "SystemCallFilter=landlock_create_ruleset landlock_add_rule landlock_restrict_self") in lines
+    assert (
+        allowed := "SystemCallFilter=landlock_create_ruleset landlock_add_rule landlock_restrict_self"
+    ) in lines
     assert lines.index(allowed) > lines.index("SystemCallFilter=~@privileged")
 
 

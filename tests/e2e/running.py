@@ -57,6 +57,7 @@ class Up:
     process: subprocess.Popen[str]
     data: Path
     log: Path
+    store: str = "sqlite"
 
     def part(self, name: str) -> dict[str, Any]:
         said: dict[str, Any] = json.loads((self.data / "run" / f"{name}.json").read_text())
@@ -71,13 +72,17 @@ class Up:
         return str(self.part("tap")["admin"])
 
     def sql(self, query: str) -> list[dict[str, Any]]:
-        return tables(self.data).query(query).to_dicts()
+        return tables(self.data, self.store).query(query).to_dicts()
 
-    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         """A `streamgauge` command on this data folder, to its end."""
-        command = [sys.executable, "-m", "streamgauge", *argv, "--data", str(self.data)]
         return subprocess.run(
-            command, cwd=self.data.parent, capture_output=True, text=True, timeout=DEADLINE_S
+            [sys.executable, "-m", "streamgauge", *argv, "--data", str(self.data)],
+            cwd=self.data.parent,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
         )
 
     def rows(self, count: int, where: str = "true") -> list[dict[str, Any]]:
@@ -124,7 +129,8 @@ def up(
             cwd=data.parent,
             env={**os.environ, **environment},
         )
-    running = Up(process, data, log)
+    store = {**os.environ, **environment}.get("STREAMGAUGE_STORE", "sqlite")
+    running = Up(process, data, log, store)
     try:
 
         def ready() -> bool | None:

@@ -1,4 +1,4 @@
-"""A lake from end to end: tap, ship, real Kafka, analytics, real PostgreSQL, a real S3 server; then everybody who reads it."""
+"""A store in PostgreSQL and S3 from end to end: tap, ship, real Kafka, analytics, and each of its readers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
-from analytics.lake.place import Lake, parse
-from analytics.serving.ask import LakeAsker
 from dashboard import units
 from tests.dashboard.pages import VIEWS, metric, opened
 from tests.e2e.running import Up, simulator, up
@@ -23,24 +22,22 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def lake(postgres: Postgres) -> Lake:
-    found = parse(f"ducklake:postgres:{postgres.new_database()}")
-    assert found is not None
-    return found
+def store(postgres: Postgres) -> str:
+    return f"postgres:{postgres.new_database()}"
 
 
 @pytest.fixture(scope="module")
 def filled(
-    kafka_broker: str, lake: Lake, tmp_path_factory: pytest.TempPathFactory
+    kafka_broker: str, store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Up, int]]:
-    """A running `up` whose analytics writes a lake in S3, and how many requests went through its tap."""
+    """A running `up` whose analytics writes to S3, and how many requests went through its tap."""
     folder = tmp_path_factory.mktemp("lake")
     with pytest.MonkeyPatch.context() as patch, s3_server(folder) as s3:
-        for name, value in {**s3.environment, "STREAMGAUGE_STORE": lake.store}.items():
+        for name, value in {**s3.environment, "STREAMGAUGE_STORE": store}.items():
             patch.setenv(name, value)
         patch.setenv("STREAMGAUGE_KAFKA", kafka_broker)
         patch.setenv("STREAMGAUGE_KAFKA_TOPIC", f"lake-{folder.name}")
-        patch.setenv("STREAMGAUGE_DATA_PATH", f"{s3.bucket('bucket')}/streams")
+        patch.setenv("STREAMGAUGE_LAKE_PATH", f"{s3.bucket('bucket')}/streams")
         with (
             simulator("--seed", "11") as upstream,
             up(f"sim={upstream}", folder / "data") as running,
@@ -53,7 +50,7 @@ def filled(
 
 
 def streamgauge(*argv: str) -> subprocess.CompletedProcess[str]:
-    """Where nothing but the environment tells of the lake."""
+    """A command that gets the store from the environment alone."""
     return subprocess.run(
         [sys.executable, "-m", "streamgauge", *argv], capture_output=True, text=True, timeout=90, check=False
     )
@@ -81,9 +78,23 @@ def test_sql_reads_the_lake_from_any_folder(filled: tuple[Up, int], tmp_path: Pa
     assert done.returncode != 0
 
 
+def test_status_names_the_store_without_its_password(filled: tuple[Up, int]) -> None:
+    running, _ = filled
+    done = streamgauge("status", "--data", str(running.data))
+    assert "ATTACH 'ducklake:postgres:host=127.0.0.1 " in done.stdout
+
+
+def test_export_reads_postgresql_and_s3(filled: tuple[Up, int], tmp_path: Path) -> None:
+    _, count = filled
+    done = streamgauge("export", "--duckdb", str(tmp_path / "export.duckdb"))
+    assert done.returncode == 0, done.stderr
+    with duckdb.connect(str(tmp_path / "export.duckdb"), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM streams").fetchone() == (count,)
+
+
 @pytest.mark.parametrize("view", VIEWS)
 def test_the_dashboard_shows_the_lake(
-    view: str, filled: tuple[Up, int], lake: Lake, monkeypatch: pytest.MonkeyPatch
+    view: str, filled: tuple[Up, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running, count = filled
     app = opened(running.data, monkeypatch, view, range="24h", refresh="off")
@@ -94,12 +105,9 @@ def test_the_dashboard_shows_the_lake(
     if view == "streams":
         assert len(app.dataframe[0].value) == count
     if view == "stream":
-        asker = LakeAsker(lake)
-        newest = (
+        (row,) = running.sql(
             "SELECT stream_id, ttft_ns FROM streams WHERE outcome = 'ok' ORDER BY started_at DESC LIMIT 1"
         )
-        (row,) = asker.query(newest).to_dicts()
-        asker.close()
         app = opened(running.data, monkeypatch, view, id=row["stream_id"])
         assert not app.exception
         assert metric(app, "TTFT") == units.duration(row["ttft_ns"])

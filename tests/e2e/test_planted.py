@@ -1,10 +1,11 @@
 """Secrets are planted wherever a request and a response can hold one; then everything that is left behind is searched.
 
-What is searched: every table of the DuckDB file, its internal ones too (kept records unpacked), and the file's bytes; the files
-of the data folder; spans, metrics and their OTLP bytes; the logs, as text and as JSON, also those of a killed analytics and of
-one that meets poison; command lines; /metrics; `status`; every page of the dashboard; with Kafka the bytes of the topic, packed
-and unpacked; with a lake every table, all that its catalog says, the files of PostgreSQL under it, and the Parquet
-files. The local log alone is raw: it is its owner's (0600), and goes once it is consumed, which is seen to as well.
+What is searched: every table of the store, its internal ones and those of the catalog too (kept records unpacked); the files
+of the data folder, with the catalog and the Parquet files; spans, metrics and their OTLP bytes; the logs, as text and as JSON,
+also those of a killed analytics and of one that meets poison; command lines; /metrics; `status`; every page of the dashboard;
+with Kafka the bytes of the topic, packed and unpacked; with PostgreSQL every table, a dump of the catalog, the files of
+PostgreSQL under it, and the Parquet files. The local log alone is raw: it is its owner's (0600), and goes once it is consumed,
+which is seen to as well.
 """
 
 from __future__ import annotations
@@ -30,17 +31,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import httpx
 import pytest
 
-from analytics.lake.place import attach, new_database, parse
+from analytics.query.process import QueryProcess
+from analytics.storage.database import attach, new_database
+from analytics.storage.location import locate
 from ingest.log.kafka import KafkaReader
 from ingest.records import Alive, pack, unpack
 from tests.dashboard.pages import VIEWS
 from tests.dashboard.pages import opened as page
 from tests.e2e.running import Up, until, up
 from tests.postgres import Postgres, find_binaries
+from tests.tables import tables
 
 MARK = "plantedzwiebel"
 """Every secret has it, in one of these forms."""
@@ -240,24 +243,20 @@ class Searched:
                 self.found.append(f"{place}: {data[max(0, at - 80) : at + 40]!r}")
 
 
-def search_tables(searched: Searched, file: Path) -> None:
-    with duckdb.connect(str(file), read_only=True) as connection:
-        search_rows(searched, connection, file.stem)
-    searched.look("bytes of the DuckDB file", file.read_bytes())
-
-
-def search_rows(searched: Searched, connection: duckdb.DuckDBPyConnection, database: str) -> None:
-    tables = connection.execute(
-        "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = $1 UNION ALL "
-        "SELECT schema_name, view_name FROM duckdb_views() WHERE database_name = $1 AND NOT internal",
-        [database],
-    ).fetchall()
-    for schema, table in tables:
-        for row in connection.execute(f'FROM "{schema}"."{table}"').to_arrow_table().to_pylist():
-            for cell in row.values():
-                searched.look(f"table {schema}.{table}", repr(cell))
+def search_tables(searched: Searched, store: QueryProcess) -> None:
+    """Every row of the store's tables and views, and of the catalog's own tables."""
+    found = store.query(
+        "SELECT database_name, schema_name, table_name FROM duckdb_tables() UNION ALL "
+        "SELECT database_name, schema_name, view_name FROM duckdb_views() "
+        "WHERE database_name IN ('lake', 'memory') AND NOT internal"
+    )
+    for database, schema, table in found.rows():
+        place = f"table {schema}.{table}" if database == "lake" else f"catalog {table}"
+        for row in store.query(f'FROM "{database}"."{schema}"."{table}"').rows():
+            for cell in row:
+                searched.look(place, repr(cell))
                 if isinstance(cell, bytes):
-                    searched.look(f"unpacked {schema}.{table}", repr(unpack(cell)))
+                    searched.look(f"unpacked, {place}", repr(unpack(cell)))
 
 
 def search_running(searched: Searched, running: Up, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,14 +331,14 @@ def test_nothing_of_what_was_planted_is_found(
         for body in server.otlp:
             searched.look("OTLP", body)
     searched.look("log as JSON lines", (tmp_path / "data.log").read_bytes())
-    search_tables(searched, data / "streamgauge.duckdb")
+    search_tables(searched, tables(data))
     search_folder(searched, data)
     assert searched.found == []
     assert {
         "OTLP",
         "dashboard pages",
         "table main.spans",
-        "table internal.packed_events",
+        "table main.events",
         "/metrics",
         "status",
     } <= searched.places.keys()
@@ -375,7 +374,7 @@ def test_nothing_of_what_was_planted_leaves_by_kafka(
     finally:
         reader.close()
     searched.look("log as text", (tmp_path / "data.log").read_bytes())
-    search_tables(searched, data / "streamgauge.duckdb")
+    search_tables(searched, tables(data))
     search_folder(searched, data)
     assert searched.found == []
     assert {
@@ -390,29 +389,29 @@ def test_nothing_of_what_was_planted_leaves_by_kafka(
 def test_nothing_of_what_was_planted_is_in_a_lake(
     tmp_path: Path, searched: Searched, kafka_broker: str, postgres: Postgres
 ) -> None:
-    lake = parse(f"ducklake:postgres:{postgres.new_database()}", str(tmp_path / "lake"))
-    assert lake is not None
+    dsn = postgres.new_database()
+    store, data = f"postgres:{dsn}", tmp_path / "data"
     flags = (
         "--kafka",
         kafka_broker,
         "--kafka-topic",
         f"planted-{tmp_path.name}",
-        "--data-path",
+        "--lake-path",
         str(tmp_path / "lake"),
     )
     with (
         upstream() as server,
-        up(f"gw={server.url}", tmp_path / "data", *flags, STREAMGAUGE_STORE=lake.store) as running,
+        up(f"gw={server.url}", data, *flags, STREAMGAUGE_STORE=store) as running,
     ):
         plant(running.tap)
         running.rows(len(CASES))
-        search_catalog(searched, postgres, lake.dsn)  # small commits are in the catalog itself
+        search_catalog(searched, postgres, dsn)  # small commits are in the catalog itself
         assert running.stop() == 0
+    search_tables(searched, tables(data, store))  # as rows of the catalog
     with new_database() as connection:
-        attach(connection, lake, read_only=False)
-        for _ in range(2):  # as rows of the catalog, then as files
-            search_rows(searched, connection, "lake")
-            connection.execute("CALL ducklake_flush_inlined_data('lake')")
+        attach(connection, locate(store, data), read_only=False)
+        connection.execute("CALL ducklake_flush_inlined_data('lake')")
+        search_tables(searched, tables(data, store))  # as files
         files = sorted((tmp_path / "lake").rglob("*.parquet"))
         assert {"streams", "events", "spans"} <= {file.parent.name for file in files}
         for file in files:
@@ -421,9 +420,9 @@ def test_nothing_of_what_was_planted_is_in_a_lake(
                 "rows of Parquet",
                 repr(connection.execute("FROM read_parquet(?)", [str(file)]).to_arrow_table()),
             )
-    search_catalog(searched, postgres, lake.dsn)
+    search_catalog(searched, postgres, dsn)
     searched.look("log as text", (tmp_path / "data.log").read_bytes())
-    search_folder(searched, tmp_path / "data")
+    search_folder(searched, data)
     assert searched.found == []
     assert {"table main.events", "catalog", "PostgreSQL's files", "rows of Parquet"} <= searched.places.keys()
 

@@ -16,7 +16,8 @@ from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
 
 ROWS = 5000
-RUNAWAY = "SELECT count(*) FROM range(100000000000) a, range(100000000000) b"
+RUNAWAY = "SELECT count(*) FROM range(100000000000000) WHERE range % 7 = 9"
+"""Takes days and no memory."""
 
 
 @contextmanager

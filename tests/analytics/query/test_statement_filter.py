@@ -198,7 +198,6 @@ REFUSED = [
     "SELECT (WITH sqlite_master AS (SELECT 1) SELECT 1), * FROM sqlite_master",
     "SELECT (WITH duckdb_logs AS (SELECT 1) FROM duckdb_logs), * FROM duckdb_logs",
     "SELECT (WITH pg_settings AS (SELECT 1) FROM pg_settings), * FROM pg_settings",
-    "SELECT (WITH kept AS (SELECT 1) FROM kept), * FROM kept",
     "SELECT (WITH \"/etc/passwd\" AS (SELECT 1) SELECT 1), * FROM '/etc/passwd'",
     "SELECT (WITH \"x.csv\" AS (SELECT 1) SELECT 1), * FROM \"x.csv\"",
     # other ways to name the same thing
@@ -274,7 +273,7 @@ def test_statements_are_bounded_in_length_and_depth(statement_filter: StatementF
     with pytest.raises(Refused, match="longer than 64 KiB"):
         statement_filter.check("SELECT '" + "x" * 70_000 + "'")
     for deep in ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "SELECT " + "1 + " * 5000 + "1"):
-        with pytest.raises(Refused, match="nested too deeply"):
+        with pytest.raises(Refused, match=r"nested too deeply|expression depth"):
             statement_filter.check(deep)
 
 

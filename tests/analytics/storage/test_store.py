@@ -326,7 +326,7 @@ def test_a_commit_that_fails_leaves_no_rows_and_no_file(
     failing = commit_of("log", "w0", 9, new_ids(LARGE), open_ids=ids)
     failing.tables = {
         **failing.tables,
-        "losses": frame(LOSSES, dict.fromkeys(LOSSES, [None]) | {"cause": ["x"], "lost_at": [0]}),
+        "losses": frame(LOSSES, {name: [None] for name in LOSSES} | {"cause": ["x"], "lost_at": [0]}),
     }
     failing.keep = [("w0", ids[0], b"kept")]
     with monkeypatch.context() as full:

@@ -1,0 +1,58 @@
+"""`--store` and `--lake-path` name a store; what they cannot name is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analytics.storage.location import StoreLocation, locate
+
+
+def test_sqlite_is_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = locate("sqlite", Path("data"))
+    assert found == StoreLocation(
+        catalog=tmp_path / "data" / "catalog.sqlite", tables=str(tmp_path / "data" / "tables")
+    )
+    assert found.uri == f"ducklake:sqlite:{tmp_path}/data/catalog.sqlite"
+    assert found.backup == tmp_path / "data" / "catalog.backup.sqlite"
+    assert found.label == f"{tmp_path}/data/catalog.sqlite"
+
+
+def test_postgres_has_its_files_where_lake_path_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    dsn = "host=db dbname=streamgauge"
+    assert locate(f"postgres:{dsn}", Path("data")) == StoreLocation(dsn=dsn)
+    assert locate(f"postgres:{dsn}", Path("data"), "files") == StoreLocation(
+        dsn=dsn, tables=str(tmp_path / "files")
+    )
+    assert locate(f"postgres:{dsn}", Path("data"), "s3://bucket/prefix/").tables == "s3://bucket/prefix"
+
+
+@pytest.mark.parametrize(
+    "store", ["", "postgres:", "postgres: ", "duckdb", "oracle", "ducklake:postgres:host=x", "SQLITE"]
+)
+def test_an_unknown_store_is_refused(store: str) -> None:
+    with pytest.raises(ValueError, match="--store must be sqlite or postgres:DSN") as refused:
+        locate(store, Path("data"))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("store", "lake_path"), [("sqlite", "/files"), ("postgres:host=x", "gs://bucket")])
+def test_an_impossible_lake_path_is_refused(store: str, lake_path: str) -> None:
+    with pytest.raises(ValueError, match="--lake-path") as refused:
+        locate(store, Path("data"), lake_path)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_password_is_in_the_uri_alone() -> None:
+    found = locate("postgres:postgresql://u:geheim@db/streamgauge", Path("data"))
+    assert "geheim" in found.uri
+    assert "geheim" not in repr(found) + found.label + found.attach_statement
+    assert found.label == "postgres:postgresql://u:…@db/streamgauge"
+
+
+def test_attach_statement_quotes_the_path() -> None:
+    found = locate("sqlite", Path("/it's here"))
+    assert found.attach_statement == "ATTACH 'ducklake:sqlite:/it''s here/catalog.sqlite' AS lake (READ_ONLY)"

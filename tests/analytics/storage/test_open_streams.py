@@ -1,0 +1,102 @@
+"""The file of streams in flight is replaced as a whole, and readers show it as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analytics.storage.location import StoreLocation
+from analytics.storage.store import Store
+from analytics.storage.tables import OPEN_STREAMS, frame
+from tests.analytics.storage.rows import STARTED_US, new_ids
+from tests.analytics.stores import ask_as_reader
+
+QUERY = "SELECT stream_id, event_count, updated_at FROM open_streams ORDER BY 1"
+
+
+def rows_of(*ids: str, event_count: int = 3) -> pl.DataFrame:
+    values: dict[str, list[object]] = {name: [None] * len(ids) for name in OPEN_STREAMS}
+    values |= {
+        "stream_id": [*ids], "started_at": [STARTED_US] * len(ids), "updated_at": [STARTED_US] * len(ids),
+        "event_count": [event_count] * len(ids),
+    }  # fmt: skip
+    return frame(OPEN_STREAMS, values)
+
+
+def shown(location: StoreLocation) -> list[tuple[str, int]]:
+    return [(stream_id, events) for stream_id, events, _ in ask_as_reader(location, QUERY)]
+
+
+def live_files(store: Store) -> list[Path]:
+    return sorted(Path(store.data_path).glob("open_streams/*"))
+
+
+def test_each_write_replaces_what_readers_see(store: Store, location: StoreLocation) -> None:
+    ids = sorted(new_ids(2))
+    assert shown(location) == []
+    store.write_open_streams(rows_of(*ids))
+    assert shown(location) == [(ids[0], 3), (ids[1], 3)]
+    store.write_open_streams(rows_of(ids[0], event_count=4))
+    assert shown(location) == [(ids[0], 4)]
+    store.write_open_streams(rows_of())
+    assert shown(location) == []
+    [path] = live_files(store)
+    assert path.suffix == ".live"
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_stopped_process_has_no_streams_in_flight(location: StoreLocation) -> None:
+    store = Store(location)
+    store.write_open_streams(rows_of(*new_ids(2)))
+    store.close()
+    assert shown(location) == []
+
+
+def test_a_process_that_wrote_none_leaves_no_file(location: StoreLocation) -> None:
+    store = Store(location)
+    store.close()
+    assert live_files(store) == []
+
+
+def test_commits_do_not_change_streams_in_flight(store: Store, location: StoreLocation) -> None:
+    from analytics.storage.store import Commit
+    from tests.analytics.storage.rows import streams
+
+    (one,) = new_ids(1)
+    store.write_open_streams(rows_of(one))
+    store.commit(Commit("log", tables={"streams": streams(one)}))
+    assert shown(location) == [(one, 3)]
+
+
+def test_a_file_that_cannot_be_written_is_an_oserror_and_the_last_one_stays(
+    store: Store, location: StoreLocation
+) -> None:
+    (one,) = new_ids(1)
+    store.write_open_streams(rows_of(one))
+    [path] = live_files(store)
+    path.with_suffix(".new").mkdir()  # in the way
+    with pytest.raises(OSError, match=r"directory"):
+        store.write_open_streams(rows_of(one, event_count=9))
+    path.with_suffix(".new").rmdir()
+    assert shown(location) == [(one, 3)]
+
+
+def test_processes_that_share_a_folder_have_a_file_each(
+    make_location: Callable[[str], StoreLocation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location, stores, ids = make_location("postgres"), [], sorted(new_ids(2))
+    for number, one in enumerate(ids):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        store = Store(location)
+        store.write_open_streams(rows_of(one))
+        stores.append(store)
+    assert len(live_files(stores[0])) == 2
+    assert shown(location) == [(one, 3) for one in ids]
+    stores[0].close()
+    assert shown(location) == [(ids[1], 3)]
+    stores[1].close()

@@ -1,0 +1,137 @@
+"""A damaged catalog is restored from its backup, or from the Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from analytics.storage.location import StoreLocation, locate
+from analytics.storage.rebuild import Source, rebuild
+from analytics.storage.store import INLINED_ROWS, Store, StoredPosition
+from analytics.storage.upkeep import Upkeep
+from tests.analytics.storage.rows import commit_of, count, new_ids
+from tests.analytics.stores import ask, new_store
+
+LARGE = INLINED_ROWS + 1
+TABLES = ("streams", "events", "usage_reports", "losses")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def filled(data: Path) -> Iterator[tuple[Store, Upkeep]]:
+    """Files, of which some were merged and are still there, and inlined rows."""
+    store = new_store(data)
+    upkeep = Upkeep(store, events_s=None, streams_s=None)
+    store.claim("log", "0")
+    for high in range(1, 4):
+        store.commit(commit_of("log", "0", high, new_ids(LARGE), each=2))
+    upkeep._call("ducklake_merge_adjacent_files")
+    store.commit(commit_of("log", "0", 4, new_ids(5), each=2))
+    upkeep.flush(least_rows=1)
+    yield store, upkeep
+    upkeep.close()
+    store.close()
+
+
+def damage(data: Path) -> StoreLocation:
+    location = locate("sqlite", data)
+    assert location.catalog is not None
+    for ending in ("", "-wal", "-shm"):
+        location.catalog.with_name(location.catalog.name + ending).unlink(missing_ok=True)
+    location.catalog.write_bytes(b"damaged" * 1000)
+    return location
+
+
+def close(filled: tuple[Store, Upkeep]) -> None:
+    for closing in reversed(filled):
+        closing.close()
+
+
+def test_from_the_backup_rows_positions_and_counters_are_those_of_its_time(
+    data: Path, filled: tuple[Store, Upkeep]
+) -> None:
+    store, upkeep = filled
+    upkeep.back_up()
+    rows = 3 * LARGE + 5
+    store.commit(commit_of("log", "0", 5, new_ids(1)))
+    close(filled)
+    location = damage(data)
+    assert rebuild(location) is Source.BACKUP
+    [kept] = data.glob("catalog.damaged*.sqlite")
+    assert kept.read_bytes().startswith(b"damaged")
+    again = Store(location)
+    assert (count(again), count(again, "events")) == (rows, 2 * rows)
+    assert again.claim("log", "0") == StoredPosition(4, 3, ())
+    assert again.totals()["records"] == rows
+    again.commit(commit_of("log", "0", 5, new_ids(LARGE)))  # read again from the log
+    assert count(again) == rows + LARGE
+    again.close()
+
+
+@pytest.mark.parametrize("backup", ["none", "damaged", "not used"])
+def test_from_the_files_every_row_is_there_once_and_rollups_are_computed(
+    data: Path, filled: tuple[Store, Upkeep], backup: str
+) -> None:
+    store, upkeep = filled
+    rows = 3 * LARGE + 5
+    minutes = ask(store, "SELECT * FROM errors_by_minute")
+    if backup != "none":
+        upkeep.back_up()
+    close(filled)
+    location = damage(data)
+    if backup == "damaged":
+        location.backup.write_bytes(b"damaged, too" * 1000)
+    reported: dict[str, int] = {}
+    source = rebuild(location, use_backup=backup != "not used", report=reported.__setitem__)
+    assert source is Source.FILES
+    assert (reported["streams"], reported["events"]) == (rows, 2 * rows)
+    again = Store(location)
+    assert ask(again, "SELECT count(*), count(DISTINCT stream_id) FROM streams") == [(rows, rows)]
+    assert ask(again, "SELECT count(*), count(DISTINCT (stream_id, seq)) FROM events") == [
+        (2 * rows, 2 * rows)
+    ]
+    assert ask(again, "SELECT * FROM errors_by_minute") == minutes
+    assert again.claim("log", "0") is None
+    again.commit(commit_of("log", "0", 1, new_ids(2)))
+    assert count(again) == rows + 2
+    again.close()
+
+
+def test_a_missing_catalog_beside_files_is_not_taken_for_an_empty_store(
+    data: Path, filled: tuple[Store, Upkeep]
+) -> None:
+    close(filled)
+    location = damage(data)
+    assert location.catalog is not None
+    location.catalog.unlink()
+    with pytest.raises(OSError, match="streamgauge rebuild") as refused:
+        Store(location)
+    assert "\n" not in str(refused.value)
+    assert not location.catalog.exists()
+    assert rebuild(location) is Source.FILES
+    again = Store(location)
+    assert count(again) == 3 * LARGE + 5
+    again.close()
+
+
+def test_rebuild_that_fails_leaves_no_empty_catalog(data: Path, filled: tuple[Store, Upkeep]) -> None:
+    close(filled)
+    location = damage(data)
+    [broken, *_] = Path(str(location.tables)).glob("main/events/*.parquet")
+    broken.write_bytes(b"no Parquet")
+    with pytest.raises(OSError, match="cannot rebuild") as failed:
+        rebuild(location)
+    assert "\n" not in str(failed.value)
+    assert location.catalog is not None
+    assert not location.catalog.exists()
+
+
+def test_a_postgres_catalog_is_not_rebuilt() -> None:
+    with pytest.raises(OSError, match="PostgreSQL's own backups"):
+        rebuild(StoreLocation(dsn="host=db", tables="/files"))

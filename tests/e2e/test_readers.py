@@ -1,0 +1,281 @@
+"""Readers and analytics in processes of their own: neither waits for, slows or ends the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import httpx
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from analytics.query.quack_gate import directive
+from analytics.storage.database import load, quoted
+from tests.analytics.query.test_process import HOSTILE
+from tests.dashboard.pages import opened
+from tests.e2e.running import Up, simulator, until, up
+
+CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+QUICK = {"x-simulate": '{"ttft_ms": 5, "gap_ms": 1, "tokens": 8, "fault": "none"}'}
+COUNT = "SELECT count(*) AS n FROM streams"
+BACK_S = 5.0
+"""Within this long a killed analytics has committed new streams, readers attached or not."""
+ATTACH_AND_HOLD = """
+import sys
+from pathlib import Path
+import duckdb
+from analytics.storage.database import load
+from analytics.storage.location import locate
+connection = duckdb.connect()
+load(connection, "ducklake", "sqlite_scanner")
+connection.execute(locate("sqlite", Path(sys.argv[1])).attach_statement)
+cursor = connection.execute("SELECT * FROM lake.events")  # its transaction stays open
+cursor.fetchone()
+print("attached", flush=True)
+sys.stdin.read()
+"""
+CHOSEN = ("json to variant", "json_transform", "repeat", "chained ctes", "recursion", "many unions")
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[str]:
+    with simulator() as url:
+        yield url
+
+
+def send(running: Up, requests: int = 1) -> None:
+    for _ in range(requests):
+        answer = httpx.post(f"{running.tap}/v1/chat/completions", json=CHAT, headers=QUICK, timeout=30)
+        assert answer.status_code == 200
+
+
+def counted(done: subprocess.CompletedProcess[str]) -> int:
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads(done.stdout)
+    return int(row["n"])
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that does not run for the time of the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_sql_and_status_answer_while_analytics_is_stopped_killed_and_absent(
+    upstream: str, tmp_path: Path
+) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        send(running, 3)
+        running.rows(3)
+
+        def answered() -> None:
+            began_s = time.monotonic()
+            assert counted(running.run("sql", COUNT, "--format", "json", "--timeout", "10")) == 3
+            assert time.monotonic() - began_s < 20
+            began_s = time.monotonic()
+            done = running.run("status")
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "captured 3 streams" in done.stdout
+            assert f"ATTACH 'ducklake:sqlite:{running.data}/catalog.sqlite' AS lake" in done.stdout
+            assert time.monotonic() - began_s < 30
+
+        pid = running.part("analyze")["pid"]
+        with stopped(pid):
+            answered()
+        os.kill(pid, signal.SIGKILL)
+        assert counted(running.run("sql", COUNT, "--format", "json")) == 3
+        assert running.stop() == 0
+        assert not (running.data / "run" / "analyze.json").exists()
+        answered()
+
+
+def test_analytics_killed_under_three_attached_readers_is_back_in_five_seconds(
+    upstream: str, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        running = stack.enter_context(up(upstream, tmp_path / "data"))
+        send(running, 2)
+        running.rows(2)
+        for _ in range(3):
+            reader = subprocess.Popen(
+                [sys.executable, "-c", ATTACH_AND_HOLD, str(running.data)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(reader.wait)
+            stack.callback(reader.kill)
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "attached\n"
+        pid = running.part("analyze")["pid"]
+        send(running)
+        os.kill(pid, signal.SIGKILL)
+        killed_s = time.monotonic()
+        until(lambda: is_back(running, pid), "analytics to be back", 30)
+        took_s = time.monotonic() - killed_s
+        running.rows(3)
+        send(running)
+        running.rows(4)
+        assert took_s < BACK_S, f"back after {took_s:.1f} s\n{running.log.read_text()[-2000:]}"
+
+
+def is_back(running: Up, former: int) -> bool | None:
+    try:
+        return running.part("analyze")["pid"] != former or None
+    except (OSError, ValueError):
+        return None
+
+
+@pytest.mark.timeout(300)
+def test_hostile_statements_leave_analytics_unmoved(
+    upstream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through `sql`, the SQL page and `serve`: same process, no more memory, and new streams are stored meanwhile."""
+    with up(upstream, tmp_path / "data", "--serve", "--sql-port", "0") as running:
+        send(running, 3)
+        running.rows(3)
+        page = opened(running.data, monkeypatch, "sql")
+        pids = {name: running.part(name)["pid"] for name in ("tap", "analyze", "serve")}
+        before_bytes = resident_bytes(pids["analyze"])
+        stored = 3
+        for name in CHOSEN:
+            done = running.run("sql", "-", "--timeout", "2", "--max-rows", "10000", stdin=HOSTILE[name])
+            assert done.returncode == 2, name
+            assert done.stderr.count("\n") == 1, done.stderr
+            if len(HOSTILE[name]) <= 20_000:  # the page takes no longer text
+                assert "\n" not in error_of(page, HOSTILE[name])
+            with pytest.raises(duckdb.Error):
+                served(running, directive(10_000, 2.0) + HOSTILE[name])
+            send(running)
+            stored += 1
+            began_s = time.monotonic()
+            running.rows(stored)
+            assert time.monotonic() - began_s < 10, name
+            until(lambda: answered_by_server(running), "the server", 20)
+        assert {name: running.part(name)["pid"] for name in pids} == pids
+        restarts = {name: part["restarts"] for name, part in running.part("up")["parts"].items()}
+        assert restarts == dict.fromkeys(pids, 0)
+        grown_bytes = resident_bytes(pids["analyze"]) - before_bytes
+        assert grown_bytes < 100 * MIB, f"{grown_bytes / MIB:.0f} MiB"
+
+
+def error_of(page: AppTest, sql: str) -> str:
+    page.text_area(key="sql").set_value(sql)
+    page.button[0].click().run()
+    assert not page.exception
+    assert len(page.error) == 1
+    return str(page.error[0].value)
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def served(running: Up, sql: str) -> list[tuple[Any, ...]]:
+    """What the SQL port answers to a stock DuckDB client."""
+    here = running.part("serve")
+    with duckdb.connect() as connection:
+        load(connection, "httpfs", "quack")
+        connection.execute("SET http_retries = 0")
+        return connection.execute(
+            f"FROM quack_query({quoted(here['quack'])}, {quoted(sql)}, token = {quoted(here['token'])})"
+        ).fetchall()
+
+
+def answered_by_server(running: Up) -> bool | None:
+    try:
+        return bool(served(running, COUNT)) or None
+    except duckdb.Error:
+        return None
+
+
+def test_serve_restarts_its_child_on_the_same_port_while_a_client_is_connected(
+    upstream: str, tmp_path: Path
+) -> None:
+    with up(upstream, tmp_path / "data", "--serve", "--sql-port", "0") as running:
+        send(running, 2)
+        running.rows(2)
+        here = running.part("serve")
+        assert here["quack"] in running.log.read_text()
+        with duckdb.connect() as connection:
+            load(connection, "httpfs", "quack")
+            connection.execute(f"ATTACH '{here['quack']}' AS remote (TOKEN '{here['token']}')")
+            assert connection.execute("SELECT count(*) FROM remote.streams").fetchone() == (2,)
+            (child,) = children(here["pid"])
+            os.kill(child, signal.SIGKILL)
+            killed_s = time.monotonic()
+            until(lambda: answered_by_server(running), "the server to answer again", 30)
+            assert time.monotonic() - killed_s < 10
+            with pytest.raises(duckdb.Error):  # its session ended with the child
+                connection.execute("SELECT count(*) FROM remote.streams").fetchone()
+            connection.execute("DETACH remote")
+            connection.execute(f"ATTACH '{here['quack']}' AS remote (TOKEN '{here['token']}')")
+            assert connection.execute("SELECT count(*) FROM remote.streams").fetchone() == (2,)
+        assert running.part("serve") == here
+        assert running.part("up")["parts"]["serve"]["restarts"] == 0
+        assert running.stop() == 0
+        assert not (running.data / "run" / "serve.json").exists()
+
+
+def children(pid: int) -> list[int]:
+    return [
+        int(child)
+        for tasks in Path(f"/proc/{pid}/task").glob("*/children")
+        for child in tasks.read_text().split()
+    ]
+
+
+def test_up_without_serve_opens_no_sql_port(upstream: str, tmp_path: Path) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        assert "serve" not in running.part("up")["parts"]
+        assert not (running.data / "run" / "serve.json").exists()
+        assert running.part("analyze").keys() == {"pid", "metrics", "otlp"}
+
+
+def test_a_moved_data_folder_is_read_and_written_on(upstream: str, tmp_path: Path) -> None:
+    with up(upstream, tmp_path / "data") as running:
+        send(running, 2)
+        running.rows(2)
+        assert running.stop() == 0
+    (tmp_path / "data").rename(tmp_path / "moved")
+    with up(upstream, tmp_path / "moved") as running:
+        send(running)
+        running.rows(3)
+        assert counted(running.run("sql", COUNT, "--format", "json")) == 3
+        assert running.run("status").returncode == 0
+
+
+def test_streams_in_flight_are_queryable_and_gone_when_they_end(upstream: str, tmp_path: Path) -> None:
+    force = json.dumps({"ttft_ms": 20, "gap_ms": 50, "tokens": 100, "fault": "none"})
+    with up(upstream, tmp_path / "data") as running:
+        send(running)
+        running.rows(1)
+        body = {"json": CHAT, "headers": {"x-simulate": force}, "timeout": 60}
+        with httpx.stream("POST", f"{running.tap}/v1/chat/completions", **body) as answer:  # type: ignore[arg-type]
+            chunks = answer.iter_bytes()
+            next(chunks)
+            (row,) = until(
+                lambda: running.sql("FROM open_streams WHERE output_event_count > 3") or None,
+                "the open stream",
+                10,
+            )
+            assert row["gateway"]
+            assert row["ttft_ns"] >= 20_000_000
+            for _ in chunks:
+                pass
+        running.rows(2)
+        until(lambda: not running.sql("FROM open_streams"), "no stream to be open", 10)

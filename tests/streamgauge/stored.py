@@ -1,0 +1,38 @@
+"""Stores filled through analytics, for the commands that read or restore them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from analytics.assembly.assemble import Assembler
+from analytics.consumer import Consumer
+from analytics.measures.measure import measure
+from analytics.storage.location import SQLITE, locate
+from analytics.storage.store import Store
+from analytics.storage.upkeep import Upkeep
+from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
+from tests.analytics.traffic import entries
+
+
+def write_streams(data: Path, numbers: range) -> None:
+    """Append whole streams to the log of a data folder."""
+    with EmbeddedWriter(data / "log", "w0", cap_bytes=2**30) as writer:
+        writer.append([*entries(numbers)])
+
+
+def analyse(data: Path, *, back_up: bool = False, flush: bool = False) -> None:
+    """Read what the log holds, as analytics does, and stop. `flush`: no row stays inlined in the catalog."""
+    store = Store(locate(SQLITE, data))
+    with EmbeddedReader(data / "log", "analyze") as reader:
+        consumer = Consumer(reader, store, Assembler(), measure)
+        consumer.start()
+        while consumer.step(0):
+            pass
+        consumer.finish()
+    upkeep = Upkeep(store, events_s=None, streams_s=None, rollups_s=None)
+    if flush:
+        upkeep.flush(least_rows=1)
+    if back_up:
+        upkeep.back_up()
+    upkeep.close()
+    store.close()

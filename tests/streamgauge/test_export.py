@@ -1,0 +1,106 @@
+"""`streamgauge export`: one plain DuckDB file with tables, views and comments."""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import duckdb
+import pytest
+from click.testing import CliRunner, Result
+
+from streamgauge.export import export_command, instant
+from tests.analytics.traffic import T0_WALL_NS
+from tests.streamgauge.stored import analyse, write_streams
+
+STREAMS = 5
+START = datetime.fromtimestamp(T0_WALL_NS / 1e9, UTC)
+"""Of stream 0; each further one starts a millisecond later."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("data")
+    write_streams(data, range(STREAMS))
+    analyse(data)
+    return data
+
+
+def export(data: Path, file: Path, *argv: str) -> Result:
+    return CliRunner().invoke(export_command, ["--data", str(data), "--duckdb", str(file), *argv])
+
+
+def test_a_plain_duckdb_opens_tables_views_and_comments(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "export.duckdb"
+    done = export(data, file)
+    assert done.exit_code == 0, done.output
+    assert f"{STREAMS} streams" in done.output
+    with duckdb.connect(str(file), read_only=True) as connection:
+        assert connection.execute("SELECT count(*), count(DISTINCT stream_id) FROM streams").fetchall() == [
+            (STREAMS, STREAMS)
+        ]
+        assert connection.execute(
+            "SELECT count(*) = (SELECT sum(event_count) FROM streams) FROM events"
+        ).fetchall() == [(True,)]
+        views = [
+            name
+            for (name,) in connection.execute(
+                "SELECT view_name FROM duckdb_views() WHERE NOT internal AND schema_name = 'main'"
+            ).fetchall()
+        ]
+        assert {"latency_by_minute", "errors_by_minute", "throughput_by_minute", "slow_streams"} <= set(views)
+        for view in views:
+            connection.execute(f"SELECT count(*) FROM (FROM {view})").fetchall()
+        assert connection.execute(
+            "SELECT sum(streams) FROM latency_by_minute"
+        ).fetchone() == (STREAMS,)
+        (comment,) = connection.execute(
+            "SELECT comment FROM duckdb_columns() WHERE table_name = 'streams' AND column_name = 'ttft_ns'"
+        ).fetchall()
+        assert comment[0]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["export.duckdb"]
+
+
+def test_a_time_range_has_the_streams_that_start_in_it_and_their_events(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "export.duckdb"
+    since, until = (START.replace(microsecond=ms * 1000).isoformat() for ms in (1, 3))
+    done = export(data, file, "--since", since, "--until", until)
+    assert done.exit_code == 0, done.output
+    with duckdb.connect(str(file), read_only=True) as connection:
+        found = connection.execute("SELECT microsecond(started_at) FROM streams ORDER BY 1").fetchall()
+        assert [at % 1_000_000 for (at,) in found] == [1000, 2000]
+        assert connection.execute(
+            "SELECT count(*) FROM events WHERE stream_id NOT IN (SELECT stream_id FROM streams)"
+        ).fetchone() == (0,)
+        assert connection.execute("SELECT count(DISTINCT stream_id) FROM events").fetchone() == (2,)
+
+
+def test_an_existing_file_is_not_overwritten(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "export.duckdb"
+    file.write_text("mine")
+    done = export(data, file)
+    assert isinstance(done.exception, OSError)
+    assert "the file exists" in str(done.exception)
+    assert file.read_text() == "mine"
+
+
+def test_no_store_and_a_folder_that_does_not_exist_are_one_line(data: Path, tmp_path: Path) -> None:
+    for folder, file in ((tmp_path / "none", tmp_path / "x.duckdb"), (data, tmp_path / "none" / "x.duckdb")):
+        done = export(folder, file)
+        assert isinstance(done.exception, OSError)
+        assert "\n" not in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_age_counts_back_from_now_and_a_time_is_in_utc() -> None:
+    assert instant(None) is None
+    age = instant("1h")
+    assert age is not None
+    assert abs(datetime.now(UTC) - timedelta(hours=1) - age) < timedelta(minutes=1)
+    assert instant("2026-11-22T07:00:00") == datetime(2026, 11, 22, 7, tzinfo=UTC)
+    assert instant("2026-11-22T07:00:00+02:00") == datetime(2026, 11, 22, 5, tzinfo=UTC)
+    with pytest.raises(click.BadParameter, match="neither an age"):
+        instant("tomorrow")

@@ -1,0 +1,113 @@
+"""`streamgauge rebuild`: a catalog that was removed or damaged is restored, from its backup or from the Parquet files."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from analytics.storage.folder import own
+from streamgauge.rebuild import rebuild_command
+from streamgauge.sql import sql_command
+from tests.streamgauge.stored import analyse, write_streams
+
+STREAMS = 20
+TOTALS = "SELECT count(*) AS streams, sum(event_count)::BIGINT AS events, count(DISTINCT request_id) AS ids FROM streams"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder whose rows are all in Parquet files, with a backup of the catalog."""
+    data = tmp_path_factory.mktemp("original")
+    write_streams(data, range(STREAMS))
+    analyse(data, flush=True, back_up=True)
+    return data
+
+
+@pytest.fixture
+def data(original: Path, tmp_path: Path) -> Path:
+    """A copy of it without its catalog."""
+    data = tmp_path / "data"
+    shutil.copytree(original, data)
+    for file in data.glob("catalog.sqlite*"):
+        file.unlink()
+    return data
+
+
+def rebuild(data: Path, *argv: str) -> Result:
+    return CliRunner().invoke(rebuild_command, ["--data", str(data), *argv])
+
+
+def rows(data: Path, query: str = TOTALS) -> list[dict[str, int]]:
+    done = CliRunner().invoke(sql_command, [query, "--data", str(data), "--format", "json"])
+    assert done.exit_code == 0, done.output
+    found: list[dict[str, int]] = json.loads(done.output)
+    return found
+
+
+def test_the_backup_restores_every_row_and_position(data: Path, original: Path) -> None:
+    done = rebuild(data)
+    assert done.exit_code == 0, done.output
+    assert "from the last backup" in done.output
+    positions = "SELECT log_id, partition, high, low FROM log_positions"
+    for query in (
+        TOTALS,
+        positions,
+        "FROM counters ORDER BY name",
+        "SELECT count(*) AS n FROM latency_by_minute",
+    ):
+        assert rows(data, query) == rows(original, query)
+
+
+def test_analytics_goes_on_after_a_restored_backup_without_doubled_rows(data: Path) -> None:
+    assert rebuild(data).exit_code == 0
+    write_streams(data, range(STREAMS, STREAMS + 3))
+    analyse(data)
+    assert rows(data)[0]["streams"] == STREAMS + 3
+
+
+def test_the_files_alone_restore_every_row(data: Path, original: Path) -> None:
+    done = rebuild(data, "--from-files")
+    assert done.exit_code == 0, done.output
+    assert "from the Parquet files" in done.output
+    counts = (
+        "SELECT (SELECT count(*) FROM streams) AS streams, (SELECT count(*) FROM events) AS events, "
+        "(SELECT sum(streams) FROM stream_minutes)::BIGINT AS rolled"
+    )
+    assert rows(data, counts) == rows(original, counts)
+
+
+def test_a_damaged_backup_is_not_used(data: Path) -> None:
+    (data / "catalog.backup.sqlite").write_bytes(os.urandom(50_000))
+    done = rebuild(data)
+    assert done.exit_code == 0, done.output
+    assert "from the Parquet files" in done.output
+    assert rows(data)[0]["streams"] == STREAMS
+
+
+def test_a_damaged_catalog_is_kept(data: Path) -> None:
+    damage = os.urandom(50_000)
+    (data / "catalog.sqlite").write_bytes(damage)
+    assert rebuild(data).exit_code == 0
+    assert damage in [file.read_bytes() for file in data.glob("catalog.damaged*")]
+    assert rows(data)[0]["streams"] == STREAMS
+
+
+def test_analytics_that_runs_is_not_disturbed(data: Path) -> None:
+    with own(data):
+        done = rebuild(data)
+    assert isinstance(done.exception, OSError)
+    assert "owns the data folder" in str(done.exception)
+    assert not (data / "catalog.sqlite").exists()
+
+
+def test_a_folder_without_backup_and_files_is_refused(tmp_path: Path) -> None:
+    done = rebuild(tmp_path / "none")
+    assert done.exit_code == click.ClickException.exit_code
+    assert "neither a backup nor a Parquet file" in done.output
+    assert not (tmp_path / "none").exists()
