@@ -81,7 +81,7 @@ def run(options: ServeOptions) -> int:
     if options.port and is_listening(options.host, options.port):
         raise OSError(
             f"cannot listen on {options.host}:{options.port}: address already in use. "
-            "Pass --port or stop the other process."
+            "Pass --sql-port or stop the other process."
         )
     folder = Path(tempfile.mkdtemp(prefix="streamgauge-serve-"))
     supervisor = _Supervisor(options, folder)

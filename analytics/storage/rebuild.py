@@ -5,7 +5,7 @@
    longer has is lost: at most the rows between backup and damage.
 2. Without a backup, from the Parquet files alone. Each row is in one file, or also in the file that it was merged into, so
    rows are taken once by their key, and roll-ups are computed again from the streams that are kept. Lost are rows that were
-   inlined in the catalog (at most the last 5 minutes), positions and counters; rows deleted by retention come back until it runs.
+   inlined in the catalog (up to 5 minutes), positions and counters; rows deleted by retention come back until it runs.
 
 The damaged catalog is kept beside the new one as `catalog.damaged-TIME.sqlite`.
 """

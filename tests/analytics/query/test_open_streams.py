@@ -13,14 +13,6 @@ from analytics.query.reader import Reader
 from analytics.storage.tables import OPEN_STREAMS
 from tests.analytics.query.conftest import make_store
 
-KINDS = {
-    "UUID": pl.String(),
-    "VARCHAR": pl.String(),
-    "SMALLINT": pl.Int16(),
-    "BIGINT": pl.Int64(),
-    "TIMESTAMPTZ": pl.Datetime("us", "UTC"),
-}
-
 
 def write(tables: Path, owner: str, streams: list[str]) -> None:
     folder = tables / "open_streams"
@@ -28,11 +20,6 @@ def write(tables: Path, owner: str, streams: list[str]) -> None:
     rows = {name: [None] * len(streams) for name in OPEN_STREAMS} | {"stream_id": streams}
     pl.DataFrame(rows, schema=OPEN_STREAMS).write_parquet(folder / f"{owner}.part")
     os.replace(folder / f"{owner}.part", folder / f"{owner}.live")
-
-
-def test_columns_are_those_of_the_files() -> None:
-    assert {name: KINDS[kind] for name, kind in COLUMNS.items()} == dict(OPEN_STREAMS)
-    assert list(COLUMNS) == list(OPEN_STREAMS)
 
 
 @pytest.mark.parametrize("lock_down", [False, True])
