@@ -57,12 +57,12 @@ def draw(chart: Drawing, alt_text: str, *, key: str | None = None) -> None:
     st.altair_chart(chart, width="stretch", key=key, alt=alt_text)
 
 
-def empty(words: str, *, height: int = HEIGHT) -> None:
+def empty() -> None:
     """The place of a chart that has nothing to draw, of the same height."""
     with st.container(
-        height=height, border=False, vertical_alignment="center", horizontal_alignment="center"
+        height=HEIGHT, border=False, vertical_alignment="center", horizontal_alignment="center"
     ):
-        st.caption(words)
+        st.caption("nothing known here for these streams")
 
 
 def legend(colors: Mapping[str, str]) -> None:
@@ -119,15 +119,13 @@ def largest(frame: pl.DataFrame, column: str) -> float:
     return float(found) if isinstance(found, int | float) else 0.0
 
 
-def time_axis(
-    field: str, span: tuple[datetime, datetime], domain: Sequence[alt.DateTime] | None = None
-) -> alt.X:
+def time_axis(span: tuple[datetime, datetime], domain: Sequence[alt.DateTime] | None = None) -> alt.X:
     """A time axis over a range, by a clock of 24 hours; as long as its data when no domain is given."""
     scale = alt.Scale(type="utc", domain=list(domain)) if domain else alt.Scale(type="utc", nice=False)
     length = span[1] - span[0]
     form = "%H:%M:%S" if length <= SECONDS_UNTIL else "%H:%M" if length <= HOURS_UNTIL else "%d %b %H:%M"
     axis = alt.Axis(grid=False, labelOverlap=True, labelFlush=True, format=form, tickCount=8)
-    return alt.X(f"{field}:T", scale=scale, title=None, axis=axis)
+    return alt.X("at:T", scale=scale, title=None, axis=axis)
 
 
 def wall_moment(at: datetime, zone: ZoneInfo) -> alt.DateTime:

@@ -30,29 +30,15 @@ def heatmap(
 
     `counted`: what `n` counts.
     """
-    divisor, unit = unit_of(frame, "high_ns")
-    drawn = wall(
-        frame.with_columns(
-            (pl.col("at") + pl.duration(seconds=bucket_s)).alias("until"),
-            (pl.col("low_ns") / divisor).alias("low"),
-            (pl.col("high_ns") / divisor).alias("high"),
-            pl.struct("low_ns", "high_ns")
-            .map_elements(
-                lambda b: f"{units.duration(b['low_ns'])} – {units.duration(b['high_ns'])}",
-                return_dtype=pl.String,
-            )
-            .alias("range"),
-        ),
-        zone,
-        "at",
-        "until",
-    )
+    binned, unit = _binned(frame)
+    until = (pl.col("at") + pl.duration(seconds=bucket_s)).alias("until")
+    drawn = wall(binned.with_columns(until), zone, "at", "until")
     drawn = to_the_ends(drawn, zone, span, flat=("low", "high"))
     chart: alt.Chart = (
         alt.Chart(drawn)
         .mark_rect()
         .encode(
-            x=time_axis("at", span),
+            x=time_axis(span),
             x2="until:T",
             y=alt.Y(
                 "low:Q",
@@ -100,7 +86,7 @@ def _binned(frame: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     ), unit
 
 
-def histogram(frame: pl.DataFrame, colors: Mapping[str, str], *, height: int = HEIGHT) -> alt.Chart:
+def histogram(frame: pl.DataFrame, colors: Mapping[str, str]) -> alt.Chart:
     """Shares per log bin (`name, low_ns, high_ns, n, share`), one stepped line per name."""
     drawn, unit = _binned(frame)
     chart: alt.Chart = (
@@ -117,7 +103,7 @@ def histogram(frame: pl.DataFrame, colors: Mapping[str, str], *, height: int = H
                 alt.Tooltip("n:Q", title="streams"),
             ],
         )
-        .properties(height=height)
+        .properties(height=HEIGHT)
     )
     return chart
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
@@ -14,6 +15,7 @@ from dashboard.measures import described
 from dashboard.queries.selection import Selection
 
 column = st.column_config
+show = partial(st.dataframe, hide_index=True, placeholder=units.UNKNOWN)
 OUTCOME_SIGNS = {"ok": "✓ ok", "client_abort": "◌ client_abort", "tap_lost": "? tap_lost"}
 """An outcome as read in a table; every other is an error and gets a ✕. Signs, so that no colour is needed."""
 
@@ -58,12 +60,10 @@ def streams(frame: pl.DataFrame, *, key: str, height: int | Literal["auto"] = "a
         "gateway",
         "client",
     )
-    st.dataframe(
+    show(
         shown,
         column_config=STREAM_COLUMNS,
-        hide_index=True,
         key=key,
-        placeholder=units.UNKNOWN,
         alt="Streams",
         height=height,
     )
@@ -96,9 +96,9 @@ def _narrowed(frame: pl.DataFrame) -> pl.Series:
     )
 
 
-def short_name(column: str = "name") -> pl.Expr:
+def short_name() -> pl.Expr:
     """A client's hash by its first digits: nobody reads 32 of them."""
-    return pl.col(column).str.replace(r"^([0-9a-f]{10})[0-9a-f]{22}$", "$1…")
+    return pl.col("name").str.replace(r"^([0-9a-f]{10})[0-9a-f]{22}$", "$1…")
 
 
 def hurting(frame: pl.DataFrame) -> None:
@@ -106,7 +106,7 @@ def hurting(frame: pl.DataFrame) -> None:
     if frame.is_empty():
         st.caption("Nobody stands out: no bad streams, or they are spread like the traffic.")
         return
-    st.dataframe(
+    show(
         frame.select(
             _narrowed(frame),
             "dimension",
@@ -119,9 +119,7 @@ def hurting(frame: pl.DataFrame) -> None:
             pl.col("ttft_p95_ns") / 1e6,
             pl.col("itl_p95_ns") / 1e6,
         ),
-        hide_index=True,
         key="hurting",
-        placeholder=units.UNKNOWN,
         alt="Models, gateways and clients with more bad streams than their share",
         height="content",
         column_config={
@@ -163,11 +161,9 @@ def changes(frame: pl.DataFrame, chosen: Selection) -> None:
         "requests",
         "requests_before",
     )
-    st.dataframe(
+    show(
         shown,
-        hide_index=True,
         key="changes",
-        placeholder=units.UNKNOWN,
         alt="What changed",
         height="content",
         column_config={
@@ -190,14 +186,12 @@ def changes(frame: pl.DataFrame, chosen: Selection) -> None:
     )
 
 
-def durations(frame: pl.DataFrame, *, key: str, name: str, counted: str = "streams") -> None:
+def durations(frame: pl.DataFrame, *, name: str, counted: str = "streams") -> None:
     """Quantiles in ns by group (`queries.latency.table`), in ms. `counted`: what `n` counts."""
     quantiles = [c for c in frame.columns if c.endswith("_ns")]
-    st.dataframe(
+    show(
         frame.with_columns(pl.col(c) / 1e6 for c in quantiles),
-        hide_index=True,
-        key=key,
-        placeholder=units.UNKNOWN,
+        key="quantiles",
         alt=f"Quantiles by {name}",
         column_config={
             "name": column.TextColumn(name.capitalize()),
@@ -212,16 +206,14 @@ def stalls(frame: pl.DataFrame, *, name: str) -> None:
     if frame.is_empty():
         st.caption("Stalls are unknown for these streams.")
         return
-    st.dataframe(
+    show(
         frame.with_columns(
             pl.col("stalled_share") * 100,
             pl.col("stalled_time_share") * 100,
             pl.col("stalled_ns") / 1e9,
             pl.col("worst_ns") / 1e9,
         ),
-        hide_index=True,
         key="stalls",
-        placeholder=units.UNKNOWN,
         alt=f"Stalls by {name}",
         column_config={
             "name": column.TextColumn(name.capitalize()),
@@ -238,13 +230,11 @@ def stalls(frame: pl.DataFrame, *, name: str) -> None:
 
 def throughput(frame: pl.DataFrame, *, name: str) -> None:
     """Tokens and speed by group (`queries.throughput.table`)."""
-    st.dataframe(
+    show(
         frame.with_columns(
             pl.col(c) * 100 for c in ("cached_share", "reasoning_share", "burstiness_p50", "known")
         ),
-        hide_index=True,
         key="throughput",
-        placeholder=units.UNKNOWN,
         alt=f"Throughput by {name}",
         column_config={
             "name": column.TextColumn(name.capitalize()),
@@ -278,16 +268,14 @@ def aborts(frame: pl.DataFrame, *, name: str) -> None:
     if frame.is_empty():
         st.caption("No client left early in this selection.")
         return
-    st.dataframe(
+    show(
         frame.with_columns(
             short_name(),
             pl.col("abort_share") * 100,
             pl.col("left_after_ns") / 1e9,
             pl.col("undelivered_bytes") / 1024,
         ),
-        hide_index=True,
         key="aborts",
-        placeholder=units.UNKNOWN,
         alt=f"Client aborts by {name}",
         column_config={
             "name": column.TextColumn(name.capitalize()),
@@ -313,11 +301,9 @@ def error_kinds(frame: pl.DataFrame) -> None:
         st.caption("No errors in this selection.")
         return
     zone = filters.zone()
-    st.dataframe(
+    show(
         frame.with_columns(pl.col("last_at").dt.convert_time_zone(zone.key).dt.replace_time_zone(None)),
-        hide_index=True,
         key="kinds",
-        placeholder=units.UNKNOWN,
         alt="Kinds of errors",
         column_config={
             "outcome": column.TextColumn("Outcome"),
@@ -355,11 +341,9 @@ def live(frame: pl.DataFrame) -> None:
         "client",
         "http_status",
     )
-    st.dataframe(
+    show(
         shown,
-        hide_index=True,
         key="live",
-        placeholder=units.UNKNOWN,
         height=560 if frame.height > 9 else "auto",
         alt="Streams in flight",
         column_config={

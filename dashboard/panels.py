@@ -30,16 +30,16 @@ def panel(
         if legend:
             charts.legend(legend)
         if frame.is_empty() or (value is not None and frame[value].drop_nulls().is_empty()):
-            charts.empty("nothing known here for these streams")
+            charts.empty()
             return
         charts.draw(make(frame), title, key=f"chart-{title}")
         if note:
             st.caption(note)
 
 
-def colors_of(frame: pl.DataFrame, column: str = "name", order: Sequence[str] = ()) -> dict[str, str]:
+def colors_of(frame: pl.DataFrame, order: Sequence[str] = ()) -> dict[str, str]:
     """A colour for each name of the series, in an order that does not depend on the data of the moment; "others" last."""
-    found = set(frame[column].drop_nulls())
+    found = set(frame["name"].drop_nulls())
     names = [n for n in order if n in found] or sorted(found - {palette.OTHERS})
     return palette.of_series([*names, *([palette.OTHERS] if palette.OTHERS in found else [])])
 

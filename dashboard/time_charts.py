@@ -68,7 +68,7 @@ def time_lines(
     )
     drawn = wall(broken(points, name, bucket_s), zone, "at")
     axis = alt.Axis(tickCount=5, format="%") if percent else alt.Axis(tickCount=5)
-    at = time_axis("at", span, [wall_moment(end, zone) for end in span])
+    at = time_axis(span, [wall_moment(end, zone) for end in span])
     scale = alt.Scale(zero=True, nice=True)
     if robust and (ceiling := _ceiling(points)) is not None:
         scale = alt.Scale(domain=[0, ceiling], nice=True, clamp=False)
@@ -176,7 +176,7 @@ def time_bars(
         alt.Chart(drawn)
         .mark_rect(stroke=None)
         .encode(
-            x=time_axis("at", span),
+            x=time_axis(span),
             x2="until:T",
             y=alt.Y("foot:Q", title=unit, axis=alt.Axis(tickCount=5)),
             y2="top:Q",

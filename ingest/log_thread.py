@@ -37,9 +37,8 @@ cap would never get in, whatever gives way."""
 class LogThread:
     """Owns the log's writer. `put` is for the loop's thread; the counts may be read from any thread."""
 
-    def __init__(self, open_writer: Callable[[], LogWriter], *, compress: bool = True) -> None:
+    def __init__(self, open_writer: Callable[[], LogWriter]) -> None:
         self._open_writer = open_writer
-        self._compress = compress
         self._queue: deque[Batch] = deque()
         self._wake = threading.Event()
         self._opened = threading.Event()
@@ -122,7 +121,7 @@ class LogThread:
             while self._queue and len(batches) < _MAX_ENTRIES_AT_ONCE and size_bytes < _MAX_BYTES_AT_ONCE:
                 batches.append(self._queue.popleft())
                 size_bytes += batches[-1][1]
-            payloads = [pack_encoded(records, compress=self._compress) for records, _ in batches]
+            payloads = [pack_encoded(records) for records, _ in batches]
             self.packed_streams += sum(r.startswith(OPENED) for records, _ in batches for r in records)
             while not self._append(writer, payloads, batches):
                 if self._stop_at is not None:

@@ -244,10 +244,10 @@ def pack(records: Sequence[AnyRecord], *, compress: bool) -> bytes:
     return _entry(_encoder.encode(records), compress=compress)
 
 
-def pack_encoded(encoded: list[bytes], *, compress: bool) -> bytes:
+def pack_encoded(encoded: list[bytes]) -> bytes:
     """Pack records that `encode` made into one entry."""
     count = b"\xdd" + len(encoded).to_bytes(4, "big")  # MessagePack's array 32
-    return _entry(count + b"".join(encoded), compress=compress)
+    return _entry(count + b"".join(encoded), compress=True)
 
 
 def _entry(body: bytes, *, compress: bool) -> bytes:

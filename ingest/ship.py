@@ -29,6 +29,7 @@ from ingest.log.embedded import EmbeddedReader, log_bytes
 from ingest.log.kafka import KafkaWriter
 from ingest.log.messages import Regrouped, regroup
 from ingest.log.runs import runs_of
+from ingest.log.segments import write_private
 from ingest.records import AnyRecord, Damaged, pack_damage
 from ingest.redaction.records import Redactor, filled_poison
 from ingest.redaction.state import RedactionState
@@ -198,8 +199,4 @@ class _Ship:
             **self._writer.stats(),
             "redaction": dict(self._redactor.counters) if self._redactor is not None else None,
         }
-        making = self._status_path.with_suffix(".new")
-        descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(status, file)
-        making.replace(self._status_path)
+        write_private(self._status_path, json.dumps(status).encode())

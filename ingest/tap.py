@@ -21,6 +21,7 @@ from pathlib import Path
 import uvloop
 
 from ingest.admin import Admin
+from ingest.log.segments import write_private
 from ingest.metrics import add_up
 from ingest.tap_options import TapOptions, join_address
 from ingest.tap_worker import TapWorker, bind, quieten_gc
@@ -110,7 +111,7 @@ def _announced(options: TapOptions, address: tuple[str, int], admin_sock: socket
     admin_name = admin_sock.getsockname()
     admin = f"http://{join_address(admin_name[0], admin_name[1])}"
     path = options.data / "run" / "tap.json"
-    _write_private(path, json.dumps({"pid": os.getpid(), "listen": listen, "admin": admin}).encode())
+    write_private(path, json.dumps({"pid": os.getpid(), "listen": listen, "admin": admin}).encode())
     behind = ", ".join(f"{u.name} ({u.url})" for u in options.upstreams)
     logger.info("tap ready: %s in front of %s; admin %s", listen, behind, admin)
     try:
@@ -141,20 +142,11 @@ def _kept_key(path: Path) -> bytes:
             return key
         raise ValueError(f"{path} holds no key: remove it, and a new one is made (client ids change then)")
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    _write_private(fresh, secrets.token_bytes(_KEY_BYTES))
+    write_private(fresh, secrets.token_bytes(_KEY_BYTES))
     with contextlib.suppress(FileExistsError):
         os.link(fresh, path)
     fresh.unlink()
     return path.read_bytes()
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    fresh.replace(path)
 
 
 def _raise_file_limit() -> None:

@@ -40,7 +40,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.write_paused = False
         self.idle_since_s = 0.0
         self._read_paused = False
-        self._error: Exception | None = None
         self._gone = False
         self._poll: select.poll | None = None
 

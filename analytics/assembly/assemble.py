@@ -86,16 +86,6 @@ class Assembler:
         """Streams in flight, of all partitions."""
         return sum(len(p.open) for p in self._partitions.values())
 
-    @property
-    def open_event_count(self) -> int:
-        """Events of open streams in memory, and frames that are still to be decoded."""
-        return self._out.open_events
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory held for checkpoints, about."""
-        return self._out.held_bytes
-
     # -- the restart -----------------------------------------------------------------------------------------------
 
     def resume(self, partition: str, open_ids: Collection[str]) -> None:

@@ -21,7 +21,7 @@ import msgspec
 
 from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.numbers import count, measure
-from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.payload import arguments_of, compact, decode_or_none
 from analytics.dialects.shape import (
     Delta,
     Exchange,
@@ -249,17 +249,13 @@ def _block(block: _Block, key: int) -> tuple[Fragment | None, Kind]:
             key=key, id=block.id or "", name=block.name or "", server=block.type in SERVER_TOOLS
         )  # fmt: skip
         if block.input:
-            tool.arguments, tool.arguments_were_object = _arguments(block.input)
+            tool.arguments = arguments_of(block.input)
         return Fragment(tools=[tool]), "tool_call" if tool.name or tool.arguments else "start"
     if block.type == "thinking" and block.thinking:
         return Fragment(reasoning=block.thinking), "reasoning"
     if block.type == "text" and block.text:
         return Fragment(text=block.text), "text"
     return None, "start"
-
-
-def _arguments(value: Any) -> tuple[str, bool]:
-    return (value, False) if isinstance(value, str) else (compact(value), True)
 
 
 def _whole(blocks: list[_Block]) -> tuple[Fragment, Kind]:
@@ -276,7 +272,7 @@ def _whole(blocks: list[_Block]) -> tuple[Fragment, Kind]:
             whole.tools = (whole.tools or []) + fragment.tools
             tool = fragment.tools[0]
             if not tool.arguments:  # a whole body says {} for "no arguments"
-                tool.arguments, tool.arguments_were_object = "{}", True
+                tool.arguments = "{}"
     return whole, first or "finish"
 
 

@@ -13,7 +13,7 @@ import msgspec
 from analytics.dialects.cohere_v2 import finish_error
 from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
-from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.payload import arguments_of, decode_or_none
 from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ToolFragment, Usage
 
 
@@ -146,10 +146,7 @@ class CohereV1Reader:
 
 
 def _piece(call: _Call, index: int) -> ToolFragment:
-    parameters = call.parameters
-    as_object = parameters is not None and not isinstance(parameters, str)
-    arguments = compact(parameters) if as_object else parameters or ""
-    return ToolFragment(index, "", call.name or "", arguments, as_object)
+    return ToolFragment(index, "", call.name or "", arguments_of(call.parameters))
 
 
 def _usage(meta: _Meta | None) -> Usage | None:

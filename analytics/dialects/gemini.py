@@ -196,15 +196,15 @@ class GeminiReader:
             known = _Call(self._call_count)
             piece = ToolFragment(known.key, call.id or "", call.name or "")
             if call.args:
-                piece.arguments, piece.arguments_were_object = compact(call.args), True
+                piece.arguments = compact(call.args)
             elif not call.goes_on and not call.partial:
-                piece.joint, piece.arguments_were_object = "{}", True
+                piece.joint = "{}"
             else:
                 self._open[fragment.choice] = known
             _add(fragment, piece)
         for argument in call.partial or ():
             joint, value = known.joiner.add(argument.path, _value(argument), goes_on=bool(argument.goes_on))
-            _add(fragment, ToolFragment(known.key, arguments=value, joint=joint, arguments_were_object=True))
+            _add(fragment, ToolFragment(known.key, arguments=value, joint=joint))
         if not call.goes_on:
             self._close(fragment)
 
@@ -212,7 +212,7 @@ class GeminiReader:
         """The arguments of the open call are whole."""
         call = self._open.pop(fragment.choice, None)
         if call is not None:
-            _add(fragment, ToolFragment(call.key, joint=call.joiner.finish(), arguments_were_object=True))
+            _add(fragment, ToolFragment(call.key, joint=call.joiner.finish()))
 
 
 def normalised(raw: dict[str, Any]) -> Usage:

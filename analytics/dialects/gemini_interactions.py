@@ -15,7 +15,7 @@ import msgspec
 
 from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
-from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.payload import arguments_of, compact, decode_or_none
 from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
 
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
@@ -134,7 +134,7 @@ class InteractionsReader:
                 fragment.reasoning += _joined(step.summary)
             elif step.type == "function_call" and fragment.tools is not None:
                 arguments = compact(step.arguments or {})
-                fragment.tools.append(ToolFragment(key, step.id or "", step.name or "", arguments, True))
+                fragment.tools.append(ToolFragment(key, step.id or "", step.name or "", arguments))
         return [Reading(kind="text", fragments=[fragment]), _interaction(whole)]
 
     def _delta(self, delta: _DeltaPart, index: int) -> Reading | Delta:
@@ -146,8 +146,8 @@ class InteractionsReader:
                 return Delta("reasoning", thought)
             return Reading(kind="annotation")
         if delta.type in ("arguments_delta", "function_call"):
-            arguments, was_object = _text(delta.arguments)
-            piece = ToolFragment(index, delta.id or "", delta.name or "", arguments, was_object)
+            arguments = arguments_of(delta.arguments or "")
+            piece = ToolFragment(index, delta.id or "", delta.name or "", arguments)
             if arguments:
                 self._bare_calls.discard(index)
             return _tool(piece)
@@ -158,17 +158,16 @@ class InteractionsReader:
     def _start(self, step: _Step, index: int) -> Reading:
         if step.type != "function_call":
             return Reading(kind="start")
-        arguments, was_object = _text(step.arguments)
+        arguments = arguments_of(step.arguments or "")
         if not arguments:
             self._bare_calls.add(index)
-        return _tool(ToolFragment(index, step.id or "", step.name or "", arguments, was_object))
+        return _tool(ToolFragment(index, step.id or "", step.name or "", arguments))
 
     def _stop(self, index: int) -> Reading:
         if index not in self._bare_calls:
             return Reading(kind="annotation")
         self._bare_calls.discard(index)
-        piece = ToolFragment(index, joint="{}", arguments_were_object=True)
-        return Reading(kind="annotation", fragments=[Fragment(tools=[piece])])
+        return Reading(kind="annotation", fragments=[Fragment(tools=[ToolFragment(index, joint="{}")])])
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
@@ -187,12 +186,6 @@ def _joined(parts: Any) -> str:
     """The text of the parts of a whole step."""
     texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def _text(arguments: Any) -> tuple[str, bool]:
-    if isinstance(arguments, str):
-        return arguments, False
-    return (compact(arguments), True) if arguments else ("", False)
 
 
 def _tool(piece: ToolFragment) -> Reading:

@@ -16,7 +16,7 @@ import msgspec
 
 from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.numbers import count
-from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.payload import arguments_of, compact, decode_or_none
 from analytics.dialects.server_stats import stats_of
 from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ServerStat, ToolFragment, Usage
 
@@ -154,9 +154,7 @@ class LMStudioReader:
                 self._call_count += 1  # it was not announced
                 piece.key, piece.name = self._call_count, tool
             self._open_call = None
-            arguments = {} if event.arguments is None else event.arguments
-            piece.arguments_were_object = not isinstance(arguments, str)
-            piece.arguments = compact(arguments) if piece.arguments_were_object else str(arguments)
+            piece.arguments = arguments_of({} if event.arguments is None else event.arguments)
             return self._piece(piece)
         self._open_call = None
         return Reading(kind="annotation", tool_failure=step == "failure")
@@ -172,7 +170,7 @@ def _whole(parts: list[_Output]) -> Fragment:
             whole.reasoning += part.content or ""
         elif part.type == "tool_call" and whole.tools is not None:
             arguments = compact(part.arguments or {})
-            whole.tools.append(ToolFragment(len(whole.tools), "", part.tool or "", arguments, True))
+            whole.tools.append(ToolFragment(len(whole.tools), "", part.tool or "", arguments))
         else:
             whole.text += part.content or ""
     return whole

@@ -12,7 +12,7 @@ import msgspec
 
 from analytics.dialects.errors import error_event, unreadable
 from analytics.dialects.numbers import count, measure
-from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.payload import arguments_of, compact, decode_or_none
 from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ServerStat, ToolFragment, Usage
 
 _COUNTS = (
@@ -134,9 +134,7 @@ class OllamaReader:
         self._call_count += 1
         function = call.function or _Function()
         arguments = {} if function.arguments is None else function.arguments
-        as_object = not isinstance(arguments, str)
-        text = compact(arguments) if as_object else str(arguments)
-        return ToolFragment(self._call_count, call.id or "", function.name or "", text, as_object)
+        return ToolFragment(self._call_count, call.id or "", function.name or "", arguments_of(arguments))
 
 
 def _pieces(line: _Line) -> tuple[str, str]:

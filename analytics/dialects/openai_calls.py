@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from analytics.dialects.openai_chunk import Call
-from analytics.dialects.payload import compact
+from analytics.dialects.payload import arguments_of
 from analytics.dialects.shape import ToolFragment
 
 
@@ -52,7 +52,7 @@ class Calls:
             custom = call.get("custom")
             function = custom if isinstance(custom, dict) else call
         identity, name = text_of(call.get("id")), text_of(function.get("name"))
-        arguments, was_object = arguments_of(function.get("arguments", function.get("input")))
+        arguments = arguments_of(function.get("arguments", function.get("input")))
         index = call.get("index")
         if index is None:
             index = function.get("index")
@@ -61,7 +61,7 @@ class Calls:
         whole = bool(name) and not identity and (arguments[:1], arguments[-1:]) == ("{", "}")
         key = self._key(choice, index, identity, name, whole=whole)
         self._last_key[choice] = key
-        return ToolFragment(key, identity, name, arguments, was_object)
+        return ToolFragment(key, identity, name, arguments)
 
     def _key(self, choice: int, index: int | str | None, identity: str, name: str, *, whole: bool) -> str:
         if index is None:
@@ -87,15 +87,6 @@ class Calls:
         if whole:
             self._whole.add(key)
         return key
-
-
-def arguments_of(value: Any) -> tuple[str, bool]:
-    """(text of the arguments, whether they came as JSON rather than as its text)."""
-    if isinstance(value, str):
-        return value, False
-    if value is None:
-        return "", False
-    return compact(value), True
 
 
 def text_of(value: Any) -> str:

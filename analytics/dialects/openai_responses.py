@@ -18,7 +18,7 @@ from typing import Any
 
 from analytics.dialects.errors import error_event, error_from, unreadable
 from analytics.dialects.numbers import count
-from analytics.dialects.payload import compact, decode_or_none
+from analytics.dialects.payload import arguments_of, compact, decode_or_none
 from analytics.dialects.responses_calls import Call, Calls
 from analytics.dialects.responses_wire import (
     Event,
@@ -217,7 +217,7 @@ class ResponsesReader:
 
     def _whole_arguments(self, call: Call, arguments: Any, piece: ToolFragment) -> Reading:
         call.argued = call.whole = True
-        piece.arguments, piece.arguments_were_object = _text(arguments)
+        piece.arguments = arguments_of(arguments)
         return _tool(piece)
 
     # -- items -------------------------------------------------------------------------------------------------------
@@ -312,10 +312,10 @@ class ResponsesReader:
                     whole.text += part.text or ""
                 whole.refusal += part.refusal or ""
             if item.type in CLIENT_TOOLS and whole.tools is not None:
-                arguments, was_object = _text(item.arguments or item.input or "")
+                arguments = arguments_of(item.arguments or item.input or "")
                 call = self._calls.begin(item, None, server=False)
                 tool_id, tool_name = item.call_id or item.id or "", item.name or ""
-                whole.tools.append(ToolFragment(call.key, tool_id, tool_name, arguments, was_object))
+                whole.tools.append(ToolFragment(call.key, tool_id, tool_name, arguments))
         return whole
 
 
@@ -375,10 +375,6 @@ def _parts(content: list[Part] | str | None, kind: str) -> list[Part]:
 
 def _is_call(item: Item) -> bool:
     return item.type.endswith("_call") or bool(item.name)
-
-
-def _text(value: Any) -> tuple[str, bool]:
-    return (value, False) if isinstance(value, str) else (compact(value), True)
 
 
 def _piece_of(delta: dict[str, Any], channel: str) -> str:

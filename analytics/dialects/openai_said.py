@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.dialects.openai_calls import Calls, arguments_of, text_of
+from analytics.dialects.openai_calls import Calls, text_of
+from analytics.dialects.payload import arguments_of
 from analytics.dialects.shape import Fragment, ToolFragment
 
 
@@ -28,8 +29,8 @@ def read_said(said: dict[str, Any], fragment: Fragment, calls: Calls) -> None:
     fragment.tools = calls.pieces(fragment.choice, said.get("tool_calls"))
     call = said.get("function_call")
     if isinstance(call, dict) and not fragment.tools:
-        arguments, was_object = arguments_of(call.get("arguments"))
-        fragment.tools = [ToolFragment("function_call", "", text_of(call.get("name")), arguments, was_object)]
+        arguments = arguments_of(call.get("arguments"))
+        fragment.tools = [ToolFragment("function_call", "", text_of(call.get("name")), arguments)]
 
 
 def token_count(choice: dict[str, Any]) -> int | None:

@@ -58,6 +58,13 @@ def compact(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
+def arguments_of(value: Any) -> str:
+    """The text of a tool call's arguments, which came as text, as JSON or not at all."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else compact(value)
+
+
 def _second_try(decoder: msgspec.json.Decoder[T], data: bytes) -> T | None:
     repaired = repair(data)
     if repaired is None:

@@ -6,12 +6,9 @@ non-streamed body) say. It is told bytes and answers values; it keeps no clock a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 import msgspec
-
-from analytics.reading.sse import Event
 
 Kind = Literal[
     # output: at least one non-empty fragment of what the model generated
@@ -52,8 +49,7 @@ class ToolFragment(msgspec.Struct, gc=False):
     id: str = ""
     name: str = ""
     arguments: str = ""
-    arguments_were_object: bool = False
-    """The dialect sent a JSON object; `arguments` is its JSON text."""
+    """Where the dialect sent a JSON object: its JSON text."""
     joint: str = ""
     """JSON text that belongs before `arguments` and that nobody generated: a dialect makes it up where the vendor sends
     arguments as paths and values, or no arguments at all. Part of the call, but no output."""
@@ -172,13 +168,6 @@ class Reader(Protocol):
 
     def read_body(self, body: bytes) -> list[Reading]:
         """A whole non-streamed (or error) body, as readings. Never raises on bad data."""
-
-
-@runtime_checkable
-class BatchReader(Protocol):
-    """A reader that also takes events by the batch, for speed: the answers are those of `read`, one for each event."""
-
-    def read_many(self, events: Sequence[Event]) -> list[Reading | Delta]: ...
 
 
 class Dialect(Protocol):

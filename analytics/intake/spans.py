@@ -38,9 +38,7 @@ _STATUSES = ("unset", "ok", "error")
 
 Row = tuple[Any, ...]
 """A row of `spans`, in the order of `analytics.storage.tables.SPANS`."""
-TRACE_ID, SPAN_ID, STARTED_US = (
-    list(SPANS).index(column) for column in ("trace_id", "span_id", "started_at")
-)
+TRACE_ID, SPAN_ID = (list(SPANS).index(column) for column in ("trace_id", "span_id"))
 
 
 class NotOtlp(Exception):

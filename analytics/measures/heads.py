@@ -31,7 +31,6 @@ RESPONSE = _names(
 )
 RESPONSE_PREFIXES = ("x-ratelimit-", "ratelimit-", "anthropic-ratelimit-")
 MOST_FIELDS = 40
-MOST_CHARS = 128
 _VALUE = re.compile(r"[A-Za-z0-9 .,;:=*/+()_\"-]{1,128}", re.ASCII)
 _WORD = re.compile(r"[A-Za-z0-9_+=-]+", re.ASCII)
 KEY_CHARS = 20

@@ -19,11 +19,12 @@ No I/O, no clock.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
 from analytics.dialects.shape import ErrorSeen
+from analytics.reading.decode import StreamDecoder
 from ingest.records import Cause
 from ingest.redaction.values import title
 
@@ -104,44 +105,9 @@ class Verdict(msgspec.Struct, frozen=True):
     aborted_after_terminal: bool = False
 
 
-class Decoded(Protocol):
-    """The part of `analytics.reading.decode.StreamDecoder` that an outcome is decided from."""
-
-    @property
-    def dialect(self) -> str: ...
-    @property
-    def streamed(self) -> bool: ...
-    @property
-    def first_output_ns(self) -> int | None: ...
-    @property
-    def terminal_ns(self) -> int | None: ...
-    @property
-    def error(self) -> ErrorSeen | None: ...
-    @property
-    def error_ns(self) -> int | None: ...
-    @property
-    def finish_reason(self) -> str | None: ...
-    @property
-    def finish_ns(self) -> int | None: ...
-    @property
-    def malformed_events(self) -> int: ...
-
-
-def facts_of(decoded: Decoded) -> Facts:
+def facts_of(decoder: StreamDecoder) -> Facts:
     """The facts of a decoder, as plain values."""
-    return Facts(
-        dialect=decoded.dialect,
-        streamed=decoded.streamed,
-        first_output_ns=decoded.first_output_ns,
-        terminal_ns=decoded.terminal_ns,
-        terminal_seq=getattr(decoded, "terminal_seq", None),
-        error=decoded.error,
-        error_ns=decoded.error_ns,
-        error_seq=getattr(decoded, "error_seq", None),
-        finish_reason=decoded.finish_reason,
-        finish_ns=decoded.finish_ns,
-        malformed_events=decoded.malformed_events,
-    )
+    return Facts(**{name: getattr(decoder, name) for name in Facts.__struct_fields__})
 
 
 NO_BODY = Facts(streamed=False)

@@ -37,9 +37,7 @@ class RequestRead(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     stop_sequences: tuple[str, ...] | None = None
-    tools_count: int | None = None
     include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
     reasoning_effort: str | None = None
     service_tier: str | None = None
     output_type: str | None = None
@@ -198,9 +196,7 @@ def _read(found: _Body, path: str, truncated: bool) -> RequestRead:
         frequency_penalty=_number(_first(found.frequency_penalty, inner.get("frequencyPenalty"))),
         presence_penalty=_number(_first(found.presence_penalty, inner.get("presencePenalty"))),
         stop_sequences=_words(_first(found.stop, found.stop_sequences, inner.get("stopSequences"))),
-        tools_count=_count(_first(found.tools, found.functions)),
         include_usage=_flag(stream_options.get("include_usage")),
-        continuous_usage_stats=_flag(stream_options.get("continuous_usage_stats")),
         reasoning_effort=_word(found.reasoning_effort)
         or _word(reasoning.get("effort"))
         or _word(found.reasoning),
@@ -245,10 +241,6 @@ def _whole(value: Any) -> int | None:
 
 def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
-
-
-def _count(value: Any) -> int | None:
-    return len(value) if isinstance(value, list) else None
 
 
 def _output_type(value: Any) -> str | None:

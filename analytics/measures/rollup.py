@@ -2,10 +2,10 @@
 
 Rules
 1. Roll-ups are rows to append, made of the very rows that the transaction stores: so each stream is in them exactly once.
-   Rows that share a key are parts of one minute, to be added up (`analytics.storage.settle` does, later, to keep them few).
+   Rows that share a key are parts of one minute, to be added up (`rollup_compaction` does, later, to keep them few).
 2. A histogram has `BUCKETS_PER_DECADE` buckets to a factor of ten, of equal width on a log scale. A value read back from its
-   bucket (`bucket_value`) is off by at most `RELATIVE_ERROR` of itself, and so is every quantile, however many histograms were
-   added up: adding them loses nothing. Zero and less have a bucket of their own, which reads back as 0.
+   bucket (its geometric middle) is off by at most 0.97 % of itself, and so is every quantile, however many
+   histograms were added up: adding them loses nothing. Zero and less have a bucket of their own, which reads back as 0.
 3. A minute is that of `started_at`, a model what was asked for, else what answered. Gaps between output events (`icl_ns`) are
    pooled within each choice and counted with the minute in which their stream began. A stream with a hole has no gaps.
 """
@@ -22,8 +22,6 @@ from analytics.storage.tables import EVENTS, HISTOGRAM_MINUTES, STALLS, STREAM_M
 BUCKETS_PER_DECADE = 120
 """A multiple of 12 and of 6, so that wider bins of a chart are made of whole buckets."""
 ZERO_BUCKET = -32768
-RELATIVE_ERROR = 10 ** (0.5 / BUCKETS_PER_DECADE) - 1
-"""0.97 %: from the value that stands for a bucket, its geometric middle, to its edges."""
 
 METRICS = (
     "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_max_ns",
@@ -35,11 +33,6 @@ _WHAT = ("dialect", "operation", "outcome", "error_phase", "error_type", "http_s
 _MOST = 2**47
 """Of a number in a sum: 39 hours in ns."""
 DEFAULT_STALL = (500_000_000, 5.0)
-
-
-def bucket_value(bucket: int) -> float:
-    """The value that stands for a bucket; the views say the same in SQL."""
-    return 0.0 if bucket == ZERO_BUCKET else 10 ** ((bucket + 0.5) / BUCKETS_PER_DECADE)
 
 
 def rollups(

@@ -84,7 +84,9 @@ def serve(options: Options, host: str, port: int, token: str, report: Any) -> An
             [token],
         )
     except duckdb.Error as e:
-        raise OSError(f"cannot listen on {host}:{port}: {one_line(e)}. Pass --sql-port or --sql-host.") from None
+        raise OSError(
+            f"cannot listen on {host}:{port}: {one_line(e)}. Pass --sql-port or --sql-host."
+        ) from None
     return gate
 
 

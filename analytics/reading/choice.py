@@ -11,12 +11,11 @@ MAX_KEPT_CHARS = 8 * 2**20
 class ToolCall:
     """A tool call as it grows."""
 
-    __slots__ = ("_arguments", "arguments_were_object", "began_ns", "id", "last_ns", "name", "server")
+    __slots__ = ("_arguments", "began_ns", "id", "last_ns", "name", "server")
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
-        self.arguments_were_object = False
         self.server = False
         """Run by the provider itself, not by the client."""
         self.began_ns: int | None = None
@@ -44,7 +43,6 @@ class ToolCall:
             self._arguments.append(piece.joint)
         if piece.arguments:
             self._arguments.append(piece.arguments)
-        self.arguments_were_object |= piece.arguments_were_object
 
 
 class Channel:
@@ -68,11 +66,10 @@ class Channel:
 class Choice:
     """What one choice amounts to."""
 
-    __slots__ = ("finish_ns", "finish_reason", "reasoning", "refusal", "text", "tools")
+    __slots__ = ("finish_reason", "reasoning", "refusal", "text", "tools")
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
-        self.finish_ns: int | None = None
         self.text = Channel()
         self.reasoning = Channel()
         self.refusal = Channel()

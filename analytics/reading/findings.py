@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
-from analytics.dialects.shape import OUTPUT_KINDS, ErrorSeen, Usage
+from analytics.dialects.shape import ErrorSeen, Usage
 from analytics.reading.choice import ToolCall
 from analytics.reading.tally import EventColumns, Tally
+
+
+def _told(name: str) -> Any:
+    """What the tally says under this name."""
+    return property(attrgetter(f"_tally.{name}"))
 
 
 class Findings:
@@ -15,98 +21,41 @@ class Findings:
 
     _tally: Tally
 
-    @property
-    def events(self) -> EventColumns:
-        return self._tally.events
+    events: EventColumns = _told("events")
+    output_event_count: int = _told("output_event_count")
+    content_event_count: int = _told("content_event_count")
+    first_event_ns: int | None = _told("first_event_ns")
+    first_output_ns: int | None = _told("first_output_ns")
+    first_nonreasoning_output_ns: int | None = _told("first_nonreasoning_output_ns")
+    last_output_ns: int | None = _told("last_output_ns")
+    response_id: str | None = _told("response_id")
+    response_model: str | None = _told("response_model")
+    finish_reason: str | None = _told("finish_reason")
+    finish_ns: int | None = _told("finish_ns")
+    """When the first choice finished."""
+    terminal_ns: int | None = _told("terminal_ns")
+    """The semantic terminal: every choice seen has finished, or a terminal event came."""
+    terminal_seq: int | None = _told("terminal_seq")
+    done_seen: bool = _told("done_seen")
+    error: ErrorSeen | None = _told("error")
+    error_ns: int | None = _told("error_ns")
+    error_seq: int | None = _told("error_seq")
+    usage: Usage | None = _told("usage")
+    usage_reports: list[tuple[int, int | None, Usage]] = _told("usage_reports")
+    """(seq of the event, its time, the report)."""
+    text_chars: int = _told("text_chars")
+    reasoning_chars: int = _told("reasoning_chars")
+    tool_call_count: int = _told("tool_call_count")
+    tool_failure_count: int = _told("tool_failure_count")
 
     @property
     def event_count(self) -> int:
         return len(self._tally.events)
 
     @property
-    def output_event_count(self) -> int:
-        return self._tally.output_event_count
-
-    @property
-    def content_event_count(self) -> int:
-        return self._tally.content_event_count
-
-    @property
-    def first_event_ns(self) -> int | None:
-        return self._tally.first_event_ns
-
-    @property
-    def first_output_ns(self) -> int | None:
-        return self._tally.first_output_ns
-
-    @property
-    def first_nonreasoning_output_ns(self) -> int | None:
-        return self._tally.first_nonreasoning_output_ns
-
-    @property
-    def last_output_ns(self) -> int | None:
-        return self._tally.last_output_ns
-
-    @property
     def last_event_ns(self) -> int | None:
         at_ns = self._tally.events.at_ns
         return at_ns[-1] if at_ns else None
-
-    @property
-    def response_id(self) -> str | None:
-        return self._tally.response_id
-
-    @property
-    def response_model(self) -> str | None:
-        return self._tally.response_model
-
-    @property
-    def finish_reason(self) -> str | None:
-        return self._tally.finish_reason
-
-    @property
-    def finish_ns(self) -> int | None:
-        """When the first choice finished."""
-        return self._tally.finish_ns
-
-    @property
-    def terminal_ns(self) -> int | None:
-        """The semantic terminal: every choice seen has finished, or a terminal event came."""
-        return self._tally.terminal_ns
-
-    @property
-    def terminal_seq(self) -> int | None:
-        return self._tally.terminal_seq
-
-    @property
-    def done_seen(self) -> bool:
-        return self._tally.done_seen
-
-    @property
-    def done_ns(self) -> int | None:
-        """When `[DONE]` came."""
-        return self._tally.done_ns
-
-    @property
-    def error(self) -> ErrorSeen | None:
-        return self._tally.error
-
-    @property
-    def error_ns(self) -> int | None:
-        return self._tally.error_ns
-
-    @property
-    def error_seq(self) -> int | None:
-        return self._tally.error_seq
-
-    @property
-    def usage(self) -> Usage | None:
-        return self._tally.usage
-
-    @property
-    def usage_reports(self) -> list[tuple[int, int | None, Usage]]:
-        """(seq of the event, its time, the report)."""
-        return self._tally.usage_reports
 
     @property
     def text(self) -> str:
@@ -156,42 +105,8 @@ class Findings:
         return len(self._tally.choices)
 
     @property
-    def text_chars(self) -> int:
-        return self._tally.text_chars
-
-    @property
-    def reasoning_chars(self) -> int:
-        return self._tally.reasoning_chars
-
-    @property
     def reasoning_seen(self) -> bool:
         return self._tally.reasoning_chars > 0
-
-    @property
-    def tool_call_count(self) -> int:
-        return self._tally.tool_call_count
-
-    @property
-    def tool_failure_count(self) -> int:
-        return self._tally.tool_failure_count
-
-    @property
-    def reads(self) -> list[tuple[int, int]]:
-        """(arrival, bytes of output events) of each read that completed output."""
-        found: list[tuple[int, int]] = []
-        last = -1
-        columns = self._tally.events
-        for read_seq, at_ns, kind, size in zip(
-            columns.read_seq, columns.at_ns, columns.kind, columns.bytes, strict=True
-        ):
-            if kind not in OUTPUT_KINDS:
-                continue
-            if read_seq == last:
-                found[-1] = (at_ns, found[-1][1] + size)
-            else:
-                found.append((at_ns, size))
-                last = read_seq
-        return found
 
 
 def _tool_calls(calls: Iterable[ToolCall]) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ The first bytes decide, the content type only breaks ties, because servers misla
 - `lines`: one JSON value a line (NDJSON, `application/stream+json`), each an event dated by the read that ended its line.
 - `array`: a JSON array that grows by elements (Gemini without `alt=sse`), each an event dated likewise.
 - `body`: one JSON value, HTML, anything else, or nothing: a response that was not streamed, or an error. Kept whole up
-  to `MAX_BODY_BYTES`; what is beyond is counted, not kept.
+  to `MAX_BODY_BYTES`; what is beyond is not kept.
 
 Inside an SSE body, lines that are no SSE but spell a JSON value (Gemini's bare error, an `error: {…}` line) are given in
 `stray`, once the value is whole: they say something, but are no events.
@@ -62,13 +62,11 @@ class Framer:
     def __init__(self, content_type: str = "", *, streams: bool = True) -> None:
         """`streams`: False where the status says that this is an error's body; then JSON is never taken as lines."""
         self.framing: Framing = "undecided"
-        self.dropped_bytes = 0
-        """Bytes beyond the bound of a body."""
         self.stray: list[Event] = []
         """What was said outside of events, so far."""
         self._sse = SSEDecoder()
         self._lines = _LineSplitter()
-        self._array = ArraySplitter(MAX_EVENT_BYTES)
+        self._array = ArraySplitter()
         self._type = content_type.partition(";")[0].strip().lower()
         self._streams = streams
         self._kept: list[tuple[int, bytes]] = []
@@ -150,7 +148,6 @@ class Framer:
         if self.framing == "array":
             return self._array.feed(data, at_ns)
         if self._kept_bytes + len(data) > MAX_BODY_BYTES:
-            self.dropped_bytes += len(data)
             return []
         self._kept_bytes += len(data)
         self._kept.append((at_ns, data))

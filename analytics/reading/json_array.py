@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from analytics.reading.sse import Event
+from analytics.reading.sse import MAX_EVENT_BYTES, Event
 
 _TOKEN = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 
@@ -16,9 +16,8 @@ _TOKEN = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 class ArraySplitter:
     """Splits one array. Bytes outside its elements are ignored."""
 
-    def __init__(self, max_event_bytes: int) -> None:
+    def __init__(self) -> None:
         self.oversized_events = 0
-        self._max = max_event_bytes
         self._parts: list[bytes] = []
         self._bytes = 0
         self._depth = 0
@@ -49,7 +48,7 @@ class ArraySplitter:
                 self._depth -= 1
                 if self._depth == 1 and start >= 0:
                     self._bytes += end - start
-                    if self._bytes <= self._max:
+                    if self._bytes <= MAX_EVENT_BYTES:
                         events.append(Event("", b"".join([*self._parts, data[start:end]]), at_ns, read_seq))
                     else:
                         self.oversized_events += 1
@@ -57,7 +56,7 @@ class ArraySplitter:
         self._escaped = self._escaped or (self._in_string and end < len(data) and data[-1:] == b"\\")
         if start >= 0:
             self._bytes += len(data) - start
-            if self._bytes <= self._max:
+            if self._bytes <= MAX_EVENT_BYTES:
                 self._parts.append(data[start:])
             else:
                 self._parts.clear()

@@ -5,7 +5,7 @@ An event is dated by the read that completed its blank line, because that is whe
 The rules are the WHATWG's, on bytes: lines end in CRLF, LF or CR (a CR at the end of a read is remembered, so that a LF
 at the start of the next belongs to it); one leading BOM is stripped; a line that starts with ":" is a comment and is
 counted; at most one space after the colon is removed; data lines join with LF; a blank line dispatches, unless no data
-field was seen, and resets the event's name; an `id` with NUL is ignored, `retry` counts only if it is all digits. What
+field was seen, and resets the event's name; `id` and `retry` are for clients that connect again, and are ignored. What
 has no blank line at the end of the body is never dispatched: `finish` hands it over apart.
 
 An event of more than `max_event_bytes` (its lines, comments aside) is counted and skipped, and the stream goes on.
@@ -43,8 +43,6 @@ class SSEDecoder:
     def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.comment_count = 0
         self.oversized_events = 0
-        self.last_event_id = ""
-        self.retry_ms: int | None = None
         self.stray: list[bytes] = []
         self._stray_bytes = 0
         self._max = max_event_bytes
@@ -132,7 +130,6 @@ class SSEDecoder:
         value: bytes | None = None
         name = ""
         comments = 0
-        identity: bytes | None = None
         for line in data[:-1].split(b"\n"):
             if not line:
                 if value is not None:
@@ -149,13 +146,9 @@ class SSEDecoder:
                 said = line[7:] if line[6:7] == b" " else line[6:]
                 known = self._names.get(said)
                 name = known if known is not None else self._intern(said)
-            elif first == 105 and line[:3] == b"id:" and 0 not in line:  # "i"
-                identity = line[3:]
-            else:
+            elif first != 105 or line[:3] != b"id:":  # "i"
                 return None
         self.comment_count += comments
-        if identity is not None:
-            self.last_event_id = identity.removeprefix(b" ").decode("utf-8", "replace")
         return events
 
     def _intern(self, name: bytes) -> str:
@@ -243,12 +236,6 @@ class SSEDecoder:
             self._data.append(value)
         elif name == b"event":
             self._name = value
-        elif name == b"id":
-            if b"\0" not in value:
-                self.last_event_id = value.decode("utf-8", "replace")
-        elif name == b"retry":
-            if value.isdigit() and len(value) < 19:
-                self.retry_ms = int(value)
-        elif self._stray_bytes + len(line) <= MAX_STRAY_BYTES:
+        elif name not in (b"id", b"retry") and self._stray_bytes + len(line) <= MAX_STRAY_BYTES:
             self._stray_bytes += len(line)
             self.stray.append(line)

@@ -78,14 +78,13 @@ class Tally:
         self.terminal_seq: int | None = None
         self.terminal_seen = False
         self.done_seen = False
-        self.done_ns: int | None = None
         self.error: ErrorSeen | None = None
         self.error_ns: int | None = None
         self.error_seq: int | None = None
         self.usage: Usage | None = None
         self.usage_reports: list[tuple[int, int | None, Usage]] = []
         self.server_stats: list[tuple[int, ServerStat]] = []
-        self.text_chars = self.reasoning_chars = self.refusal_chars = 0
+        self.text_chars = self.reasoning_chars = 0
         self.tool_call_count = 0
         self.tool_failure_count = 0
         self.malformed_events = 0
@@ -244,7 +243,7 @@ class Tally:
             if self.terminal_ns is None:
                 self.terminal_ns, self.terminal_seq = at_ns, seq
         if reading.done and not self.done_seen:
-            self.done_seen, self.done_ns = True, at_ns
+            self.done_seen = True
             if self.terminal_ns is None and self.finish_ns is not None:
                 # Some gateways drop the finish reasons of all choices but one: with one of them, [DONE] is not alone.
                 self.terminal_ns, self.terminal_seq = at_ns, seq
@@ -294,7 +293,6 @@ class Tally:
                 choice.reasoning.add(fragment.reasoning)
         if fragment.refusal:
             made += len(fragment.refusal)
-            self.refusal_chars += len(fragment.refusal)
             channel, content = "refusal", True
             if self.keep_text:
                 choice.refusal.add(fragment.refusal)
@@ -307,7 +305,6 @@ class Tally:
         if fragment.finish_reason:
             if choice.finish_reason is None:
                 self._unfinished -= 1
-                choice.finish_ns = at_ns
                 if self.finish_ns is None:
                     self.finish_ns = at_ns
                 if self._unfinished == 0 and not self.terminal_seen:

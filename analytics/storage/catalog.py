@@ -203,7 +203,10 @@ class Catalog:
         """DuckLake keeps instants and lists as text. In PostgreSQL all other text is bytes, in SQLite floats are text."""
         if kind == "timestamptz":
             # Exactly as DuckDB writes them: when DuckLake flushes a table it sorts the deleted rows by this text.
-            column = column.dt.strftime("%Y-%m-%d %H:%M:%S%.6f").str.strip_chars_end("0").str.strip_chars_end(".") + "+00"
+            column = (
+                column.dt.strftime("%Y-%m-%d %H:%M:%S%.6f").str.strip_chars_end("0").str.strip_chars_end(".")
+                + "+00"
+            )
         writers: dict[str, Callable[[Any], str]] = {
             "boolean": self.flag,
             "varchar": self.text,

@@ -216,9 +216,8 @@ class Appends:
         if rows.is_empty():
             return
         first = self._take_row_ids(layout.table_id, rows.height)
-        self._next_file_id += (
-            1  # the key of DuckLake's cache of statistics, with the next row id: it must change
-        )
+        # The key of DuckLake's cache of statistics: without a new one its own INSERTs would use the same row ids again.
+        self._next_file_id += 1
         numbered = rows.select(
             pl.int_range(first, first + rows.height, dtype=pl.Int64).alias("row_id"),
             pl.lit(self.snapshot_id).alias("begin_snapshot"),

@@ -1,12 +1,10 @@
-"""Add up the roll-ups of minutes that are over, so that a key has one row a minute, and a minute a bounded number of them.
+"""Compact the roll-ups of past minutes: one row for each key and minute, and a bounded number of rows a minute.
 
-Rules
-1. Commits only append (`analytics.measures.rollup`). Rows of a minute are added up here, some minutes later, in a transaction
-   of its own that deletes what it added up and nothing else: a commit beside it conflicts with nothing, and what that brings
-   late is added the next time. Until then the views add up on the fly.
+Contract
+1. Commits only append (`analytics.measures.rollup`). A compaction sums the rows of a minute, some minutes after its end, in one
+   transaction that runs alone. Rows that arrive later are summed the next time. Until then the views sum them on the fly.
 2. Names come from clients and upstreams. Of each minute the `MOST_NAMES` busiest models stay, and as many error types; the
-   others become `_other`. So a minute is bounded, whoever sends what.
-3. Plain statements over plain types: they would do on a lake, where one process is elected to run them.
+   others become `_other`.
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ _ADDED = {
 
 
 def compact_rollups(connection: duckdb.DuckDBPyConnection, now_s: float) -> int:
-    """Settle the minutes that are over, in steps; returns how many. Raises duckdb.Error, and then the rest stays as it is."""
-    done = 0
+    """Compact the minutes that are over, in steps; returns how many. Raises duckdb.Error, and then the rest stays as it is."""
+    done, last = 0, None
     run = connection.execute
     while True:
         run("BEGIN TRANSACTION")
@@ -70,9 +68,9 @@ def compact_rollups(connection: duckdb.DuckDBPyConnection, now_s: float) -> int:
         except BaseException:
             run("ROLLBACK")
             raise
-        if chosen is None:
+        if chosen is None or chosen == last:  # the same again: no progress
             return done
-        done += minutes
+        done, last = done + minutes, chosen
 
 
 def _choose(connection: duckdb.DuckDBPyConnection, until_us: int) -> tuple[int, int, int] | None:

@@ -13,11 +13,13 @@ Contract
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import logging
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import duckdb
 
@@ -90,6 +92,7 @@ class Upkeep:
         self._ages_s = ages_s(events_s, streams_s, rollups_s)
         self._location = store.location
         self._layouts = store.layouts
+        self._data_path = store.data_path
         self._cursor = store.cursor()
         self._catalog, self._election = store.catalog.cursor(), store.catalog.cursor()
         self._stop = threading.Event()
@@ -205,9 +208,37 @@ class Upkeep:
             compact_rollups(self._cursor, time.time())
 
     def expire(self) -> None:
-        """Forget old snapshots, and delete the files that nothing else needs."""
-        self._call("ducklake_expire_snapshots", f"older_than => now() - INTERVAL {READERS_S} SECOND")
-        self._call("ducklake_cleanup_old_files", f"older_than => now() - INTERVAL {READERS_S} SECOND")
+        """Forget old snapshots, and delete the files that nothing else needs.
+
+        With SQLite, DuckLake 1.0 takes every instant of today (UTC) for older than `older_than`, so old rows are selected here.
+        """
+        before = (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=READERS_S)).strftime("%Y-%m-%d %H:%M:%S+00")
+        snapshots = self._catalog.query(
+            f"SELECT snapshot_id FROM ducklake_snapshot WHERE snapshot_time < '{before}' "
+            "AND snapshot_id < (SELECT max(snapshot_id) FROM ducklake_snapshot)"
+        )
+        if snapshots:
+            listed = ", ".join(str(snapshot_id) for (snapshot_id,) in snapshots)
+            self._call("ducklake_expire_snapshots", f"versions => [{listed}]")
+        if self._catalog.is_postgres:
+            self._call("ducklake_cleanup_old_files", f"older_than => TIMESTAMPTZ '{before}'")
+        else:
+            self._clean_up(before)
+
+    def _clean_up(self, before: str) -> None:
+        """As DuckLake's function of that name, for local files."""
+        old = self._catalog.query(
+            "SELECT data_file_id, path, path_is_relative FROM ducklake_files_scheduled_for_deletion "
+            f"WHERE schedule_start < '{before}'"
+        )
+        for _, path, is_relative in old:
+            Path(self._data_path if is_relative == "1" else "", str(path)).unlink(missing_ok=True)
+        if old:
+            listed = ", ".join(str(file_id) for file_id, *_ in old)
+            with self._catalog.transaction():
+                self._catalog.change(
+                    f"DELETE FROM ducklake_files_scheduled_for_deletion WHERE data_file_id IN ({listed})"
+                )
 
     def orphans(self) -> None:
         """Delete the files of commits that were killed."""

@@ -53,13 +53,13 @@ COLUMNS = (
 class _Capped:
     """The first so many values keep their name."""
 
-    def __init__(self, most: int = MAX_VALUES) -> None:
-        self._most, self._known = most, set[str]()
+    def __init__(self) -> None:
+        self._known = set[str]()
 
     def __call__(self, value: str | None) -> str | None:
         if value is None or value in self._known:
             return value
-        if len(self._known) >= self._most:
+        if len(self._known) >= MAX_VALUES:
             return OTHER
         self._known.add(value)
         return value

@@ -57,9 +57,6 @@ class _Families(Collector):
     def __init__(self, read: Callable[[], MetricsData | None]) -> None:
         self._read = read
 
-    def describe(self) -> Iterable[Family]:
-        return ()
-
     def collect(self) -> Iterable[Family]:
         data = self._read()
         for resource in data.resource_metrics if data is not None else ():

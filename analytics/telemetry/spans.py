@@ -127,14 +127,12 @@ class SpanBuilder:
         stall_floor_ns: int = 500_000_000,
         stall_factor: float = 5.0,
         content: bool = False,
-        phases: bool = True,
     ) -> None:
         self._names = names
         self._attributes = SpanAttributes(names, content=content).of
         self._resource = resource
         self._scope = InstrumentationScope(SCOPE, version or None, names.schema_url)
         self._stall = (stall_floor_ns, stall_factor)
-        self._phases = phases
 
     def build(self, stream: FinishedStream, row: Row) -> list[StreamSpan]:
         """The spans of one stream, the operation's first; none for a stream whose `Opened` was lost: it has no ids."""
@@ -155,8 +153,6 @@ class SpanBuilder:
             marks=marks,
             status=_status(row),
         )
-        if not self._phases:
-            return [operation]
         spans, phases = [operation], self._phases_of(stream, row, end_ns)
         for phase_id, (name, start_ns, stop_ns, more) in zip(
             _phase_ids(stream.stream_id, len(phases)), phases, strict=True

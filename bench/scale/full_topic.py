@@ -31,7 +31,8 @@ from bench.scale import page
 from bench.scale.run import PARTITIONS, Run
 from bench.scale.traffic import READS, record_of_topic, replay
 from ingest.log import Entry
-from ingest.log.kafka import KafkaReader, ensure_topic
+from ingest.log.kafka import KafkaReader
+from ingest.log.kafka_client import ensure_topic
 from tests.kafka import Broker
 from tests.postgres import Postgres
 

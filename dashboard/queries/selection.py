@@ -56,24 +56,14 @@ class Selection:
         wanted = self.length.total_seconds() / POINTS
         return next((b for b in BUCKETS_S if b >= wanted), BUCKETS_S[-1])
 
-    def covered_s(self, column: str = "at") -> pl.Expr:
+    def covered_s(self) -> pl.Expr:
         """Seconds of a point of time that lie in the range: fewer at its two ends. For rates over time."""
-        begin = pl.max_horizontal(pl.col(column), pl.lit(self.since).cast(pl.Datetime("us", "UTC")))
+        begin = pl.max_horizontal("at", pl.lit(self.since).cast(pl.Datetime("us", "UTC")))
         end = pl.min_horizontal(
-            pl.col(column) + pl.duration(seconds=self.bucket_s),
+            pl.col("at") + pl.duration(seconds=self.bucket_s),
             pl.lit(self.until).cast(pl.Datetime("us", "UTC")),
         )
         return pl.max_horizontal((end - begin).dt.total_milliseconds() / 1000, pl.lit(0.001))
-
-    def every_point(self, frame: pl.DataFrame, *counts: str) -> pl.DataFrame:
-        """A time line with a row for every point of time: where there was nothing, `counts` are 0 and all else unknown."""
-        step_s = self.bucket_s
-        first = int(self.since.timestamp()) // step_s * step_s
-        last = (int(self.until.timestamp()) - 1) // step_s * step_s
-        points = pl.from_epoch(pl.Series("at", range(first, last + 1, step_s), pl.Int64), time_unit="s")
-        whole = pl.DataFrame({"at": points.cast(pl.Datetime("us")).dt.replace_time_zone("UTC")})
-        known = frame.with_columns(pl.col("at").cast(pl.Datetime("us", "UTC")))
-        return whole.join(known, on="at", how="left").with_columns(pl.col(c).fill_null(0) for c in counts)
 
     def before(self) -> Selection:
         """The period of the same length before this one."""

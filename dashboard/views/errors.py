@@ -15,8 +15,6 @@ from dashboard.queries import errors, overview, streams
 from dashboard.queries.selection import Selection
 from dashboard.time_charts import time_bars, time_lines
 
-SHOWN_SPLITS = ("model", "gateway", "client", "type", "phase", "HTTP status")
-
 
 def body(chosen: Selection) -> None:
     objectives = source.slos()

@@ -100,11 +100,11 @@ def body(chosen: Selection) -> None:
                 help_text=f"{BINS.format('1.21')} Each line adds up to 100 %.",
             )
     st.subheader(f"{metric} by {group}", anchor=False)
-    grids.durations(overall, key="quantiles", name=group, counted=counted)
+    grids.durations(overall, name=group, counted=counted)
     panel(
         f"From the first byte to the answer, {named} by {group}",
         read.firsts(source.ask, chosen, group, quantile, **part),
-        lambda f: bars.dots(f, series="first", value="value_ns", colors=palette.of_series(FIRSTS)),
+        lambda f: bars.dots(f, colors=palette.of_series(FIRSTS)),
         help_text="First byte and first chunk may hold no output (role-only chunks, pings): tools that clock TTFT there "
         "see less. Between first token and first answer token lies visible reasoning.",
     )

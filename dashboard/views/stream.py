@@ -9,7 +9,7 @@ from uuid import UUID
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, source, stream_charts, units
+from dashboard import charts, filters, frame, grids, source, stream_charts, units
 from dashboard.measures import described
 from dashboard.phases import phases
 from dashboard.queries import catalog, streams
@@ -213,7 +213,7 @@ def said_by_server(stream_id: UUID, row: Row) -> None:
     stats = streams.server_stats(source.ask, stream_id)
     if not stats.is_empty():
         st.subheader("Server-reported against observed", anchor=False)
-        st.dataframe(
+        grids.show(
             stats.with_columns(
                 pl.struct("name", "value", "unit")
                 .map_elements(_readable, return_dtype=pl.String)
@@ -222,18 +222,14 @@ def said_by_server(stream_id: UUID, row: Row) -> None:
                 .map_elements(lambda n: observed(n, row), return_dtype=pl.String)
                 .alias("observed at the tap"),
             ).select("source", "name", "server says", "observed at the tap", "raw"),
-            hide_index=True,
             key="stats",
-            placeholder=units.UNKNOWN,
         )
     usage = streams.usage_reports(source.ask, stream_id)
     if not usage.is_empty():
         st.subheader("Usage reports", anchor=False)
-        st.dataframe(
+        grids.show(
             usage.with_columns((pl.col("at_ns") / 1e6).alias("at, ms")).drop("stream_id", "at_ns"),
-            hide_index=True,
             key="usage",
-            placeholder=units.UNKNOWN,
         )
 
 

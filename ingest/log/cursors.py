@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ingest.log.segments import LogInUse, hold, list_segments, make_folder, remove_files
+from ingest.log.segments import LogInUse, hold, list_segments, make_folder, remove_files, write_private
 
 log = logging.getLogger(__name__)
 
@@ -83,15 +83,7 @@ class Cursors:
             log.info("the log %s is read by %r from now on, from where %r left off", log_dir, name, other)
 
     def _save(self) -> None:
-        making = self._path.with_suffix(".new")
-        descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                json.dump(self._offsets, file)
-            making.replace(self._path)
-        except BaseException:
-            making.unlink(missing_ok=True)
-            raise
+        write_private(self._path, json.dumps(self._offsets).encode())
 
 
 def _load(path: Path) -> dict[str, int]:

@@ -9,25 +9,14 @@ What is kept, and when
 - An offset is never given twice, even for entries that the power took back after a reader had seen them.
 - A damaged segment is set aside, what can be read of it is read, the rest is reported (`take_damage`).
 
-When the cap is reached `WhenFull` decides; each way is counted. `segments.py` has the layout, `cursors.py` what may be trimmed.
+When the cap is reached, the oldest unread segment is dropped, counted, and reported by `Lost` records.
+`segments.py` has the layout, `cursors.py` what may be trimmed.
 """
 
 from __future__ import annotations
 
-from ingest.log import Damage
-from ingest.log.cursors import forget_reader, read_cursors
 from ingest.log.reader import EmbeddedReader
-from ingest.log.segments import LogInUse, log_bytes, log_identity
-from ingest.log.writer import EmbeddedWriter, WhenFull
+from ingest.log.segments import log_bytes
+from ingest.log.writer import EmbeddedWriter
 
-__all__ = [
-    "Damage",
-    "EmbeddedReader",
-    "EmbeddedWriter",
-    "LogInUse",
-    "WhenFull",
-    "forget_reader",
-    "log_bytes",
-    "log_identity",
-    "read_cursors",
-]
+__all__ = ["EmbeddedReader", "EmbeddedWriter", "log_bytes"]

@@ -6,19 +6,8 @@ least once; (stream, seq) makes it once. Only this package imports kafka-python,
 
 from __future__ import annotations
 
-from ingest.log import LogChanged
-from ingest.log.kafka_client import Topic, check_options, ensure_topic, split_brokers
 from ingest.log.kafka_group import KafkaGroupReader
 from ingest.log.kafka_reader import KafkaReader
 from ingest.log.kafka_writer import KafkaWriter
 
-__all__ = [
-    "KafkaGroupReader",
-    "KafkaReader",
-    "KafkaWriter",
-    "LogChanged",
-    "Topic",
-    "check_options",
-    "ensure_topic",
-    "split_brokers",
-]
+__all__ = ["KafkaGroupReader", "KafkaReader", "KafkaWriter"]

@@ -224,12 +224,7 @@ def connect(
 
 
 def ensure_topic(
-    brokers: str,
-    topic: str,
-    options: Mapping[str, Any],
-    *,
-    partitions: int = PARTITIONS,
-    retention_ms: int = RETENTION_MS,
+    brokers: str, topic: str, options: Mapping[str, Any], *, partitions: int = PARTITIONS
 ) -> Topic:
     """Make the topic unless it is there.
 
@@ -239,7 +234,7 @@ def ensure_topic(
     try:
         count = _partition_count(admin, topic)
         if count == 0:
-            _create(admin, topic, partitions, retention_ms)
+            _create(admin, topic, partitions)
             count = _partition_count(admin, topic) or partitions
         return Topic(count, _max_message_bytes(admin, topic))
     finally:
@@ -255,8 +250,8 @@ def _partition_count(admin: Any, topic: str) -> int:
     return 0
 
 
-def _create(admin: Any, topic: str, partitions: int, retention_ms: int) -> None:
-    settings = {"retention.ms": str(retention_ms), "cleanup.policy": "delete"}
+def _create(admin: Any, topic: str, partitions: int) -> None:
+    settings = {"retention.ms": str(RETENTION_MS), "cleanup.policy": "delete"}
     wanted = {topic: {"num_partitions": partitions, "configs": settings}}
     try:
         admin.create_topics(wanted, timeout_ms=CONNECT_MS, wait_for_metadata=True)

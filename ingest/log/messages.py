@@ -81,7 +81,7 @@ def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int)
     def cut() -> None:
         nonlocal size
         if part:
-            messages.append(Message(pack_encoded(encoded, compress=True), tuple(part)))
+            messages.append(Message(pack_encoded(encoded), tuple(part)))
             part.clear()
             encoded.clear()
             size = 0
@@ -90,7 +90,7 @@ def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int)
         one = encode(record)
         if size + len(one) > most:
             cut()
-        if len(one) > most and len(pack_encoded([one], compress=True)) > room:
+        if len(one) > most and len(pack_encoded([one])) > room:
             record, one = _hole(record, at_wall_ns)
             lost += 1
         part.append(record)

@@ -4,8 +4,8 @@ Rules
  1. One writer per partition, guarded by a lock that the kernel drops with the process.
  2. An offset that was tried is used up, whether its transaction went through or not.
  3. Segments end by size, by age or by count; the next one begins with the next append, so an idle writer makes none.
- 4. The cap is over the whole log. Over it, what every reader has released goes first, then files set aside, then, by
-    `WhenFull`, the oldest unread segment: those of partitions without a writer before our own. Before a segment goes,
+ 4. The cap is over the whole log. Over it, what every reader has released goes first, then files set aside, then
+    the oldest unread segment: those of partitions without a writer before our own. Before a segment goes,
     the ranges of every stream in it are appended to the same partition as `Lost`. A log that holds little but such
     losses refuses.
  5. A segment that nobody has read for `max_age_s` goes the same way (in a partition without a writer, too).
@@ -21,7 +21,6 @@ import os
 import sqlite3
 import time
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from types import TracebackType
 
@@ -66,15 +65,6 @@ _COUNTED = (
 )  # fmt: skip
 
 
-class WhenFull(Enum):
-    """What gives way when the log's cap is reached."""
-
-    DROP_OLDEST = "drop_oldest"
-    """The oldest unread segment goes, counted, and its streams are told by `Lost`."""
-    REFUSE = "refuse"
-    """`append` raises `LogFull`; what is there stays."""
-
-
 class EmbeddedWriter:
     """A `LogWriter` for one partition. Not thread-safe: one owner.
 
@@ -91,7 +81,6 @@ class EmbeddedWriter:
         max_age_s: float | None = None,
         segment_bytes: int = 16 * 2**20,
         segment_age_s: float = 60.0,
-        when_full: WhenFull = WhenFull.DROP_OLDEST,
         sync_s: float = 1.0,
         wait: bool = True,
     ) -> None:
@@ -101,7 +90,7 @@ class EmbeddedWriter:
         self._ages = SegmentAges()
         # Eighths, so that a drop takes an eighth of the log and not all of it.
         self._segment_bytes = max(1, min(segment_bytes, cap_bytes // 8))
-        self._segment_age_s, self._sync_s, self._when_full = segment_age_s, sync_s, when_full
+        self._segment_age_s, self._sync_s = segment_age_s, sync_s
         self.log_id = log_identity(log_dir)
         make_folder(self._folder)
         sync_folder(log_dir)  # were the folder lost with the power, its offsets would begin again
@@ -299,14 +288,12 @@ class EmbeddedWriter:
         self._scanned_s = time.monotonic()
 
     def _give_way(self) -> bool:
-        """Unlink one thing by policy; False when there is nothing that may go."""
+        """Unlink one thing; False when there is nothing that may go."""
         for partition in list_partitions(self._log_dir):
             for aside in list_set_aside(self._log_dir / partition)[:1]:
                 log.warning("removing %s to make room in the log", aside.path)
                 remove_files(aside.path)
                 return True
-        if self._when_full is WhenFull.REFUSE:
-            return False
         others = (name for name in list_partitions(self._log_dir) if name != self._partition)
         return any(self._drop_in(other, "log_full") for other in others) or self._drop_oldest("log_full")
 

@@ -22,34 +22,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 from streamgauge.simulator.ledger import LedgerRow
+from streamgauge.simulator.traffic import ClientRow
 
 Row = Mapping[str, Any]
 """A row of `streams`, by column name."""
 
 CLOCK_GRANULARITY_NS = 1_000
 _MIN_FOR_MEDIAN = 5
-
-
-class SeenByClient(Protocol):
-    """What a client tells of one request (`traffic.ClientRow` is one)."""
-
-    @property
-    def request_id(self) -> str: ...
-    @property
-    def aborted(self) -> bool:
-        """The client left on purpose."""
-
-    @property
-    def body_bytes(self) -> int: ...
-    @property
-    def body_sha256(self) -> str | None:
-        """Of the body as it came over the wire (transfer coding removed); None = not kept."""
-
-    def ttft_ns(self, truth: LedgerRow) -> int | None:
-        """Time to first token as this client saw it; None = not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +68,7 @@ def audit(
     ledger: Iterable[LedgerRow],
     streams: Iterable[Row],
     *,
-    clients: Iterable[SeenByClient] | None = None,
+    clients: Iterable[ClientRow] | None = None,
     bounds: Bounds | None = None,
     tap_may_lose: bool = False,
 ) -> list[Discrepancy]:
@@ -132,7 +114,7 @@ def audit(
 
 
 def _unknown(
-    measured: Mapping[str | None, Sequence[Row]], seen: Mapping[str, SeenByClient] | None
+    measured: Mapping[str | None, Sequence[Row]], seen: Mapping[str, ClientRow] | None
 ) -> Iterable[Discrepancy]:
     """Streams that the simulator knows nothing of. A client that aborted may have done so before it was asked."""
     for request_id, streams in measured.items():
@@ -167,7 +149,7 @@ def _medians(ttft_late: Sequence[int], span_off: Sequence[int], bounds: Bounds) 
 class _One:
     """One request against one row of `streams`."""
 
-    def __init__(self, row: LedgerRow, stream: Row, client: SeenByClient | None, bounds: Bounds) -> None:
+    def __init__(self, row: LedgerRow, stream: Row, client: ClientRow | None, bounds: Bounds) -> None:
         self.row, self.stream, self.client, self.bounds = row, stream, client, bounds
         self.found: list[Discrepancy] = []
         self.ttft_late_ns: int | None = None

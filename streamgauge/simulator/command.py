@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,6 +31,7 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
 )
 @click.option(
     "--keepalive",
+    "keepalive_s",
     type=click.FloatRange(0.01),
     default=1.0,
     show_default=True,
@@ -44,16 +46,7 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
     type=click.Path(dir_okay=False, path_type=Path),
     help="File to write the address to once it listens.",
 )
-def simulate_command(
-    listen: str,
-    seed: str,
-    rate_faults: float,
-    time_scale: float,
-    keepalive: float,
-    ledger_rows: int,
-    keep_text: bool,
-    announce: Path | None,
-) -> int:
+def simulate_command(listen: str, **options: Any) -> int:
     """Run a simulated LLM upstream that speaks every dialect.
 
     Requests choose a model (GET /v1/models); the header x-simulate forces what happens, for example
@@ -63,17 +56,7 @@ def simulate_command(
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise click.BadParameter(f"{listen!r} is not HOST:PORT", param_hint="--listen")
-    options = SimulatorOptions(
-        listen=listen,
-        seed=seed,
-        rate_faults=rate_faults,
-        time_scale=time_scale,
-        keepalive_s=keepalive,
-        ledger_rows=ledger_rows,
-        keep_text=keep_text,
-        announce=announce,
-    )
-    return run(options, _welcome)
+    return run(SimulatorOptions(listen=listen, **options), _welcome)
 
 
 def _welcome(simulator: Simulator) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from streamgauge.simulator.plan import Plan, http_fault
+from streamgauge.simulator.plan import Plan
 from streamgauge.simulator.speakers.speaker import Speaker, Usage, Wire
 
 MAX_OUTPUT_TIMES = 1000
@@ -227,11 +227,6 @@ class Account:
         if came and row.fault in ("reset", "cut", "reset_before_head"):
             return "upstream_reset", "pre_headers" if row.status is None else phase
         return ("truncated", phase) if row.streamed else ("ok", None)
-
-
-def known_error(fault: str) -> bool:
-    """The fault is an error response."""
-    return http_fault(fault) is not None
 
 
 class Ledger:

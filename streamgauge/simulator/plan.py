@@ -167,12 +167,6 @@ class Plan:
         return "length" if self.length_finish else "stop"
 
     @property
-    def visible_tokens(self) -> int:
-        """Output tokens that the definitions call N: those of hidden reasoning are not in it."""
-        hidden = self.reasoning_tokens if self.reasoning == "hidden" else 0
-        return self.output_tokens - hidden
-
-    @property
     def output_tokens(self) -> int:
         """Every token that is billed, reasoning included."""
         said = sum(piece.tokens for piece in self.pieces())

@@ -1,4 +1,4 @@
-"""The simulated upstream: its routes, its life, and how to run it (alone, in a loop, in a thread).
+"""The simulated upstream: its routes, its life, and how to run it (alone, or in a loop).
 
     POST  any path that ends in /chat/completions, /completions, /responses, /messages, /api/v1/chat, /v2/chat,
           :streamGenerateContent or :generateContent, whatever stands before it
@@ -14,14 +14,12 @@ anything (`plan.Instructions`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -326,38 +324,3 @@ def _announce(path: Path, url: str) -> None:
 def run(options: SimulatorOptions, ready: Callable[[Simulator], None] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; `ready` is called once it listens. Raises OSError, in one line, when it cannot."""
     return uvloop.run(_serve(options, ready))
-
-
-@contextlib.contextmanager
-def simulating(options: SimulatorOptions | None = None) -> Iterator[Simulator]:
-    """A simulator in a thread of this process, for callers without a loop: `with simulating() as simulator`."""
-    simulator = Simulator(options or SimulatorOptions(listen="127.0.0.1:0"))
-    ready: threading.Event = threading.Event()
-    failed: list[BaseException] = []
-    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-
-    async def serve() -> None:
-        stop = asyncio.Event()
-        loops.append((asyncio.get_running_loop(), stop))
-        try:
-            await simulator.start()
-        except OSError as e:
-            failed.append(e)
-            return
-        finally:
-            ready.set()
-        await stop.wait()
-        await simulator.stop()
-
-    thread = threading.Thread(target=lambda: uvloop.run(serve()), name="simulator", daemon=True)
-    thread.start()
-    ready.wait()
-    try:
-        if failed:
-            raise failed[0]
-        yield simulator
-    finally:
-        loop, stop = loops[0]
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(stop.set)
-        thread.join(10)

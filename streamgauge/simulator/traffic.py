@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from urllib.parse import urlsplit
@@ -52,7 +51,7 @@ class TrafficOptions:
     )
     timeout_s: float = 120.0
     max_rows: int = 200_000
-    """Accounts kept; the oldest fall out (`rows_dropped`)."""
+    """Accounts kept; the oldest fall out."""
 
 
 class ClientRow(msgspec.Struct, kw_only=True):
@@ -65,7 +64,6 @@ class ClientRow(msgspec.Struct, kw_only=True):
     started_ns: int
     """Before the request was written."""
     status: int | None = None
-    headers_ns: int | None = None
     first_byte_ns: int | None = None
     end_ns: int | None = None
     body_bytes: int = 0
@@ -112,7 +110,6 @@ class _Response:
 
     def on_headers_complete(self) -> None:
         self.row.status = self.parser.get_status_code()
-        self.row.headers_ns = self.read_ns
 
     def on_body(self, body: bytes) -> None:
         if self.row.first_byte_ns is None:
@@ -144,7 +141,7 @@ class Traffic:
         self._tasks: set[asyncio.Task[None]] = set()
         self._next = 0
         self.rows: dict[str, ClientRow] = {}
-        self.sent = self.turned_away = self.aborted = self.failed = self.rows_dropped = 0
+        self.sent = self.turned_away = self.aborted = self.failed = 0
 
     @property
     def under_way(self) -> int:
@@ -241,7 +238,6 @@ class Traffic:
         self.rows[row.request_id] = row
         if len(self.rows) > self.options.max_rows:
             self.rows.pop(next(iter(self.rows)))
-            self.rows_dropped += 1
 
     async def _connect(self, reuse: bool) -> _Pair:
         while reuse and self._idle:
@@ -271,10 +267,3 @@ class Traffic:
                     raise EOFError
                 return
             response.feed(data, at_ns)
-
-
-async def send(options: TrafficOptions, count: int) -> Sequence[ClientRow]:
-    """Send `count` requests and return what the clients saw."""
-    traffic = Traffic(options)
-    await traffic.send(count)
-    return list(traffic.rows.values())

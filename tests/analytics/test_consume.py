@@ -23,7 +23,8 @@ from analytics.ready import Ready
 from analytics.ready import read as read_ready
 from analytics.storage.folder import own
 from analytics.storage.location import locate
-from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, read_cursors
+from ingest.log.cursors import read_cursors
+from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
 from ingest.records import pack
 from tests.analytics.traffic import alive, entries, stream, stream_id
 

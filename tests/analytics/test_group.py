@@ -1,6 +1,6 @@
-"""Several analytics processes share a topic and a lake: real Kafka, real PostgreSQL, processes that are killed.
+"""Several analytics processes share a topic and a store: real Kafka, real PostgreSQL, processes that are killed.
 
-What they store together must be what one process stores in one file.
+What they store together must be what one process stores alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ import pytest
 
 from analytics.assembly.assemble import Assembler
 from analytics.consumer import Consumer
-from analytics.lake.place import Lake
 from analytics.measures.measure import measure
-from analytics.serving.ask import LakeAsker, NotRunning
+from analytics.query.errors import StoreUnavailable
+from analytics.query.reader import Reader
+from analytics.storage.location import StoreLocation
 from analytics.storage.store import Store
-from ingest.log.kafka import KafkaReader, KafkaWriter, ensure_topic
+from ingest.log.kafka import KafkaReader, KafkaWriter
+from ingest.log.kafka_client import ensure_topic
 from ingest.records import AnyRecord, pack
+from tests.analytics.stores import new_store
 from tests.analytics.tape import interleave
 from tests.analytics.traffic import stream
 from tests.postgres import Postgres
@@ -49,14 +52,14 @@ DEADLINE_S = 150.0
 
 @dataclass
 class Scene:
-    """A topic, a lake, and the processes that read the one into the other."""
+    """A topic, a store, and the processes that read the one into the other."""
 
     broker: str
     topic: str
     dsn: str
     folder: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    asker: LakeAsker | None = None
+    reader: Reader | None = None
 
     def produce(self, records: Sequence[AnyRecord]) -> None:
         writer = KafkaWriter(self.broker, self.topic, {})
@@ -68,8 +71,8 @@ class Scene:
         number = len(self.processes)
         environment = {
             **os.environ,
-            "STREAMGAUGE_STORE": f"ducklake:postgres:{self.dsn}",
-            "STREAMGAUGE_DATA_PATH": str(self.folder / "files"),
+            "STREAMGAUGE_STORE": f"postgres:{self.dsn}",
+            "STREAMGAUGE_LAKE_PATH": str(self.folder / "files"),
             "STREAMGAUGE_KAFKA_OPTIONS": json.dumps(GROUP_OPTIONS),
             "STREAMGAUGE_METRICS": "",
         }
@@ -83,9 +86,9 @@ class Scene:
         return process
 
     def ask(self, sql: str) -> pl.DataFrame:
-        if self.asker is None:
-            self.asker = LakeAsker(Lake(self.dsn))
-        return self.asker.query(sql, max_rows=1_000_000)
+        if self.reader is None:
+            self.reader = Reader(StoreLocation(dsn=self.dsn), lock_down=True)
+        return self.reader.query(sql, 1_000_000, 60)
 
     def until(self, question: Callable[[], bool], what: str) -> None:
         deadline_s = time.monotonic() + DEADLINE_S
@@ -93,8 +96,8 @@ class Scene:
             try:
                 if question():
                     return
-            except NotRunning:
-                pass  # the first process makes the lake
+            except StoreUnavailable:
+                pass  # the first process creates the store
             assert time.monotonic() < deadline_s, f"{what}\n{self.said()}"
             time.sleep(0.1)
 
@@ -122,14 +125,14 @@ def scene(kafka_broker: str, postgres: Postgres, tmp_path: Path) -> Iterator[Sce
             if process.poll() is None:
                 process.kill()
             process.wait()
-        if found.asker is not None:
-            found.asker.close()
+        if found.reader is not None:
+            found.reader.close()
 
 
 @contextmanager
-def one_file(scene: Scene) -> Iterator[Store]:
-    """The same topic, read by one process into one file."""
-    store = Store(scene.folder / "single.duckdb", stall=(500_000_000, 5.0))
+def one_process(scene: Scene) -> Iterator[Store]:
+    """The same topic, read by one process into a store of its own."""
+    store = new_store(scene.folder / "single", stall=(500_000_000, 5.0))
     reader = KafkaReader(scene.broker, scene.topic, {})
     consumer = Consumer(
         reader,
@@ -152,7 +155,7 @@ def one_file(scene: Scene) -> Iterator[Store]:
 
 def assert_same(scene: Scene) -> None:
     """Row by row and column by column, in every table."""
-    with one_file(scene) as store:
+    with one_process(scene) as store:
         for table, order in TABLES.items():
             sql = f"SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM {table} ORDER BY {order}"
             alone = store.cursor().execute(sql).pl()

@@ -234,7 +234,7 @@ def test_a_compressed_stream_stays_in_the_log_and_is_read_again_from_there() -> 
     body = gzip.compress(CHAT, 1)
     assembler, kept = long_stream((), headers, body)
     assert kept == []
-    assert assembler.held_bytes == 0
+    assert assembler._out.held_bytes == 0
     position = assembler.position("w0", 7)
     assert position.low == 1
 

@@ -59,7 +59,9 @@ def audited_losses(chaos: Run, causes: set[str]) -> dict[str, Any]:
     assert not found, "\n".join(map(str, found[:20]))
     have = [s["request_id"] for s in streams if s["request_id"] is not None]
     assert len(set(have)) == len(have)
-    lost = tables(chaos.data).query("SELECT stream_id::VARCHAR AS id, request_id FROM streams WHERE outcome = 'tap_lost'")
+    lost = tables(chaos.data).query(
+        "SELECT stream_id::VARCHAR AS id, request_id FROM streams WHERE outcome = 'tap_lost'"
+    )
     told = tables(chaos.data).query("SELECT stream_id::VARCHAR AS id, cause FROM losses")
     assert set(lost["id"]) == set(told["id"])
     # The word of a drop comes behind what was kept: a stream that ended in between has a hole without a cause, and to

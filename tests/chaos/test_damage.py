@@ -60,19 +60,23 @@ def audit(data: Path) -> None:
         stream_id(WHOLE_AFTER): "ok",
         stream_id(UNHURT): "ok",
     }
-    told = tables(data).query(
-        "SELECT stream_id::VARCHAR, tap, first_seq, last_seq, cause FROM losses "
-        "WHERE cause <> 'redaction_state_lost' ORDER BY ALL"
-    ).rows()
+    told = (
+        tables(data)
+        .query(
+            "SELECT stream_id::VARCHAR, tap, first_seq, last_seq, cause FROM losses "
+            "WHERE cause <> 'redaction_state_lost' ORDER BY ALL"
+        )
+        .rows()
+    )
     hole, ending, unknown = told
     assert hole == (stream_id(WITH_A_HOLE), "tap-1", 3, 3, "log_damaged")
     assert (ending[0], ending[2], ending[4]) == (stream_id(WITHOUT_ITS_END), 3, "log_damaged")
     assert (unknown[0], unknown[4]) == (None, "log_damaged")
     assert unknown[3] - unknown[2] + 1 >= 1
     assert (
-        tables(data).query(
-            "SELECT count(*) FROM events WHERE stream_id NOT IN (SELECT stream_id FROM streams)"
-        ).item()
+        tables(data)
+        .query("SELECT count(*) FROM events WHERE stream_id NOT IN (SELECT stream_id FROM streams)")
+        .item()
         == 0
     )
 

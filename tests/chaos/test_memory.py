@@ -120,7 +120,6 @@ def test_a_backlog_of_millions_of_events_is_read_in_bounded_memory(tmp_path: Pat
                 writer.append([payload])
         with analytics(data) as pid:
 
-
             def all_there(data: Path = data, streams: int = streams) -> bool:
                 try:
                     return bool(tables(data).query("SELECT count(*) FROM streams").item() == streams)

@@ -9,14 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
+import httpx
 import pytest
 
+from analytics.storage.store import INLINED_ROWS
 from dashboard import units
 from tests.dashboard.pages import VIEWS, metric, opened
 from tests.e2e.running import Up, simulator, up
 from tests.e2e.test_both_logs import traffic
 from tests.postgres import Postgres
 from tests.s3 import s3_server
+
+LONG = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+MANY_EVENTS = {
+    "x-request-id": "many-events",
+    "x-simulate": json.dumps({"ttft_ms": 1, "gap_ms": 0, "tokens": 4 * INLINED_ROWS, "fault": "none"}),
+}
+"""More events than a commit may leave in the catalog."""
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -42,7 +51,8 @@ def filled(
             simulator("--seed", "11") as upstream,
             up(f"sim={upstream}", folder / "data") as running,
         ):
-            count = traffic(running.tap)
+            count = traffic(running.tap) + 1
+            httpx.post(f"{running.tap}/v1/chat/completions", json=LONG, headers=MANY_EVENTS, timeout=60)
             running.rows(count)
             yield running, count
         assert running.process.returncode == 0, running.log.read_text()

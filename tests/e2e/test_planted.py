@@ -41,7 +41,7 @@ from ingest.log.kafka import KafkaReader
 from ingest.records import Alive, pack, unpack
 from tests.dashboard.pages import VIEWS
 from tests.dashboard.pages import opened as page
-from tests.e2e.running import Up, until, up
+from tests.e2e.running import Up, answers, until, up
 from tests.postgres import Postgres, find_binaries
 from tests.tables import tables
 
@@ -282,11 +282,18 @@ def search_running(searched: Searched, running: Up, monkeypatch: pytest.MonkeyPa
         searched.look("dashboard pages", repr(app.main) + repr(app.sidebar))
 
 
+def analytics_answers(running: Up) -> bool | None:
+    try:
+        return answers(str(running.part("analyze")["metrics"]))
+    except (OSError, ValueError):
+        return None
+
+
 def search_folder(searched: Searched, data: Path) -> None:
     for file in sorted(data.rglob("*")):
         if file.is_file():
             assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0 or file.suffix == ".lock", file
-            if file.relative_to(data).parts[0] != "log":
+            if file.relative_to(data).parts[0] != "log" and file.stat().st_size:
                 searched.look(f"file {file.relative_to(data)}", file.read_bytes())
 
 
@@ -324,6 +331,7 @@ def test_nothing_of_what_was_planted_is_found(
             }
             os.kill(running.part("analyze")["pid"], signal.SIGKILL)
             running.rows(len(CASES))
+            until(lambda: analytics_answers(running), "analytics to be back")
             search_running(searched, running, monkeypatch)
             until(lambda: any(b"gen_ai" in one for one in server.otlp), "spans over OTLP")
             assert running.stop() == 0

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, LogInUse
+from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
 from ingest.log.kafka import KafkaReader
+from ingest.log.segments import LogInUse
 from ingest.records import Alive, Damaged, Poison, unpack
 from ingest.ship import ShipOptions, run
 from tests.ingest.log.entries import entry_of, frames, roll, segments_of, writer_of

@@ -19,8 +19,9 @@ from streamgauge import demo_run
 from streamgauge.demo import demo_command
 from streamgauge.demo_run import Demo, DemoOptions
 from streamgauge.simulator.remote import RemoteLedger
-from streamgauge.simulator.server import SimulatorOptions, simulating
+from streamgauge.simulator.server import SimulatorOptions
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
+from tests.streamgauge.simulator.simulating import simulating
 from tests.streamgauge.simulator.test_audit import measured, simulated
 
 ANY_PORTS = [

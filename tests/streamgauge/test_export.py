@@ -53,9 +53,7 @@ def test_a_plain_duckdb_opens_tables_views_and_comments(data: Path, tmp_path: Pa
         assert {"latency_by_minute", "errors_by_minute", "throughput_by_minute", "slow_streams"} <= set(views)
         for view in views:
             connection.execute(f"SELECT count(*) FROM (FROM {view})").fetchall()
-        assert connection.execute(
-            "SELECT sum(streams) FROM latency_by_minute"
-        ).fetchone() == (STREAMS,)
+        assert connection.execute("SELECT sum(streams) FROM latency_by_minute").fetchone() == (STREAMS,)
         (comment,) = connection.execute(
             "SELECT comment FROM duckdb_columns() WHERE table_name = 'streams' AND column_name = 'ttft_ns'"
         ).fetchall()

@@ -13,7 +13,6 @@ from streamgauge.simulator.speakers.speaker import Speaker, Usage, Wire
 class Vendor:
     """How one vendor's chat completions differ from OpenAI's."""
 
-    name: str
     id_prefix: str = "chatcmpl-"
     object: str = "chat.completion.chunk"
     done: bool = True
@@ -55,19 +54,12 @@ class ChatSpeaker(Speaker):
     def __init__(self, plan: Plan, created_s: int) -> None:
         super().__init__(plan, created_s)
         self.id = f"{self.vendor.id_prefix}{plan.token[:24]}"
-        self.started: set[int] = set()
         self.finished = False
 
     # chunks
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        head = {
-            "id": self.id,
-            "object": self.vendor.object,
-            "created": self.created_s,
-            "model": self.plan.model,
-        }
-        return {**head, **self.vendor.chunk_extra, "choices": choices, **more}
+        return {**self.head(self.vendor.object), **self.vendor.chunk_extra, "choices": choices, **more}
 
     def choice(self, index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
         if self.vendor.role_in_every_chunk:
@@ -243,13 +235,7 @@ class ChatSpeaker(Speaker):
                     for t in self.tools
                 ]
             choices.append({"index": index, "message": message, "finish_reason": self.plan.finish})
-        body = {
-            "id": self.id,
-            "object": "chat.completion",
-            "created": self.created_s,
-            "model": self.plan.model,
-        }
-        return {**body, "choices": choices, "usage": raw}, usage
+        return {**self.head("chat.completion"), "choices": choices, "usage": raw}, usage
 
     @classmethod
     def http_error(cls, status: int, message: str) -> tuple[dict[str, Any], str | None]:

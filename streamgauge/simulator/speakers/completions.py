@@ -21,13 +21,7 @@ class Completions(Speaker):
         self.id = f"cmpl-{plan.token[:24]}"
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        head = {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created_s,
-            "model": self.plan.model,
-        }
-        return {**head, "choices": choices, **more}
+        return {**self.head("text_completion"), "choices": choices, **more}
 
     def _choice(self, index: int, text: str, finish: str | None = None) -> dict[str, Any]:
         return {"text": text, "index": index, "logprobs": None, "finish_reason": finish}

@@ -52,6 +52,7 @@ class Speaker:
     """One vendor's way of speaking. Subclasses say what the base leaves open."""
 
     name: ClassVar[str]
+    id: str
     provider_headers: ClassVar[tuple[tuple[str, str], ...]] = ()
     content_type: ClassVar[str] = "text/event-stream"
     newline: ClassVar[bytes] = b"\n"
@@ -126,6 +127,10 @@ class Speaker:
         """Billed so far: hidden reasoning comes first, and is counted from the start."""
         hidden = self.plan.reasoning_tokens if self.plan.reasoning == "hidden" else 0
         return self.said_tokens + hidden
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """The first members of OpenAI's objects."""
+        return {"id": self.id, "object": kind, "created": self.created_s, "model": self.plan.model}
 
     def event(self, body: Any, name: str | None = None) -> bytes:
         """An SSE event; `body` is JSON, or text that is sent as it is."""

@@ -13,7 +13,6 @@ class OpenAI(ChatSpeaker):
     name = "openai"
     refuses = hides_reasoning = True
     vendor = Vendor(
-        name=name,
         reports_reasoning=True,
         obfuscation=True,
         chunk_extra={"service_tier": "default", "system_fingerprint": "fp_simulated"},
@@ -26,7 +25,7 @@ class Azure(OpenAI):
     """Begins with a chunk of filter results that has no choices, no id and no model; later choices lack `delta`."""
 
     name = "azure"
-    vendor = Vendor(name=name, reports_reasoning=True, choice_extra={"logprobs": None, "content_filter_results": {}},
+    vendor = Vendor(reports_reasoning=True, choice_extra={"logprobs": None, "content_filter_results": {}},
                     headers=(("azureml-model-session", "simulated"), ("x-ms-region", "Sim Central")))  # fmt: skip
 
     def opening(self) -> list[tuple[float, Wire]]:
@@ -48,7 +47,6 @@ class Xerotier(ChatSpeaker):
     name = "xerotier"
     refuses = True
     vendor = Vendor(
-        name=name,
         usage="finish_chunk",
         comment=b": heartbeat\n\n",
         error="event_then_done",
@@ -63,7 +61,6 @@ class Endless(ChatSpeaker):
 
     name = "endless"
     vendor = Vendor(
-        name=name,
         id_prefix="stream:chat:",
         object="chat.completion",
         done=False,
@@ -77,7 +74,7 @@ class Fireworks(ChatSpeaker):
     """`perf_metrics` on the final chunk: hyphenated keys, strings and numbers mixed, seconds."""
 
     name = "fireworks"
-    vendor = Vendor(name=name, usage="finish_chunk", always_usage=True,
+    vendor = Vendor(usage="finish_chunk", always_usage=True,
                     headers=(("fireworks-server-time-to-first-token", "0.1"),))  # fmt: skip
 
     def _final(self) -> tuple[dict[str, Any], Usage]:
@@ -103,20 +100,20 @@ class Vllm(ChatSpeaker):
     """Reasoning in `reasoning`; usage on every chunk when asked; the last text comes with the finish reason."""
 
     name = "vllm"
-    vendor = Vendor(name=name, reasoning_field="reasoning", text_in_finish=True, error="object",
+    vendor = Vendor(reasoning_field="reasoning", text_in_finish=True, error="object",
                     reports_cached=False, choice_extra={"logprobs": None})  # fmt: skip
 
 
 class SGLang(ChatSpeaker):
     name = "sglang"
-    vendor = Vendor(name=name, error="object", reports_reasoning=False, choice_extra={"matched_stop": None})
+    vendor = Vendor(error="object", reports_reasoning=False, choice_extra={"matched_stop": None})
 
 
 class LlamaCpp(ChatSpeaker):
     """Usage and `timings` together; `content: null` in the role chunk."""
 
     name = "llamacpp"
-    vendor = Vendor(name=name, always_usage=True, chunk_extra={"system_fingerprint": "b10499-sim"},
+    vendor = Vendor(always_usage=True, chunk_extra={"system_fingerprint": "b10499-sim"},
                     headers=(("server", "llama.cpp"),))  # fmt: skip
 
     def _final(self) -> tuple[dict[str, Any], Usage]:
@@ -137,7 +134,7 @@ class Ollama(ChatSpeaker):
     """A role in every delta, reasoning in `reasoning`, plain usage."""
 
     name = "ollama"
-    vendor = Vendor(name=name, reasoning_field="reasoning", role_chunk=False, role_in_every_chunk=True, error="text",
+    vendor = Vendor(reasoning_field="reasoning", role_chunk=False, role_in_every_chunk=True, error="text",
                     reports_cached=False, chunk_extra={"system_fingerprint": "fp_ollama"})  # fmt: skip
 
     def _delta(self, piece: Piece) -> dict[str, Any]:
@@ -149,7 +146,6 @@ class OpenRouter(ChatSpeaker):
 
     name = "openrouter"
     vendor = Vendor(
-        name=name,
         id_prefix="gen-",
         always_usage=True,
         usage="finish_chunk",
@@ -174,7 +170,6 @@ class DeepSeek(ChatSpeaker):
 
     name = "deepseek"
     vendor = Vendor(
-        name=name,
         always_usage=True,
         usage="finish_chunk",
         reports_reasoning=True,
@@ -192,7 +187,7 @@ class Groq(ChatSpeaker):
     """Usage inside `x_groq` on the finish chunk."""
 
     name = "groq"
-    vendor = Vendor(name=name, always_usage=True, usage="finish_chunk", reports_cached=False,
+    vendor = Vendor(always_usage=True, usage="finish_chunk", reports_cached=False,
                     headers=(("x-groq-region", "sim"),))  # fmt: skip
 
     def _final(self) -> tuple[dict[str, Any], Usage]:
@@ -208,7 +203,7 @@ class Groq(ChatSpeaker):
 
 class Mistral(ChatSpeaker):
     name = "mistral"
-    vendor = Vendor(name=name, id_prefix="", always_usage=True, usage="finish_chunk", reports_cached=False)
+    vendor = Vendor(id_prefix="", always_usage=True, usage="finish_chunk", reports_cached=False)
 
 
 class XAI(ChatSpeaker):
@@ -216,16 +211,14 @@ class XAI(ChatSpeaker):
 
     name = "xai"
     hides_reasoning = True
-    vendor = Vendor(
-        name=name, id_prefix="", always_usage=True, reports_reasoning=True, excludes_reasoning=True
-    )
+    vendor = Vendor(id_prefix="", always_usage=True, reports_reasoning=True, excludes_reasoning=True)
 
 
 class Together(ChatSpeaker):
     """Each chunk repeats its text as `choices[].text`."""
 
     name = "together"
-    vendor = Vendor(name=name, id_prefix="", always_usage=True, usage="finish_chunk", reports_cached=False)
+    vendor = Vendor(id_prefix="", always_usage=True, usage="finish_chunk", reports_cached=False)
 
     def choice(self, index: int, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
         return {**super().choice(index, delta, finish), "text": delta.get("content", "")}

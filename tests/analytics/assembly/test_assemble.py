@@ -411,7 +411,7 @@ def test_a_long_stream_lets_low_go_on() -> None:
     again.restore("w0", A, [checkpoint.payload, second.payload])
     again.end_replay("w0")
     assert again.position("w0", 71).low == 71
-    assert again.held_bytes == 0
+    assert again._out.held_bytes == 0
     again.feed("w0", 71, records[5:])
     assembler.feed("w0", 71, records[5:])
     assert rows_of(again) == rows_of(assembler) == rows_of(fed(*records))
@@ -435,7 +435,7 @@ def test_the_newest_alive_of_each_incarnation_is_told() -> None:
 def test_a_dropped_partition_leaves_nothing_behind() -> None:
     assembler = fed(*whole_stream(A)[:5])
     assembler.drop("w0")
-    assert (assembler.open_count, assembler.held_bytes, assembler.open_event_count) == (0, 0, 0)
+    assert (assembler.open_count, assembler._out.held_bytes, assembler._out.open_events) == (0, 0, 0)
     assert assembler.open_streams().is_empty()
 
 
@@ -525,14 +525,14 @@ def test_over_the_cap_of_events_the_largest_stream_is_given_up() -> None:
     assembler = fed(*whole_stream(A, outputs=10)[:-1], *whole_stream(B, outputs=60)[:-1], max_open_events=50)
     assert outcomes(assembler) == {B: "tap_lost"}
     assert assembler.take_losses()["cause"].to_list() == ["stream_too_large"]
-    assert assembler.open_event_count == 12
+    assert assembler._out.open_events == 12
 
 
 def test_over_half_the_cap_of_held_records_they_are_checkpointed_early() -> None:
     assembler = fed(*whole_stream(A, outputs=40)[:-1], max_held_bytes=10_000)
-    assert assembler.held_bytes > 5000
+    assert assembler._out.held_bytes > 5000
     assert [c.stream_id for c in assembler.checkpoint_records()] == [A]
-    assert assembler.held_bytes == 0
+    assert assembler._out.held_bytes == 0
 
 
 def test_counts_of_open_things_return_to_zero() -> None:
@@ -541,7 +541,7 @@ def test_counts_of_open_things_return_to_zero() -> None:
     for offset, entry in enumerate(in_entries(rng, streams_of_two_incarnations(rng, 40))):
         assembler.feed("w0", offset, entry)
     assembler.lose_open("w0")
-    assert (assembler.open_count, assembler.held_bytes, assembler.open_event_count) == (0, 0, 0)
+    assert (assembler.open_count, assembler._out.held_bytes, assembler._out.open_events) == (0, 0, 0)
     part = assembler._partitions["w0"]
     assert [*part.open, *part._doomed, *part._by_incarnation] == []
 

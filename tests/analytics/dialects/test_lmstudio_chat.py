@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from analytics.dialects.lmstudio_chat import DIALECT
+from analytics.dialects.payload import compact
 from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
 
@@ -86,7 +87,7 @@ def test_every_named_event_is_recognised_and_the_first_settles_it() -> None:
 def test_tool_call_arguments_are_an_object() -> None:
     answers = readings(DIALECT, events(*(event for event, _ in STREAM[10:12])))
     fragments = [piece for answer in answers for f in answer.fragments or [] for piece in f.tools or []]
-    assert [piece.arguments_were_object for piece in fragments] == [False, True]
+    assert [piece.arguments for piece in fragments] == ["", compact(ARGUMENTS)]
     assert fragments[0].key == fragments[1].key
 
 

@@ -113,7 +113,7 @@ def test_arguments_as_an_object_are_its_json() -> None:
         CHAT, events(chunk({"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}))
     )[0]
     assert answer.fragments is not None
-    assert answer.fragments[0].tools == [ToolFragment("new:1", "", "f", '{"x":1}', True)]
+    assert answer.fragments[0].tools == [ToolFragment("new:1", "", "f", '{"x":1}')]
 
 
 def test_custom_tool_and_legacy_function_call() -> None:

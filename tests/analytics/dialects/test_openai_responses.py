@@ -298,7 +298,7 @@ def test_keepalive_is_a_ping() -> None:
 def test_text_that_only_a_done_event_tells_is_late_output(family: str, key: str) -> None:
     sent = {"type": f"response.{family}.done", key: "whole"}
     tally = read(DIALECT, events(sent, sent))
-    assert tally.text_chars + tally.reasoning_chars + tally.refusal_chars == 5
+    assert tally.events.chars == [5, 0]
     assert (tally.output_event_count, tally.content_event_count) == (1, 0)
 
 

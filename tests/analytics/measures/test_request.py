@@ -42,9 +42,7 @@ READ = RequestRead(
     n=2,
     seed=7,
     stop_sequences=("\n", "END"),
-    tools_count=3,
     include_usage=True,
-    continuous_usage_stats=False,
     reasoning_effort="low",
     output_type="json",
 )

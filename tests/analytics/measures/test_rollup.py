@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.measures.rollup import METRICS, RELATIVE_ERROR, ZERO_BUCKET, bucket_value, rollups
+from analytics.measures.rollup import METRICS, ZERO_BUCKET, rollups
 from analytics.storage.rollup_compaction import MOST_NAMES, OTHER, compact_rollups
 from analytics.storage.tables import EVENTS, STREAMS, frame
+from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
 from tests.analytics.stores import plain_tables
 
 MINUTE_US = 1_790_000_040_000_000

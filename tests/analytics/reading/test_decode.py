@@ -220,21 +220,9 @@ def test_charset_nonsense_is_survived(charset: str) -> None:
         assert found.text == "\ufffd"
 
 
-def test_reads_tell_how_output_bytes_were_bundled() -> None:
-    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE))
-    decoder.feed([(5, chat("a") + chat("b")), (9, b": x\n\n"), (12, chat("c", "stop"))])
-    sizes = decoder.events.bytes
-    assert decoder.reads == [(5, sizes[0] + sizes[1]), (12, sizes[2])]
-
-
 def test_results_are_valid_at_any_time() -> None:
     decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE))
-    assert (decoder.dialect, decoder.event_count, decoder.usage, decoder.reads) == (
-        "openai_chat",
-        0,
-        None,
-        [],
-    )
+    assert (decoder.dialect, decoder.event_count, decoder.usage) == ("openai_chat", 0, None)
     decoder.feed([(1, chat("a"))])
     assert (decoder.output_event_count, decoder.last_output_ns, decoder.finish_reason) == (1, 1, None)
     decoder.finish()

@@ -21,8 +21,6 @@ class Reference:
     events: list[tuple[str, bytes]] = field(default_factory=list)
     comments: int = 0
     oversized: int = 0
-    last_id: str = ""
-    retry: int | None = None
 
     @classmethod
     def read(cls, body: bytes, max_event_bytes: int = 2**30) -> Reference:
@@ -53,10 +51,6 @@ class Reference:
                 data.append(value)
             elif key == b"event":
                 name = value
-            elif key == b"id" and b"\0" not in value:
-                found.last_id = value.decode("utf-8", "replace")
-            elif key == b"retry" and re.fullmatch(rb"[0-9]{1,18}", value):
-                found.retry = int(value)
         return found
 
 
@@ -103,7 +97,6 @@ def test_events_never_depend_on_how_the_bytes_were_cut(body: bytes, cuts: list[i
     reference = Reference.read(body)
     assert said(events) == reference.events
     assert decoder.comment_count == reference.comments
-    assert (decoder.last_event_id, decoder.retry_ms) == (reference.last_id, reference.retry)
 
 
 @settings(max_examples=200)
@@ -203,7 +196,7 @@ def test_reads_of_whole_events_give_what_the_whole_gives(reads: list[bytes]) -> 
     events = [event for read in reads for event in decoder.feed(read, 0)]
     reference = Reference.read(b"".join(reads))
     assert said(events) == reference.events
-    assert (decoder.comment_count, decoder.last_event_id) == (reference.comments, reference.last_id)
+    assert decoder.comment_count == reference.comments
 
 
 def test_half_event_at_disconnect_is_handed_over_apart() -> None:

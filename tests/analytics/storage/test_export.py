@@ -89,8 +89,9 @@ def test_a_failed_export_leaves_no_file(tmp_path: Path, where: str) -> None:
         (tmp_path / "data").mkdir()  # without a store
     else:
         new_store(tmp_path / "data").close()
-    before = sorted(tmp_path.rglob("*"))
+    before = {path.name for path in tmp_path.rglob("*")}
     with pytest.raises(OSError, match="cannot") as failed:
         export(location, tmp_path / where)
     assert "\n" not in str(failed.value)
-    assert sorted(tmp_path.rglob("*")) == before
+    added = {path.name for path in tmp_path.rglob("*")} - before
+    assert added <= {"catalog.sqlite-shm", "catalog.sqlite-wal"}  # of any reader

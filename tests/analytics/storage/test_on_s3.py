@@ -1,4 +1,4 @@
-"""A lake whose files are in S3: a real server of that interface, real PostgreSQL; credentials as users give them."""
+"""A store whose files are in S3: a real server of that interface, real PostgreSQL; credentials as users give them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from analytics.lake.place import parse
-from analytics.lake.store import LakeStore
-from analytics.lake.upkeep import Upkeep
-from analytics.serving.ask import LakeAsker, Refused
-from analytics.storage.store import StoreFailed
-from tests.analytics.lake.test_store import commit, new_ids, stored
+from analytics.query.errors import QueryError
+from analytics.query.reader import Reader
+from analytics.storage.location import StoreLocation, locate
+from analytics.storage.store import Store, StoreFailed
+from analytics.storage.upkeep import Upkeep
+from tests.analytics.storage.rows import commit_of, count_of, new_ids
+from tests.analytics.storage.test_open_streams import rows_of
+from tests.analytics.stores import ask_as_reader
 from tests.kafka import skip_without_java
 from tests.postgres import Postgres
 from tests.s3 import S3, s3_server
@@ -32,53 +34,68 @@ def signed_in(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     return s3
 
 
-def test_rows_are_written_kept_in_order_and_read_in_s3(signed_in: S3, postgres: Postgres) -> None:
-    lake = parse(f"ducklake:postgres:{postgres.new_database()}", f"{signed_in.bucket('whole')}/lake")
-    assert lake is not None
-    store = LakeStore(lake)
-    asker = None
+def test_rows_are_written_maintained_and_read_in_s3(
+    signed_in: S3, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    dsn = postgres.new_database()
+    data = tmp_path_factory.mktemp("data")
+    store = Store(locate(f"postgres:{dsn}", data, f"{signed_in.bucket('whole')}/lake"))
     try:
         store.claim("cluster/topic", "0")
         ids = new_ids(1200)
         for high in range(3):
-            store.commit(commit("cluster/topic", "0", high, *ids[high * 400 : high * 400 + 400]))
+            store.commit(commit_of("cluster/topic", "0", high, ids[high * 400 : high * 400 + 400]))
         written = signed_in.objects("whole")
         assert sum("/streams/" in key for key in written) == 3
         upkeep = Upkeep(store, events_s=3600, streams_s=3600)
-        for task in ("tidy", "flush", "settle", "merge", "merge_all"):
+        for task in ("flush_all", "compact_rollups", "merge", "merge_all", "expire", "orphans"):
             upkeep.tasks[task][1]()
+        assert written <= signed_in.objects("whole")
         upkeep._call("ducklake_expire_snapshots", "older_than => now()")
         upkeep._call("ducklake_cleanup_old_files", "cleanup_all => true")
         merged = {key for key in signed_in.objects("whole") if "/streams/" in key}
         assert len(merged) == 1
         assert not merged & written
-        assert stored(store, ids) == 1200
-        # A reader names the catalog alone: where the files are it has from there, and is let in by its environment.
-        reader = parse(lake.store)
-        assert reader is not None
-        asker = LakeAsker(reader)
-        assert asker.query("SELECT count(*) AS n FROM streams")["n"].to_list() == [1200]
-        with pytest.raises(Refused):
-            asker.query("SELECT * FROM read_parquet('s3://whole/lake/main/streams/*.parquet')")
+        assert count_of(store, ids) == 1200
+        # A reader names the catalog alone: it has the path of the files from there, and the keys from its environment.
+        location = StoreLocation(dsn=dsn)
+        (one,) = new_ids(1)
+        store.write_open_streams(rows_of(one))
+        assert ask_as_reader(location, "SELECT count(*) FROM streams") == [(1200,)]
+        assert ask_as_reader(location, "SELECT stream_id FROM open_streams") == [(one,)]
+        store.write_open_streams(rows_of(one, *new_ids(3)))
+        assert ask_as_reader(location, "SELECT count(*) FROM open_streams") == [
+            (1,)
+        ]  # too soon for another write
+        store.write_open_streams(rows_of())
+        assert ask_as_reader(location, "SELECT count(*) FROM open_streams") == [(0,)]
+        reader = Reader(location, lock_down=True)
+        with pytest.raises(QueryError):
+            reader.query("SELECT * FROM read_parquet('s3://other/lake/main/streams/*.parquet')", 10, 10)
+        reader.close()
         upkeep.retain(time.time())
         upkeep.close()
     finally:
-        if asker is not None:
-            asker.close()
         store.close()
 
 
-def test_wrong_keys_are_said_without_naming_them(
-    signed_in: S3, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+def test_wrong_keys_are_reported_without_naming_them(
+    signed_in: S3,
+    postgres: Postgres,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not this one")
-    lake = parse(f"ducklake:postgres:{postgres.new_database()}", f"{signed_in.bucket('shut')}/lake")
-    assert lake is not None
-    store = LakeStore(lake)
+    location = locate(
+        f"postgres:{postgres.new_database()}",
+        tmp_path_factory.mktemp("data"),
+        f"{signed_in.bucket('shut')}/lake",
+    )
+    store = Store(location)
     try:
         store.claim("cluster/topic", "0")
-        with pytest.raises(StoreFailed, match=r"403.*nothing was half-written") as refused:
-            store.commit(commit("cluster/topic", "0", 1, *new_ids(400)))
+        with pytest.raises(StoreFailed, match=r"403.*Nothing was half-written") as refused:
+            store.commit(commit_of("cluster/topic", "0", 1, new_ids(400)))
     finally:
         store.close()
     assert "not this one" not in str(refused.value)

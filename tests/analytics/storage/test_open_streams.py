@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 from analytics.storage.location import StoreLocation
-from analytics.storage.store import Store
+from analytics.storage.store import Commit, Store
 from analytics.storage.tables import OPEN_STREAMS, frame
-from tests.analytics.storage.rows import STARTED_US, new_ids
+from tests.analytics.storage.rows import STARTED_US, new_ids, streams
 from tests.analytics.stores import ask_as_reader
 
 QUERY = "SELECT stream_id, event_count, updated_at FROM open_streams ORDER BY 1"
@@ -62,9 +62,6 @@ def test_a_process_that_wrote_none_leaves_no_file(location: StoreLocation) -> No
 
 
 def test_commits_do_not_change_streams_in_flight(store: Store, location: StoreLocation) -> None:
-    from analytics.storage.store import Commit
-    from tests.analytics.storage.rows import streams
-
     (one,) = new_ids(1)
     store.write_open_streams(rows_of(one))
     store.commit(Commit("log", tables={"streams": streams(one)}))
@@ -85,18 +82,14 @@ def test_a_file_that_cannot_be_written_is_an_oserror_and_the_last_one_stays(
 
 
 def test_processes_that_share_a_folder_have_a_file_each(
-    make_location: Callable[[str], StoreLocation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_location: Callable[[str], StoreLocation],
 ) -> None:
-    location, stores, ids = make_location("postgres"), [], sorted(new_ids(2))
-    for number, one in enumerate(ids):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        monkeypatch.chdir(folder)
-        store = Store(location)
+    location, ids = make_location("postgres"), sorted(new_ids(2))
+    first, second = (Store(location, instance=name) for name in ("first", "second"))
+    for store, one in zip((first, second), ids, strict=True):
         store.write_open_streams(rows_of(one))
-        stores.append(store)
-    assert len(live_files(stores[0])) == 2
+    assert [path.name for path in live_files(first)] == ["first.live", "second.live"]
     assert shown(location) == [(one, 3) for one in ids]
-    stores[0].close()
+    first.close()
     assert shown(location) == [(ids[1], 3)]
-    stores[1].close()
+    second.close()

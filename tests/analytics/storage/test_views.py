@@ -10,8 +10,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analytics.measures.rollup import RELATIVE_ERROR, ZERO_BUCKET, bucket_value
+from analytics.measures.rollup import ZERO_BUCKET
 from analytics.storage.store import Commit, Store
+from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
 from tests.analytics.stores import new_store
 
 MS = 1_000_000

@@ -19,7 +19,8 @@ from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, R
 from kafka.codec import gzip_encode, zstd_encode
 
 from ingest.log import Damage, Entry, LogBroken, LogChanged
-from ingest.log.kafka import KafkaReader, KafkaWriter, check_options, ensure_topic, split_brokers
+from ingest.log.kafka import KafkaReader, KafkaWriter
+from ingest.log.kafka_client import check_options, ensure_topic, split_brokers
 from ingest.log.kafka_codec import MAX_BATCH_BYTES, gunzip, unzstd
 from ingest.records import Alive, Damaged, Frames, Lost, pack, unpack
 from tests.ingest.log.entries import entry_of, frames, records_of

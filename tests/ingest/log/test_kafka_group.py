@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.log.kafka import KafkaGroupReader, ensure_topic
+from ingest.log.kafka import KafkaGroupReader
+from ingest.log.kafka_client import ensure_topic
 
 PARTITIONS = 4
 ANSWERS = 10

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from ingest.log import Damage
-from ingest.log.embedded import EmbeddedReader, LogInUse, forget_reader, read_cursors
+from ingest.log.cursors import forget_reader, read_cursors
+from ingest.log.embedded import EmbeddedReader
+from ingest.log.segments import LogInUse
 from tests.ingest.log.entries import abandon, drain, payloads, read_all, roll, segments_of, writer_of
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ingest.log import LogFull
-from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, LogInUse, WhenFull, log_bytes
-from ingest.log.segments import SEGMENT_OFFSETS
+from ingest.log.embedded import EmbeddedReader, EmbeddedWriter, log_bytes
+from ingest.log.segments import SEGMENT_OFFSETS, LogInUse
 from ingest.records import Alive, AnyRecord, Lost, pack
 from tests.ingest.log.entries import (
     MIB,
@@ -221,21 +221,6 @@ def test_read_entries_of_a_dropped_segment_are_not_told_as_lost(tmp_path: Path) 
         fill(writer, 100, first=5)
         lost = [record for record in records_of(read_all(reader)) if isinstance(record, Lost)]
         assert min(one.seq for one in lost) == 3
-
-
-def test_a_log_that_refuses_keeps_what_it_has_and_takes_more_when_there_is_room(tmp_path: Path) -> None:
-    with (
-        EmbeddedReader(tmp_path, "one") as reader,
-        writer_of(tmp_path, cap_bytes=2 * MIB, when_full=WhenFull.REFUSE) as writer,
-    ):
-        with pytest.raises(LogFull, match="has reached its cap of 2097152 bytes"):
-            fill(writer, 200)
-        assert writer.stats()["refused_entries"] == 1
-        got = read_all(reader)
-        assert [record.seq for record in records_of(got)] == list(range(len(got)))
-        reader.release("w0", got[-1].offset + 1)
-        fill(writer, 3)
-        assert len(read_all(reader)) == 3
 
 
 def test_the_cap_is_over_all_partitions_and_one_without_a_writer_gives_way_first(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.server import Simulator, SimulatorOptions, simulating
+from streamgauge.simulator.server import Simulator, SimulatorOptions
 from tests.e2e.running import until
+from tests.streamgauge.simulator.simulating import simulating
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ import pytest
 
 from streamgauge.simulator.ledger import read_lines
 from streamgauge.simulator.remote import RemoteLedger
-from streamgauge.simulator.server import Simulator, SimulatorOptions, simulating
+from streamgauge.simulator.server import Simulator, SimulatorOptions
 from tests.streamgauge.simulator.conftest import Script, ended
+from tests.streamgauge.simulator.simulating import simulating
 
 
 def test_ledger_over_http_is_the_ledger(simulator: Simulator, client: httpx.Client, script: Script) -> None:

@@ -12,8 +12,14 @@ from streamgauge.simulator.asking import Question
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.profiles import PROFILES
 from streamgauge.simulator.server import Simulator
-from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions, send
+from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
 from tests.streamgauge.simulator.conftest import all_ended
+
+
+async def send(options: TrafficOptions, count: int) -> Sequence[ClientRow]:
+    traffic = Traffic(options)
+    await traffic.send(count)
+    return list(traffic.rows.values())
 
 
 def sent(

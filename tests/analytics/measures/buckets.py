@@ -1,0 +1,12 @@
+"""What a bucket of a histogram stands for, as the views compute it in SQL."""
+
+from __future__ import annotations
+
+from analytics.measures.rollup import BUCKETS_PER_DECADE, ZERO_BUCKET
+
+RELATIVE_ERROR = 10 ** (0.5 / BUCKETS_PER_DECADE) - 1
+"""From the value of a bucket, its geometric middle, to its edges."""
+
+
+def bucket_value(bucket: int) -> float:
+    return 0.0 if bucket == ZERO_BUCKET else 10 ** ((bucket + 0.5) / BUCKETS_PER_DECADE)
