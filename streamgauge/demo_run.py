@@ -283,7 +283,9 @@ class Demo:
         self._report(traffic, rows, streams, found)
         return 1 if found else 0
 
-    async def _settled(self, tables: QueryProcess, ledger: RemoteLedger, since: datetime) -> list[dict[str, Any]]:
+    async def _settled(
+        self, tables: QueryProcess, ledger: RemoteLedger, since: datetime
+    ) -> list[dict[str, Any]]:
         """The rows of `streams`, once there are as many as were simulated (or time is up)."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while True:

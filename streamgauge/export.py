@@ -17,7 +17,9 @@ from streamgauge.options import load, settings_options
 )
 @click.option("--since", metavar="AGE|TIME", help="First stream to copy: 24h, 7d or 2026-11-22T07:00:00Z.")
 @click.option("--until", metavar="AGE|TIME", help="Copy streams that began before this.")
-def export_command(data: Path | None, store: str | None, path: Path, since: str | None, until: str | None) -> int:
+def export_command(
+    data: Path | None, store: str | None, path: Path, since: str | None, until: str | None
+) -> int:
     """Copy tables and views into a plain DuckDB file, while analytics runs or not."""
     from analytics.storage.export import export
     from analytics.storage.location import locate

@@ -30,5 +30,7 @@ def rebuild_command(data: Path | None, from_files: bool) -> int:
             use_backup=not from_files,
             report=lambda table, rows: click.echo(f"{table:<16} {rows:>12} rows", err=True),
         )
-    click.echo(f"restored {settings.data / 'catalog.sqlite'} from {source.value}; a damaged one is kept beside it")
+    click.echo(
+        f"restored {settings.data / 'catalog.sqlite'} from {source.value}; a damaged one is kept beside it"
+    )
     return 0

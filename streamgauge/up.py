@@ -292,7 +292,9 @@ def _welcome(supervisor: Supervisor, settings: Settings) -> None:
     if said["analyze"].get("otlp"):
         lines.append(("spans", f"{said['analyze']['otlp']}/v1/traces takes those of clients and gateways"))
     if settings.serve:
-        lines.append(("sql port", f"{said['serve'].get('quack')}, token in {settings.data / 'run' / 'serve.json'}"))
+        lines.append(
+            ("sql port", f"{said['serve'].get('quack')}, token in {settings.data / 'run' / 'serve.json'}")
+        )
     if "dashboard" in said:
         lines.insert(0, ("dashboard", str(said["dashboard"].get("url"))))
     if settings.kafka:

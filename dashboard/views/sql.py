@@ -30,9 +30,7 @@ def run(sql: str) -> None:
     began = time.monotonic()
     try:
         with st.spinner("Running …"):
-            answer = source.query_untrusted(
-                sql.strip().rstrip(";"), max_rows=MOST_ROWS, timeout_s=TIMEOUT_S
-            )
+            answer = source.query_untrusted(sql.strip().rstrip(";"), max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
     except source.QueryError as error:
         st.session_state["answer"] = None
         st.error(str(error), icon=":material/error:")

@@ -40,9 +40,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def fill(store: Store, rows: list[dict[str, Any]], events: list[tuple[int, int, str, int, int]] = ()) -> None:  # type: ignore[assignment]
-    kinds = dict.fromkeys(("ttft_ns", "output_tokens", "stall_count"), pl.Int64)
+    kinds: dict[str, type[pl.DataType]] = dict.fromkeys(("ttft_ns", "output_tokens", "stall_count"), pl.Int64)
     kinds |= dict.fromkeys(("itl_ns", "icl_p50_ns"), pl.Float64)
-    kinds |= dict.fromkeys(("response_model", "error_phase"), pl.String)  # type: ignore[dict-item]
+    kinds |= dict.fromkeys(("response_model", "error_phase"), pl.String)
     streams = pl.DataFrame(rows, schema_overrides=kinds, infer_schema_length=None).with_columns(
         pl.col("started_at").cast(pl.Datetime("us", "UTC"))
     )
