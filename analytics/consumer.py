@@ -55,7 +55,8 @@ class Witness(Protocol):
 OPEN_STREAMS_EVERY_S = 0.5
 POSITIONS_EVERY_S = 5.0
 """After a crash the log is read again from the last position, so it need not be recent."""
-COMMIT_SHARE = 0.1
+COMMIT_SHARE = 0.15
+SLOWEST_S = 1.0
 END_S = 0.1
 """A log without a new entry for this long, while rows wait, is read to its end."""
 TOTALS = (
@@ -242,7 +243,9 @@ class Consumer:
             return 0.25
         if is_behind:
             return self._committed_s + max(interval_s, 2 * self._commit_cost_s) - now_s
-        return self._paced_s + max(interval_s, self._commit_cost_s / COMMIT_SHARE) - now_s
+        # A commit may have waited for upkeep: that is no reason to wait longer than a second.
+        cost_s = min(self._commit_cost_s / COMMIT_SHARE, SLOWEST_S)
+        return self._paced_s + max(interval_s, cost_s) - now_s
 
     def _open_due_at_s(self) -> float:
         return self._opened_at_s + max(OPEN_STREAMS_EVERY_S, 10 * self._open_cost_s)

@@ -147,6 +147,18 @@ class Catalog:
             with self._locks_lock:
                 self._lock = self._locks.setdefault(location.catalog, threading.RLock())
 
+    def hold_open(self) -> None:
+        """Keep the SQLite file open until this cursor is closed.
+
+        DuckDB opens it for each transaction. Whoever closes it last moves the WAL into the file under an exclusive lock, for
+        which all others, readers too, wait a second at a time. A transaction whose statement is planned and never run has
+        the file open, but no lock and no snapshot.
+        """
+        if not self.is_postgres:
+            self._connection.execute("BEGIN TRANSACTION")
+            planned = "SELECT * FROM ducklake_snapshot"
+            self._connection.execute(f"EXPLAIN FROM sqlite_query('{NAME}', ?)", [planned]).fetchall()
+
     def cursor(self) -> Catalog:
         """The same catalog for another thread."""
         return Catalog(self._parent, self._location)

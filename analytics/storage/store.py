@@ -172,6 +172,8 @@ class Store:
                     f"cannot prepare the store {location.label}: {message(e, location)} (is the disk full?)"
                 ) from None
             raise
+        self._held = self.catalog.cursor()
+        self._held.hold_open()
         self._appender = Appender(self._connection)
         self._open_streams = OpenStreamsFile(self._connection, self.data_path, instance)
 
@@ -425,6 +427,7 @@ class Store:
     def close(self) -> None:
         """Close it; what was committed is safe either way."""
         self._open_streams.close()
+        self._held.close()
         self.catalog.close()
         self._connection.close()
 

@@ -32,6 +32,8 @@ from analytics.storage.store import Store
 log = logging.getLogger(__name__)
 
 ROUND_S = 2.0
+SLOW_S = 2.0
+"""A task that takes longer is logged."""
 READERS_S = 330
 """A query takes at most 300 s."""
 SMALL_FILE_BYTES = 8 * 2**20
@@ -136,12 +138,15 @@ class Upkeep:
             for task in self._due() if elected else ():
                 if self._stop.is_set():
                     break
+                began_s = time.monotonic()
                 try:
                     self.tasks[task][1]()
                 except (duckdb.Error, OSError) as e:
                     level = logging.DEBUG if is_conflict(e) else logging.WARNING
                     log.log(level, "%s is left to the next round: %s", task, message(e, self._location))
                     continue
+                if (took_s := time.monotonic() - began_s) > SLOW_S:
+                    log.info("upkeep: %s took %.1f s", task, took_s)
                 self._note(task)
                 done.append(task)
         return done
