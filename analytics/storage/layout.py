@@ -150,17 +150,18 @@ def write_file(appender: Appender, data_path: str, layout: Layout, rows: pl.Data
         f"FIELD_IDS {layout.field_ids}, RETURN_STATS)",
     )
     if "://" not in folder:  # on the disk before a catalog names it
-        for path in (folder + name, folder):
-            _sync(path)
+        sync(folder + name)
     return File(layout, name, count, size, footer, statistics)
 
 
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def sync(path: str) -> None:
+    """Wait until a new local file and its name are on the disk."""
+    for each in (path, Path(path).parent):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _bound(text: str | None) -> str:

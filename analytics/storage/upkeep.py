@@ -4,7 +4,7 @@ Contract
 1. Every analytics process runs this thread; each round the elected one (`Catalog.elected`) does what is due. The catalog has
    the time of each task's last run, so a task runs as often whichever process does it.
 2. Reading, merging, flushing and expiring are DuckLake's own functions. With SQLite commits wait for each call. What deletes
-   rows takes the exclusive lock: otherwise it would conflict with every commit under way.
+   rows, flushing too, takes the exclusive lock: otherwise it would conflict with every commit under way.
 3. A task that fails or meets a conflict is left to the next round. The numbers are right without any of this.
 4. Readers are safe: snapshots, and the files that only they need, are kept for `READERS_S`, longer than a query may take and
    longer than the age of the last backup.
@@ -25,6 +25,7 @@ import duckdb
 
 from analytics.storage.catalog import backup, is_conflict
 from analytics.storage.database import first_row, message
+from analytics.storage.layout import sync
 from analytics.storage.location import ALIAS
 from analytics.storage.rollup_compaction import compact_rollups
 from analytics.storage.store import Store
@@ -98,7 +99,7 @@ class Upkeep:
         self._cursor = store.cursor()
         self._catalog, self._election = store.catalog.cursor(), store.catalog.cursor()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
+        self._thread = threading.Thread(target=self._repeat, name="upkeep", daemon=True)
         self.tasks: dict[str, tuple[float, Callable[[], object]]] = {
             "flush": (20, self.flush),
             "merge": (20, self.merge),
@@ -124,7 +125,7 @@ class Upkeep:
         for connection in (self._election, self._catalog, self._cursor):
             connection.close()
 
-    def _run(self) -> None:
+    def _repeat(self) -> None:
         while not self._stop.wait(ROUND_S):
             try:
                 self.round()
@@ -182,7 +183,7 @@ class Upkeep:
         )
         for table, rows in self._catalog.query(counts):
             if int(str(rows)) >= least_rows:
-                self._call("ducklake_flush_inlined_data", f"schema_name => 'main', table_name => '{table}'")
+                self._flush("main", str(table))
 
     def merge(self) -> None:
         """Merge small files, of the tables that have some."""
@@ -202,8 +203,7 @@ class Upkeep:
         ).fetchall()
         for schema, table in tables:
             if table not in NEVER_FLUSHED:
-                named = f"schema_name => '{schema}', table_name => '{table}'"
-                self._call("ducklake_flush_inlined_data", named)
+                self._flush(schema, table)
         self._call("ducklake_merge_adjacent_files")
         self._call("ducklake_rewrite_data_files", "delete_threshold => 0.5")
 
@@ -292,12 +292,33 @@ class Upkeep:
                 f"DELETE FROM {table} WHERE row_id NOT IN (SELECT min(row_id) FROM {table} GROUP BY name)"
             )
 
+    def _flush(self, schema: str, table: str) -> None:
+        with (
+            self._catalog.exclusive()
+        ):  # it deletes what it wrote to a file, which conflicts with every commit
+            self._run("ducklake_flush_inlined_data", f"schema_name => '{schema}', table_name => '{table}'")
+
     def _call(self, function: str, arguments: str = "") -> None:
         with self._catalog.maintenance():
-            # As Arrow: rows with instants would need the package pytz.
-            self._cursor.execute(
-                f"CALL {function}('{ALIAS}'{', ' if arguments else ''}{arguments})"
-            ).to_arrow_table()
+            self._run(function, arguments)
+
+    def _run(self, function: str, arguments: str) -> None:
+        newest = "SELECT coalesce(max(data_file_id), -1) FROM ducklake_data_file"
+        [(last_id,)] = self._catalog.query(newest)
+        # As Arrow: rows with instants would need the package pytz.
+        separator = ", " if arguments else ""
+        self._cursor.execute(f"CALL {function}('{ALIAS}'{separator}{arguments})").to_arrow_table()
+        if "://" not in self._data_path:
+            self._sync_files(f"f.data_file_id > {last_id}")
+
+    def _sync_files(self, condition: str) -> None:
+        """DuckLake does not wait for the disk; what it merged or flushed is deleted soon."""
+        for (path,) in self._catalog.query(
+            "SELECT s.path || t.path || f.path FROM ducklake_data_file AS f "
+            "JOIN ducklake_table AS t ON t.table_id = f.table_id JOIN ducklake_schema AS s ON s.schema_id = t.schema_id "
+            f"WHERE t.end_snapshot IS NULL AND f.end_snapshot IS NULL AND {condition}"
+        ):
+            sync(self._data_path + str(path))
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
