@@ -1,6 +1,6 @@
 """The catalog database of a DuckLake, a SQLite file or a PostgreSQL database, written to directly.
 
-Both are reached through DuckDB, attached as `catalog` beside the lake. So a process has one SQLite library: a second one
+Both are reached through DuckDB, attached as `catalog` next to the lake. So a process has one SQLite library: a second one
 (Python's `sqlite3`) in the same process would void the locks of the first, which damages the file. Python's is only used by
 `create_file`, before anything is attached, and in processes of their own.
 
@@ -150,9 +150,9 @@ class Catalog:
     def hold_open(self) -> None:
         """Keep the SQLite file open until this cursor is closed.
 
-        DuckDB opens it for each transaction. Whoever closes it last moves the WAL into the file under an exclusive lock, for
-        which all others, readers too, wait a second at a time. A transaction whose statement is planned and never run has
-        the file open, but no lock and no snapshot.
+        DuckDB opens it for each transaction. The last connection that closes moves the WAL into the file under an exclusive
+        lock; all others, readers too, wait for it in steps of a second. A transaction with a statement that is planned but
+        never run keeps the file open, without a lock and without a snapshot.
         """
         if not self.is_postgres:
             self._connection.execute("BEGIN TRANSACTION")

@@ -7,7 +7,7 @@
    rows are taken once by their key, and roll-ups are computed again from the streams that are kept. Lost are rows that were
    inlined in the catalog (up to 5 minutes), positions and counters; rows deleted by retention come back until it runs.
 
-The damaged catalog is kept beside the new one as `catalog.damaged-TIME.sqlite`.
+The damaged catalog is kept as `catalog.damaged-TIME.sqlite`.
 """
 
 from __future__ import annotations

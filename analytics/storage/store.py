@@ -194,7 +194,7 @@ class Store:
     def claim(self, log_id: str, partition: str) -> StoredPosition | None:
         """Own a partition's position: where to go on, None when it was never read.
 
-        Whoever owned it before is fenced from its next commit on.
+        The former owner is fenced from its next commit on.
         """
 
         def claim() -> tuple[int, StoredPosition | None]:

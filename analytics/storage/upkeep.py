@@ -197,7 +197,7 @@ class Upkeep:
                 self._call("ducklake_merge_adjacent_files", f"'{table}', max_file_size => {SMALL_FILE_BYTES}")
 
     def merge_all(self) -> None:
-        """Merge files of every size and table, and rewrite files of which most rows are deleted."""
+        """Merge files of every size and table, and rewrite files whose rows are mostly deleted."""
         tables = self._cursor.execute(
             "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ?", [ALIAS]
         ).fetchall()
