@@ -57,6 +57,7 @@ POSITIONS_EVERY_S = 5.0
 """After a crash the log is read again from the last position, so it need not be recent."""
 COMMIT_SHARE = 0.15
 SLOWEST_S = 1.0
+"""Longest pause between commits, however long the last one took."""
 END_S = 0.1
 """A log without a new entry for this long, while rows wait, is read to its end."""
 TOTALS = (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from ingest.log.segments import make_folder, write_private
 
 FILE = Path("run") / "analyze.json"
 
@@ -32,12 +33,8 @@ def read(data: Path) -> Ready | None:
 
 def write(data: Path, ready: Ready) -> None:
     """Publish, atomically, readable by its owner alone."""
-    path = data / FILE
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(asdict(ready), file)
-    part.replace(path)
+    make_folder((data / FILE).parent)
+    write_private(data / FILE, json.dumps(asdict(ready)).encode())
 
 
 def remove(data: Path, pid: int) -> None:

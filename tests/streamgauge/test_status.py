@@ -12,28 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from analytics.assembly.assemble import Assembler
-from analytics.consumer import Consumer
-from analytics.measures.measure import measure
-from analytics.storage.location import SQLITE, locate
-from analytics.storage.store import Store
-from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.log.embedded import EmbeddedWriter
 from ingest.log.runs import RunFile, RunTotals
 from ingest.records import pack, pack_damage
 from streamgauge.status import status_command
 from tests.analytics.traffic import alive, entries, stream
-
-
-def analysed(data: Path) -> None:
-    """Read what the log holds, as analytics does, and stop."""
-    store = Store(locate(SQLITE, data))
-    with EmbeddedReader(data / "log", "analyze") as reader:
-        consumer = Consumer(reader, store, Assembler(), measure)
-        consumer.start()
-        while consumer.step(0):
-            pass
-        consumer.finish()
-    store.close()
+from tests.streamgauge.stored import analyse
 
 
 @pytest.fixture
@@ -81,7 +65,7 @@ def ask(data: Path) -> tuple[int, dict[str, object]]:
 
 def test_all_terms_add_up_with_everything_stopped(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(5)), pack([alive(9000, stopping=True, streams_opened=5)], compress=False)])
-    analysed(tmp_path)
+    analyse(tmp_path)
     code, said = ask(tmp_path)
     assert code == 0
     assert {k: said[k] for k in ("captured", "captured_at_most", "stored", "in_flight", "lost", "unknown")} == {
@@ -91,7 +75,7 @@ def test_all_terms_add_up_with_everything_stopped(tmp_path: Path, writer: Embedd
 
 def test_a_stream_that_is_nowhere_is_told_by_the_exit_code(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(5)), pack([alive(9000, stopping=True, streams_opened=6)], compress=False)])
-    analysed(tmp_path)
+    analyse(tmp_path)
     code, said = ask(tmp_path)
     assert code == 1
     assert said["reconciles"] is False
@@ -104,7 +88,7 @@ def test_open_streams_and_streams_that_wait_in_the_log_are_in_flight(
     writer.append(
         [*entries(range(3)), pack([*stream(10)[:3], alive(9000, streams_opened=4)], compress=False)]
     )
-    analysed(tmp_path)
+    analyse(tmp_path)
     writer.append([pack([*stream(10)[3:4], *stream(11), *stream(12)[:1]], compress=False)])
     noted.write(RunTotals(streams_opened=7, streams_in_log=6, records=20))
     noted.close()
@@ -129,7 +113,7 @@ def test_a_stream_that_a_killed_tap_had_in_its_log_and_is_nowhere_is_told(
     noted.write(RunTotals(streams_opened=5, streams_in_log=4))
     noted.close()
     writer.append([*entries(range(3)), pack([alive(9000, streams_opened=1)], compress=False)])
-    analysed(tmp_path)
+    analyse(tmp_path)
     code, said = ask(tmp_path)
     assert (code, said["captured"], said["captured_at_most"], said["stored"]) == (1, 4, 5, 3)
 
@@ -137,7 +121,7 @@ def test_a_stream_that_a_killed_tap_had_in_its_log_and_is_nowhere_is_told(
 def test_entries_that_could_not_be_read_are_said(tmp_path: Path, writer: EmbeddedWriter) -> None:
     last_word = pack([alive(9000, stopping=True, streams_opened=3)], compress=False)
     writer.append([*entries(range(2)), pack_damage("w0", 5, 12, "checksum"), last_word])
-    analysed(tmp_path)
+    analyse(tmp_path)
     code, said = ask(tmp_path)
     assert (code, said["stored"]) == (0, 2)
     assert any(note.startswith("7 entries of the log") for note in said["unknown"])  # type: ignore[attr-defined]
@@ -145,7 +129,7 @@ def test_entries_that_could_not_be_read_are_said(tmp_path: Path, writer: Embedde
 
 def test_what_the_tap_could_not_tell_of_is_said(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(2)), pack([alive(9000, stopping=True, streams_opened=2)], compress=False)])
-    analysed(tmp_path)
+    analyse(tmp_path)
     with tap_that_says(tmp_path, {"streams_opened": 2, "lost_untold": 3}):
         _, said = ask(tmp_path)
     assert any("3 records" in note for note in said["unknown"])  # type: ignore[attr-defined]
@@ -160,14 +144,14 @@ def test_lost_streams_are_counted_as_lost(tmp_path: Path, writer: EmbeddedWriter
             pack([alive(9000, stopping=True, streams_opened=3)], compress=False),
         ]
     )
-    analysed(tmp_path)
+    analyse(tmp_path)
     code, said = ask(tmp_path)
     assert (code, said["stored"], said["lost"], said["losses_by_cause"]) == (0, 2, 1, {"missing": 1})
 
 
 def test_a_tap_that_does_not_answer_is_said(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(2)), pack([alive(9000, streams_opened=2)], compress=False)])
-    analysed(tmp_path)
+    analyse(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "tap.json").write_text('{"pid": 1, "admin": "http://127.0.0.1:9"}')
     code, said = ask(tmp_path)
@@ -178,7 +162,7 @@ def test_a_tap_that_does_not_answer_is_said(tmp_path: Path, writer: EmbeddedWrit
 
 def test_the_table_says_it_in_words(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(2)), pack([alive(9000, stopping=True, streams_opened=2)], compress=False)])
-    analysed(tmp_path)
+    analyse(tmp_path)
     out = CliRunner().invoke(status_command, ["--data", str(tmp_path)], standalone_mode=False).output
     assert "captured 2 streams" in out
     assert "the counters reconcile" in out
