@@ -1,5 +1,5 @@
-"""From log entries to committed rows: the loop's state and its steps. The process around it is `analytics.consume`; which
-partitions are read, and from where, is `analytics.holdings`.
+"""From log entries to committed rows: the loop's state and its steps. The process around it is `analytics.main`; which
+partitions are read, and from where, is `analytics.owned_partitions`.
 
 Rules
 1. What is committed together was taken together: finished streams, losses, failures, kept records, positions.
@@ -24,13 +24,13 @@ from typing import Protocol
 
 import polars as pl
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.assembly.stream import FinishedStream
-from analytics.holdings import Holdings, Tables
-from analytics.measures.measured import Measure, measured_rows
+from analytics.measures.measured_rows import Measure, measured_rows
+from analytics.owned_partitions import Holdings, Tables
 from analytics.storage.dead_letters import DeadLetters
 from analytics.storage.store import Commit, Tap
-from ingest.log import Entry, LogReader
+from ingest.record_log import Entry, LogReader
 from ingest.records import pack, read_damage, unpack
 
 log = logging.getLogger(__name__)

@@ -23,13 +23,13 @@ from functools import partial
 
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.assembly.partition import MAX_PENDING_FRAMES
 from analytics.assembly.stream import FinishedStream
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects
 from analytics.dialects.shape import Exchange
 from analytics.measures.measure import measure
-from analytics.reading.decode import StreamDecoder
 from bench._streams import WORKLOADS, Workload, reads_of
 from ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHead, pack, unpack
 

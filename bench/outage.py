@@ -22,7 +22,7 @@ from pathlib import Path
 from analytics.query.errors import QueryError
 from analytics.query.reader import Reader
 from analytics.storage.location import locate
-from ingest.log.segments import log_bytes
+from ingest.record_log.segments import log_bytes
 from streamgauge.simulator.remote import RemoteLedger
 from tests.e2e.running import Up, simulator, up
 from tests.kafka import Broker

@@ -13,14 +13,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer, Pace
-from analytics.garbage import look_seldom
+from analytics.gc_tuning import look_seldom
 from analytics.measures.measure import measure
 from analytics.storage.location import locate
 from analytics.storage.store import Store
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
-from ingest.log import Entry
+from ingest.record_log import Entry
 from tests.analytics.traffic import MemoryLog, entries
 
 RATE = 1_000

@@ -4,7 +4,7 @@ Every record but `Alive` and `Damaged` belongs to one stream and carries `(strea
 from 0 without a gap, so a hole is seen and a duplicate is dropped by that pair alone. `Opened` is seq 0 and `Closed`
 the last. Times named `*_ns` are lengths from the stream's t0 (the instant when the tap turned to the upstream);
 `wall_ns` and `mono_ns` are the two clocks read together at t0. No record ever holds Authorization, API keys or cookies:
-headers are an allow-list (`ingest.headers`).
+headers are an allow-list (`ingest.tap.header_rewrite`).
 
 An *entry* of a log is a packed batch of records: one format byte, then a MessagePack array of the records, plain
 (`PLAIN`) or zstd-compressed (`ZSTD`). It holds records of many streams; in Kafka it is the value of a message, its streams

@@ -24,12 +24,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ingest.log import LogBroken
-from ingest.log.embedded import EmbeddedReader, log_bytes
-from ingest.log.kafka import KafkaWriter
-from ingest.log.messages import Regrouped, regroup
-from ingest.log.runs import runs_of
-from ingest.log.segments import write_private
+from ingest.record_log import LogBroken
+from ingest.record_log.embedded import EmbeddedReader, log_bytes
+from ingest.record_log.kafka import KafkaWriter
+from ingest.record_log.kafka_messages import Regrouped, regroup
+from ingest.record_log.run_totals import runs_of
+from ingest.record_log.segments import write_private
 from ingest.records import AnyRecord, Damaged, pack_damage
 from ingest.redaction.records import Redactor, filled_poison
 from ingest.redaction.state import RedactionState

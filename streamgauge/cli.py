@@ -119,7 +119,7 @@ def up(**given: Any) -> int:
 @settings_options(*TAP)
 def tap(**given: Any) -> int:
     """Run the tap alone: forward requests, append what passed to the local log."""
-    from ingest.tap import run
+    from ingest.tap.main import run
     from streamgauge.parts import tap_options
 
     return run(tap_options(_begin(given)))
@@ -139,7 +139,7 @@ def ship(**given: Any) -> int:
 @settings_options(*ANALYZE)
 def analyze(**given: Any) -> int:
     """Read the log, measure each stream, write the tables."""
-    from analytics.consume import run
+    from analytics.main import run
     from streamgauge.parts import analyze_options
 
     return run(analyze_options(_begin(given)))

@@ -31,7 +31,7 @@ import uvloop
 from analytics.query.errors import QueryError
 from analytics.query.process import QueryProcess
 from analytics.storage.location import SQLITE, locate
-from ingest.tap_options import split_address
+from ingest.tap.options import split_address
 from streamgauge.demo_progress import Progress, glance
 from streamgauge.simulator.audit import Discrepancy, audit, lateness, tally
 from streamgauge.simulator.ledger import LedgerRow

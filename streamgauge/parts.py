@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.tap_options import split_address
+from ingest.tap.options import split_address
 from streamgauge.age import parse_age
 
 if TYPE_CHECKING:
-    from analytics.consume import AnalyzeOptions
+    from analytics.main import AnalyzeOptions
     from analytics.query.serve import ServeOptions
     from dashboard.launch import DashboardOptions
     from ingest.ship import ShipOptions
-    from ingest.tap_options import TapOptions
+    from ingest.tap.options import TapOptions
     from streamgauge.settings import Settings
 
 log = logging.getLogger("streamgauge")
@@ -24,8 +24,8 @@ log = logging.getLogger("streamgauge")
 
 def tap_options(settings: Settings) -> TapOptions:
     """For `tap`."""
-    from ingest.headers import Forwarding
-    from ingest.tap_options import TapOptions
+    from ingest.tap.header_rewrite import Forwarding
+    from ingest.tap.options import TapOptions
 
     _say_if_open("the tap's admin port", split_address(settings.admin)[0], settings.admin)
     return TapOptions(
@@ -61,7 +61,7 @@ def tap_options(settings: Settings) -> TapOptions:
 
 def ship_options(settings: Settings) -> ShipOptions:
     """For `ship`. Raises click.UsageError when there is nowhere to ship to."""
-    from analytics.reading.coding import BodyDecoder
+    from analytics.decoding.content_coding import BodyDecoder
     from ingest.redaction.records import Redactor
     from ingest.ship import ShipOptions
 
@@ -80,7 +80,7 @@ def ship_options(settings: Settings) -> ShipOptions:
 
 def analyze_options(settings: Settings) -> AnalyzeOptions:
     """For `analyze`."""
-    from analytics.consume import AnalyzeOptions
+    from analytics.main import AnalyzeOptions
     from analytics.telemetry.telemetry import TelemetryOptions
     from streamgauge import __version__
 

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects.shape import Exchange
 from analytics.measures.outcome import Transport, facts_of, judge
-from analytics.reading.decode import StreamDecoder
 
 _MAX_SIDECAR_BYTES = 16 * 2**20
 _MAX_HEAD_BYTES = 64 * 1024

@@ -14,7 +14,7 @@ from streamgauge.options import load, settings_options
 @click.option("--from-files", is_flag=True, help="Ignore the backup and read the Parquet files.")
 def rebuild_command(data: Path | None, from_files: bool) -> int:
     """Restore DATA/catalog.sqlite from its last backup, or from the Parquet files. Analytics must be stopped."""
-    from analytics.storage.folder import own
+    from analytics.storage.data_folder_lock import own
     from analytics.storage.location import SQLITE, locate
     from analytics.storage.rebuild import rebuild
 

@@ -22,8 +22,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from ingest.tap_options import split_address
-from ingest.upstreams import Upstream, parse_upstreams
+from ingest.tap.options import split_address
+from ingest.tap.upstreams import Upstream, parse_upstreams
 from streamgauge.age import parse_age
 
 CONFIG_FILE = "streamgauge.toml"

@@ -28,8 +28,8 @@ from analytics.storage.ledger import (
     unread_in_folder,
 )
 from analytics.storage.location import SQLITE, locate
-from ingest.log.cursors import read_cursors
-from ingest.log.runs import RunTotals, read_runs
+from ingest.record_log.reader_cursors import read_cursors
+from ingest.record_log.run_totals import RunTotals, read_runs
 from streamgauge.options import load, settings_options
 
 KAFKA_S = 20.0
@@ -119,7 +119,7 @@ def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unrea
 
 def _read_on_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, notes: list[str]) -> None:
     """From where analytics has read to what is the end now, for at most `KAFKA_S`."""
-    from ingest.log.kafka import KafkaReader
+    from ingest.record_log.kafka import KafkaReader
 
     reader = KafkaReader(*kafka)
     deadline_s = time.monotonic() + KAFKA_S

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import click
 
-from ingest.tap_options import join_address, split_address
+from ingest.tap.options import join_address, split_address
 from streamgauge.options import flag, flags
 from streamgauge.settings import Settings
 
@@ -214,7 +214,7 @@ def _check(settings: Settings) -> None:
         places.append(("--otlp-listen", *split_address(settings.otlp_listen)))
     if not settings.no_dashboard:
         places.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
-    from ingest.tap_worker import bind  # late: it brings all of the tap, which only this needs
+    from ingest.tap.worker import bind  # late: it brings all of the tap, which only this needs
 
     for name, host, port in places:
         try:

@@ -12,7 +12,7 @@ OURS = ("ingest", "analytics", "dashboard", "streamgauge")
 
 ALLOWED = {
     "ingest": ("ingest",),
-    "analytics": ("analytics", "ingest.records", "ingest.log", "ingest.redaction"),
+    "analytics": ("analytics", "ingest.records", "ingest.record_log", "ingest.redaction"),
     "dashboard": (
         "dashboard",
         "analytics.query.errors",

@@ -1,6 +1,6 @@
 """The open streams of one partition of the log: which record belongs where, and when a stream is over. No I/O, no clock.
 
-The rules are those of `analytics.assembly.assemble`. A record that is the next one of its stream takes the short way; whatever
+The rules are those of `analytics.assembly.assembler`. A record that is the next one of its stream takes the short way; whatever
 else comes (a duplicate, a hole, the first record of a stream) goes through `_admit`. Frames wait in their stream until there
 are many, its rows are asked for or it is over, because decoding many at once costs a fraction of decoding each.
 """
@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from analytics.assembly.liveness import GONE_AFTER_NS, Liveness
-from analytics.assembly.soundness import stream_of, unsound, unsound_frames
+from analytics.assembly.record_validation import stream_of, unsound, unsound_frames
 from analytics.assembly.stream import FinishedStream, Hole, OpenStream
+from analytics.assembly.tap_liveness import GONE_AFTER_NS, Liveness
 from ingest.records import (
     Alive,
     AnyRecord,

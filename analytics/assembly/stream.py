@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from analytics.decoding.content_coding import BodyDecoder
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects.shape import Exchange
 from analytics.measures.outcome import LOST, NO_BODY, Transport, Verdict, facts_of, judge
-from analytics.measures.request import NOTHING, RequestRead, header, read_request
-from analytics.reading.coding import BodyDecoder
-from analytics.reading.decode import StreamDecoder
+from analytics.measures.request_fields import NOTHING, RequestRead, header, read_request
 from ingest.records import (
     AnyRecord,
     Closed,

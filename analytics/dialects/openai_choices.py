@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from analytics.decoding.sse import Event
 from analytics.dialects.errors import error_from, error_in
 from analytics.dialects.openai_calls import Calls, text_of
 from analytics.dialects.openai_chunk import Choice, Chunk, FirstChunk
@@ -32,7 +33,6 @@ from analytics.dialects.shape import (
     ToolFragment,
     Usage,
 )
-from analytics.reading.sse import Event
 
 MAX_CHOICES = 4096
 MAX_CHOICE_INDEX = 2**15

@@ -125,7 +125,7 @@ class Reading(msgspec.Struct, gc=False):
     provider: str | None = None
     """The vendor, where a field of the event tells it."""
     done: bool = False
-    """The `[DONE]` marker: ends the stream, proves nothing. Dialects need not look for it, `analytics.reading.decode` does."""
+    """The `[DONE]` marker: ends the stream, proves nothing. Dialects need not look for it, `analytics.decoding.stream_decoder` does."""
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -153,7 +153,7 @@ def in_full(answer: Reading | Delta) -> Reading:
 
 
 class Run(msgspec.Struct, gc=False):
-    """Deltas of successive events that differ in their piece only. `analytics.reading.stencil` answers it, no reader does."""
+    """Deltas of successive events that differ in their piece only. `analytics.decoding.template` answers it, no reader does."""
 
     kind: Kind
     pieces: list[str]

@@ -29,9 +29,9 @@ import polars as pl
 
 from analytics.assembly.stream import FinishedStream
 from analytics.dialects.shape import ServerStat, Usage
-from analytics.measures.events import event_frame
-from analytics.measures.heads import request_head, response_head
-from analytics.measures.request import operation_of, request_id_of, worker_of
+from analytics.measures.event_rows import event_frame
+from analytics.measures.recorded_headers import request_head, response_head
+from analytics.measures.request_fields import operation_of, request_id_of, worker_of
 from analytics.measures.timing import NOTHING, Timing, timing_of
 from analytics.storage.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
 from ingest.redaction.values import numbers_only

@@ -23,8 +23,8 @@ from typing import Literal
 
 import msgspec
 
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects.shape import ErrorSeen
-from analytics.reading.decode import StreamDecoder
 from ingest.records import Cause
 from ingest.redaction.values import title
 

@@ -19,8 +19,8 @@ from itertools import compress
 from operator import sub
 from typing import NamedTuple
 
+from analytics.decoding.accumulator import EventColumns
 from analytics.dialects.shape import OUTPUT_KINDS
-from analytics.reading.tally import EventColumns
 
 BURST_NS = 1_000_000
 """Reads no further apart than this came as one."""

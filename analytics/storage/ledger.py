@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from ingest.log.runs import RunTotals
-from ingest.log.segments import list_partitions, list_segments, opened, read_rows
+from ingest.record_log.run_totals import RunTotals
+from ingest.record_log.segments import list_partitions, list_segments, opened, read_rows
 from ingest.records import Alive, Damaged, unpack
 
 MAX_LOG_BYTES = 512 * 2**20
@@ -156,7 +156,7 @@ def count_tables(tables: Asking) -> TableCounts:
 def captured(
     taps: Sequence[TapRun], before: Mapping[str, RunTotals], after: Mapping[str, RunTotals], *, now_ms: int
 ) -> Captured:
-    """From what the runs of this folder's log noted of themselves before and after everything else (`ingest.log.runs`), by
+    """From what the runs of this folder's log noted of themselves before and after everything else (`ingest.record_log.run_totals`), by
     incarnation; and from what the others said in the log: taps elsewhere, and runs so old that their notes have gone.
     """
     unknown: list[str] = []

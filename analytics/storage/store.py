@@ -73,7 +73,7 @@ class Fenced(Exception):
 
 
 class Position(Protocol):
-    """How far one partition is consumed (`analytics.assembly.assemble`)."""
+    """How far one partition is consumed (`analytics.assembly.assembler`)."""
 
     @property
     def high(self) -> int: ...

@@ -75,7 +75,7 @@ class Names:
 
     @property
     def request_parameters(self) -> Mapping[str, str]:
-        """Attribute by field of `analytics.measures.request.RequestRead`."""
+        """Attribute by field of `analytics.measures.request_fields.RequestRead`."""
         return _REQUEST
 
 

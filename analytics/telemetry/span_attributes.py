@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analytics.assembly.stream import FinishedStream
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects.shape import Usage
 from analytics.measures.outcome import NOT_THE_UPSTREAM
 from analytics.measures.prompt import prompt_of
-from analytics.reading.decode import StreamDecoder
 from analytics.telemetry.semconv import OWN, Names, openai_api_type
 
 MAX_CHOICES = 32

@@ -25,8 +25,8 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from analytics.assembly.stream import FinishedStream
+from analytics.decoding.accumulator import EventColumns
 from analytics.dialects.shape import OUTPUT_KINDS
-from analytics.reading.tally import EventColumns
 from analytics.telemetry import span_attributes
 from analytics.telemetry.semconv import OWN, Names
 from analytics.telemetry.span_attributes import MAX_WORD_CHARS, Attributes, Row, SpanAttributes, failed

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analytics.query.reader import Reader
-from analytics.ready import read
+from analytics.ready_file import read
 from analytics.storage.location import locate
 from bench.analytics.load import LAST_NS, number_of, spacing_ns
 

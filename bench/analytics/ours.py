@@ -16,17 +16,17 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
 import polars as pl
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.assembly.stream import FinishedStream
 from analytics.consumer import Consumer, Pace
-from analytics.garbage import look_seldom
+from analytics.gc_tuning import look_seldom
 from analytics.measures.measure import measure
 from analytics.measures.rollup import rollups
 from analytics.storage.location import locate
 from analytics.storage.store import Commit, Store
 from bench.analytics.workload import EVENTS_A_STREAM, entries
-from ingest.log import LogReader
-from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.record_log import LogReader
+from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
 from ingest.records import AnyRecord, unpack
 
 COMMIT_STREAMS = Pace().commit_events // EVENTS_A_STREAM

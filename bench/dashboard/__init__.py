@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from analytics.query.reader import Reader
-from analytics.ready import read
+from analytics.ready_file import read
 from analytics.storage.location import CATALOG_FILE, locate
 from bench.dashboard.reader import PAGES, Took, clicked, refreshed, shown_stream
 from bench.dashboard.stored import counted, fill

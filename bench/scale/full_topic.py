@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
 from analytics.measures.measure import measure
 from analytics.storage.location import locate
@@ -30,9 +30,9 @@ from analytics.storage.store import Store
 from bench.scale import page
 from bench.scale.run import PARTITIONS, Run
 from bench.scale.traffic import READS, record_of_topic, replay
-from ingest.log import Entry
-from ingest.log.kafka import KafkaReader
-from ingest.log.kafka_client import ensure_topic
+from ingest.record_log import Entry
+from ingest.record_log.kafka import KafkaReader
+from ingest.record_log.kafka_client import ensure_topic
 from tests.kafka import Broker
 from tests.postgres import Postgres
 

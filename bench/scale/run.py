@@ -22,7 +22,7 @@ from analytics.storage.catalog import Catalog
 from analytics.storage.database import new_database
 from analytics.storage.location import POSTGRES, StoreLocation
 from bench.scale.processes import Spent, cpu_s_of, family, main_thread
-from ingest.log.kafka_client import ensure_topic
+from ingest.record_log.kafka_client import ensure_topic
 from tests.kafka import Broker
 from tests.postgres import Postgres
 

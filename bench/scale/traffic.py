@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from kafka import KafkaProducer
 
 from bench._streams import WORKLOADS, reads_of
-from ingest.log import Entry
-from ingest.log.kafka import KafkaReader, KafkaWriter
+from ingest.record_log import Entry
+from ingest.record_log.kafka import KafkaReader, KafkaWriter
 from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead, pack
 
 CHAT = WORKLOADS[0]

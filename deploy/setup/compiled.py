@@ -18,8 +18,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULES = (
-    "allow_list", "capture", "client_connection", "counters", "exchange", "fields", "headers", "http_body", "http_head",
-    "identity", "mirror", "routing", "trace_context", "upstream_connection", "witness",
+    "ids", "tap/body_capture", "tap/client_connection", "tap/counters", "tap/exchange", "tap/header_allow_list",
+    "tap/header_rewrite", "tap/http_body", "tap/http_head", "tap/http_header_fields", "tap/record_buffer", "tap/routing",
+    "tap/stream_recorder", "tap/trace_context", "tap/upstream_connection",
 )  # fmt: skip
 """Of `ingest`: what runs for each request and each read."""
 _SETUP = """
@@ -51,7 +52,7 @@ class CompiledTap(BuildHookInterface[Any]):
         shutil.copytree(Path(self.root) / "ingest", folder / "ingest", ignore=pure)
         files = [f"ingest/{name}.py" for name in MODULES]
         subprocess.run([sys.executable, "-c", _SETUP, *files], cwd=folder, check=True)
-        found = [*folder.glob("*.so"), *(folder / "ingest").glob("*.so")]
+        found = [*folder.glob("*.so"), *(folder / "ingest").rglob("*.so")]
         if len(found) != len(MODULES) + 1:
             raise RuntimeError("mypyc has not made what was expected of it")
         build_data["pure_python"] = False

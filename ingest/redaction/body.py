@@ -15,8 +15,8 @@ import re
 import msgspec
 
 from ingest.redaction import filler
+from ingest.redaction.event_template import MAX_LEARNED, MAX_USED, Stencil, stencil_of
 from ingest.redaction.json_text import JSONText
-from ingest.redaction.stencil import MAX_LEARNED, MAX_USED, Stencil, stencil_of
 
 MAX_NAME_BYTES = 64
 

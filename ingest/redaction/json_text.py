@@ -11,9 +11,10 @@ from enum import IntEnum
 
 import msgspec
 
-from ingest.redaction import filler, names
-from ingest.redaction.kept import staying
-from ingest.redaction.keys import (
+from ingest.redaction import filler
+from ingest.redaction import key_names as names
+from ingest.redaction.kept_text import staying
+from ingest.redaction.key_rules import (
     CONTENT,
     NUMBERS,
     REPEATED,

@@ -28,7 +28,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import uvloop
 
-from ingest.tap_options import split_address
+from ingest.tap.options import split_address
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import Account, Ledger, LedgerRow
 from streamgauge.simulator.perform import Performance

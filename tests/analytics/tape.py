@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analytics.assembly.assemble import Assembler, Position
+from analytics.assembly.assembler import Assembler, Position
 from analytics.measures.measure import measure
 from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHead
 
@@ -160,7 +160,7 @@ class CrashingStore:
     kept_count: int = 0
 
     def start(self) -> Assembler:
-        """The restart as `analytics.assembly.assemble` describes it."""
+        """The restart as `analytics.assembly.assembler` describes it."""
         assembler = Assembler(**self.options)
         for partition, position in self.positions.items():
             assembler.resume(partition, position.open_stream_ids)

@@ -9,12 +9,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.assembly.stream import FinishedStream
 from analytics.consumer import END_S, POSITIONS_EVERY_S, Consumer, Pace
 from analytics.measures.measure import measure
 from analytics.storage.store import Commit, Fenced, Store
-from ingest.log import Entry
+from ingest.record_log import Entry
 from ingest.records import Frames, pack
 from tests.analytics import traffic
 from tests.analytics.stores import ask, ask_as_reader, new_store

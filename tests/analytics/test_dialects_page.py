@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from analytics import dialects
+from analytics.decoding import stream_decoder as decode_module
 from analytics.dialects import all_dialects, vendors
 from analytics.dialects.openai_choices import PROVIDER_FIELDS
 from analytics.dialects.shape import Exchange
-from analytics.reading import decode as decode_module
 from streamgauge.read import Told, read_file
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text()

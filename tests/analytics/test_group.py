@@ -20,15 +20,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
 from analytics.measures.measure import measure
 from analytics.query.errors import StoreUnavailable
 from analytics.query.reader import Reader
 from analytics.storage.location import StoreLocation
 from analytics.storage.store import Store
-from ingest.log.kafka import KafkaReader, KafkaWriter
-from ingest.log.kafka_client import ensure_topic
+from ingest.record_log.kafka import KafkaReader, KafkaWriter
+from ingest.record_log.kafka_client import ensure_topic
 from ingest.records import AnyRecord, pack
 from tests.analytics.stores import new_store
 from tests.analytics.tape import interleave

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import duckdb
 import pytest
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.measures.measure import measure
 from analytics.measures.outcome import Outcome, Phase
 from analytics.query.statement_filter import StatementFilter

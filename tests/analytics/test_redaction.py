@@ -16,9 +16,9 @@ import polars as pl
 import pytest
 import zstandard
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
+from analytics.decoding.content_coding import BodyDecoder
 from analytics.measures.measure import measure
-from analytics.reading.coding import BodyDecoder
 from ingest.records import AnyRecord, Frames, Request, ResponseHead, unpack
 from ingest.redaction.records import Redactor
 from tests.analytics.corpus import WHY_NOT, Recording, recordings

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ingest.log import Damage, Entry
+from ingest.record_log import Damage, Entry
 from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHead, pack
 
 MS = 1_000_000

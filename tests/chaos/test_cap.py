@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from ingest.log.segments import log_bytes
+from ingest.record_log.segments import log_bytes
 from streamgauge.simulator.audit import audit
 from streamgauge.simulator.measured import streams_since
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run

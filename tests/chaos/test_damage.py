@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from analytics.query.errors import QueryError
-from ingest.log.runs import RunFile
+from ingest.record_log.run_totals import RunFile
 from ingest.records import AnyRecord, pack
 from tests.analytics.traffic import INCARNATION, alive, stream, stream_id
 from tests.chaos.test_rounds import part
 from tests.e2e.running import until
-from tests.ingest.log.entries import roll, segments_of, writer_of
+from tests.ingest.record_log.entries import roll, segments_of, writer_of
 from tests.tables import tables
 
 WHOLE_BEFORE, WITH_A_HOLE, WITHOUT_ITS_END, UNKNOWN, WHOLE_AFTER, UNHURT = range(1, 7)

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from analytics.query.errors import QueryError
-from analytics.ready import read
-from ingest.log.embedded import EmbeddedWriter
+from analytics.ready_file import read
+from ingest.record_log.embedded import EmbeddedWriter
 from tests.analytics.traffic import entries
 from tests.chaos.rig import run
 from tests.chaos.test_cap import audited_losses, bulky
@@ -77,7 +77,7 @@ DUCKDB_BYTES = 512 * MIB
 ANALYZE = f"""
 import sys
 from pathlib import Path
-from analytics.consume import AnalyzeOptions, run
+from analytics.main import AnalyzeOptions, run
 sys.exit(run(AnalyzeOptions(
     data=Path(sys.argv[1]), memory_limit_bytes={DUCKDB_BYTES}, retain_events_s=None, retain_streams_s=None
 )))

@@ -15,8 +15,8 @@ import polars as pl
 import pytest
 
 from analytics.query.errors import QueryError
-from analytics.ready import read
-from ingest.log.embedded import EmbeddedReader
+from analytics.ready_file import read
+from ingest.record_log.embedded import EmbeddedReader
 from streamgauge.simulator.audit import audit
 from streamgauge.simulator.measured import streams_since
 from streamgauge.simulator.remote import RemoteLedger

@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from analytics.reading.sse import SSEDecoder
-from ingest.log.embedded import EmbeddedReader
-from ingest.log.runs import read_runs
+from analytics.decoding.sse import SSEDecoder
+from ingest.record_log.embedded import EmbeddedReader
+from ingest.record_log.run_totals import read_runs
 from ingest.records import Frames, Opened, unpack
 from streamgauge.simulator.remote import RemoteLedger
 from tests.chaos.test_rounds import PATIENCE_S, part

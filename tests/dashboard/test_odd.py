@@ -1,8 +1,6 @@
 """Data that no page was drawn for: 200 models, names as long as they may be, rows that are NULL but for what must be there, one
 stream of 100,000 events, numbers at their ends. A correct page or words, never a stack trace."""
 
-# ruff: noqa: E501 - rows are written as rows
-
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta

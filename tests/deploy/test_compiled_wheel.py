@@ -64,9 +64,12 @@ def test_it_is_for_this_python_alone_and_has_the_data_path_as_machine_code(
 ) -> None:
     assert "-none-any" not in wheel.name
     told = subprocess.run([python, "-c", TOLD], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert {"ingest.exchange", "ingest.http_head", "ingest.mirror", "ingest.witness"} <= set(
-        told.stdout.split()
-    )
+    assert {
+        "ingest.tap.exchange",
+        "ingest.tap.http_head",
+        "ingest.tap.record_buffer",
+        "ingest.tap.stream_recorder",
+    } <= set(told.stdout.split())
 
 
 def test_the_taps_own_tests_hold(python: Path, tmp_path: Path) -> None:

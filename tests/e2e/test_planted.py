@@ -37,7 +37,7 @@ import pytest
 from analytics.query.process import QueryProcess
 from analytics.storage.database import attach, new_database
 from analytics.storage.location import locate
-from ingest.log.kafka import KafkaReader
+from ingest.record_log.kafka import KafkaReader
 from ingest.records import Alive, pack, unpack
 from tests.dashboard.pages import VIEWS
 from tests.dashboard.pages import opened as page

@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.running import simulator, up
 from tests.e2e.test_both_logs import traffic
-from tests.ingest.log.test_kafka import certificate  # noqa: F401 - a fixture
+from tests.ingest.record_log.test_kafka import certificate  # noqa: F401 - a fixture
 from tests.kafka import Broker, sasl_ssl
 
 PASSWORD = "pw-plantedzwiebel"

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import sys
 
+from analytics.decoding.sse import MAX_STRAY_BYTES, SSEDecoder
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects
 from analytics.dialects.shape import Exchange
-from analytics.reading.decode import StreamDecoder
-from analytics.reading.sse import MAX_STRAY_BYTES, SSEDecoder
 
 PATHS = (
     "", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/api/v1/chat", "/v2/chat", "/v1/chat",

@@ -20,7 +20,7 @@ import brotli
 import zstandard
 
 from ingest.records import Closed, Frames
-from ingest.sockets import reset_on_close, unsent_bytes
+from ingest.tap.sockets import reset_on_close, unsent_bytes
 from tests.ingest.rig import Client, Rig, chunk, read_request, rig, run
 
 AT_ONCE = 16

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from ingest.log import LogWriter
+from ingest.record_log import LogWriter
 from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
-from ingest.tap_options import TapOptions
-from ingest.tap_worker import TapWorker, bind
-from ingest.upstreams import parse_upstreams
+from ingest.tap.options import TapOptions
+from ingest.tap.upstreams import parse_upstreams
+from ingest.tap.worker import TapWorker, bind
 
 T = TypeVar("T")
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
-from ingest.log.kafka import KafkaReader
-from ingest.log.segments import LogInUse
+from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.record_log.kafka import KafkaReader
+from ingest.record_log.segments import LogInUse
 from ingest.records import Alive, Damaged, Poison, unpack
 from ingest.ship import ShipOptions, run
-from tests.ingest.log.entries import entry_of, frames, roll, segments_of, writer_of
+from tests.ingest.record_log.entries import entry_of, frames, roll, segments_of, writer_of
 from tests.kafka import Broker
 
 SHIP = textwrap.dedent(
@@ -260,7 +260,7 @@ def test_an_unreachable_kafka_is_one_warning_and_a_quick_stop(
     assert shipping.end() == 0
     warnings = [line for line in shipping.said().splitlines() if line.startswith("WARNING")]
     assert warnings == [
-        "WARNING:ingest.log.kafka_client:Kafka at 127.0.0.1:1 cannot be reached (Connection refused): "
+        "WARNING:ingest.record_log.kafka_client:Kafka at 127.0.0.1:1 cannot be reached (Connection refused): "
         "records wait in the local log",
         "WARNING:ingest.ship:stopped before Kafka had acknowledged everything: the rest stays in the local log",
     ]
@@ -274,7 +274,7 @@ def test_sockets_do_not_pile_up_while_kafka_is_away(tmp_path: Path) -> None:
 
     from kafka import KafkaConsumer
 
-    from ingest.log.kafka_client import connect
+    from ingest.record_log.kafka_client import connect
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
 from analytics.measures.measure import measure
 from analytics.storage.location import SQLITE, locate
 from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
-from ingest.log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
 from tests.analytics.traffic import entries
 
 

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from analytics.storage.folder import own
+from analytics.storage.data_folder_lock import own
 from analytics.storage.location import CATALOG_FILE, SQLITE, locate
 from analytics.storage.store import Commit, Store
 from streamgauge.sql import render, sql_command

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ingest.log.embedded import EmbeddedWriter
-from ingest.log.runs import RunFile, RunTotals
+from ingest.record_log.embedded import EmbeddedWriter
+from ingest.record_log.run_totals import RunFile, RunTotals
 from ingest.records import pack, pack_damage
 from streamgauge.status import status_command
 from tests.analytics.traffic import alive, entries, stream

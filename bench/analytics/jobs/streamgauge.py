@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
 from analytics.dialects import all_dialects
-from analytics.garbage import look_seldom
+from analytics.gc_tuning import look_seldom
 from analytics.measures.measure import measure
 from analytics.storage.location import locate
 from analytics.storage.store import Store
 from bench.analytics.jobs.measured import Clock, Watch
-from ingest.log.kafka import KafkaReader
+from ingest.record_log.kafka import KafkaReader
 
 
 def main(brokers: str, topic: str, database: str, streams: str) -> None:

@@ -34,7 +34,7 @@ class At:
 
 def batches(streams: int, commits: int) -> Iterator[dict[str, Any]]:
     """The measured tables of each commit, of streams that are new."""
-    assembler = module("analytics.assembly.assemble").Assembler()
+    assembler = module("analytics.assembly.assembler").Assembler()
     measure, unpack = module("analytics.measures.measure").measure, module("ingest.records").unpack
     for number in range(commits):
         for offset, payload in enumerate(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from ingest.records import AnyRecord, Damaged
 from tests.analytics.tape import START_NS, alive, rows_of, stream_id, whole_stream
 

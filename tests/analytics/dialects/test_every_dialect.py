@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analytics.decoding.accumulator import Tally
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects
 from analytics.dialects.shape import OUTPUT_KINDS, Delta, Dialect, Exchange, Kind, Reading, in_full
-from analytics.reading.decode import StreamDecoder
-from analytics.reading.tally import Tally
 
 DIALECTS = all_dialects()
 SOME_KEYS = """

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analytics.decoding.sse import Event
+from analytics.decoding.template import Stencil
 from analytics.dialects.openai_chat import DIALECT as CHAT
 from analytics.dialects.openai_choices import ChoicesReader
 from analytics.dialects.openai_completions import DIALECT as COMPLETIONS
 from analytics.dialects.shape import Delta, Exchange, Reading, Run, ToolFragment, in_full
-from analytics.reading.sse import Event
-from analytics.reading.stencil import Stencil
 from tests.analytics.corpus import recordings
 from tests.analytics.dialects.transcript import events, read, read_body, readings, split, tools
 
@@ -218,7 +218,7 @@ def test_usage_inside_a_choice() -> None:
         ({"input_tokens": 5, "output_tokens": 6, "output_tokens_details": {"reasoning_tokens": 4}}, (5, 6, 4, None)),
         # xAI's completion tokens leave out reasoning; the total tells
         (
-            {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 31, "completion_tokens_details": {"reasoning_tokens": 20}},  # noqa: E501
+            {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 31, "completion_tokens_details": {"reasoning_tokens": 20}},
             (5, 26, 20, None),
         ),
     ],

@@ -13,8 +13,8 @@ import brotli
 import pytest
 import zstandard
 
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects.shape import Exchange
-from analytics.reading.decode import StreamDecoder
 
 MS = 1_000_000
 CHAT = Exchange(path="/v1/chat/completions", content_type="text/event-stream")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects.shape import Exchange
 from analytics.measures.outcome import Transport, Verdict, facts_of, judge
-from analytics.reading.decode import StreamDecoder
 
 MS = 1_000_000
 LM_STUDIO = "/api/v1/chat"

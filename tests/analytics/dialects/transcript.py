@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from analytics.decoding.accumulator import Tally
+from analytics.decoding.sse import Event, SSEDecoder
 from analytics.dialects.shape import Dialect, Exchange, Reading, in_full
-from analytics.reading.sse import Event, SSEDecoder
-from analytics.reading.tally import Tally
 
 OK = Exchange()
 

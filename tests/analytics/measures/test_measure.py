@@ -8,7 +8,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.measures.measure import measure
 from ingest.records import AnyRecord, Frames, Lost, Request, ResponseHead
 from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream

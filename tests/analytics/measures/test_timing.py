@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analytics.decoding.accumulator import EventColumns
 from analytics.dialects.shape import OUTPUT_KINDS
 from analytics.measures.timing import Timing, quantile, timing_of
-from analytics.reading.tally import EventColumns
 
 FLOOR_NS, FACTOR = 500_000_000, 5.0
 STEPS = st.sampled_from(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analytics.storage.ledger import Captured, Ledger, TapRun, captured, unread_in_folder
-from ingest.log.embedded import EmbeddedWriter
-from ingest.log.runs import RunTotals
+from ingest.record_log.embedded import EmbeddedWriter
+from ingest.record_log.run_totals import RunTotals
 from tests.analytics.traffic import entries, stream_id
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from ingest.records import AnyRecord, Opened
 from tests.analytics.tape import SECOND_NS, START_NS, alive, interleave, rows_of, stream_id, whole_stream
 

@@ -16,10 +16,10 @@ import yaml
 from opentelemetry.sdk.metrics.export import HistogramDataPoint
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from analytics.assembly.assemble import Assembler
+from analytics.assembly.assembler import Assembler
 from analytics.assembly.stream import FinishedStream
-from analytics.intake.queue import ReceivedQueue
 from analytics.measures.measure import measure
+from analytics.otlp_receiver.span_queue import ReceivedQueue
 from analytics.telemetry.catalogue import catalogue
 from analytics.telemetry.export import ExportQueue
 from analytics.telemetry.metrics import MAX_VALUES, Metrics

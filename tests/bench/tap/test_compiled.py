@@ -22,8 +22,8 @@ def test_a_wheel_of_this_source_is_unpacked_and_one_of_other_source_left_out(
     assert servers.compiled(tmp_path / "run") is None
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     with zipfile.ZipFile(tmp_path / "dist" / f"streamgauge-1-{tag}-{tag}-linux_any.whl", "w") as wheel:
-        wheel.write(source, "ingest/exchange.py")
-        wheel.writestr("ingest/exchange.so", b"")
+        wheel.write(source, "ingest/tap/exchange.py")
+        wheel.writestr("ingest/tap/exchange.so", b"")
     found = servers.compiled(tmp_path / "run")
     assert found is not None
     assert (found / "ingest" / "exchange.so").exists()

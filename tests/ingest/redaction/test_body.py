@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ingest.redaction.body import BodyRedactor, BodyState
-from ingest.redaction.stencil import MAX_LEARNED
+from ingest.redaction.event_template import MAX_LEARNED
 from ingest.redaction.values import _redacted, numbers_only, title
 
 

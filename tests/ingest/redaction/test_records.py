@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from analytics.reading.coding import BodyDecoder
+from analytics.decoding.content_coding import BodyDecoder
 from ingest.records import PLAIN, AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead, pack, unpack
 from ingest.redaction.records import Redactor, filled_poison
 from ingest.redaction.state import FILE, RedactionState

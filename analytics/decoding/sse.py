@@ -1,0 +1,241 @@
+"""Turn SSE bytes into events. No I/O, no clock.
+
+An event is dated by the read that completed its blank line, because that is when a client could first have used it.
+
+The rules are the WHATWG's, on bytes: lines end in CRLF, LF or CR (a CR at the end of a read is remembered, so that a LF
+at the start of the next belongs to it); one leading BOM is stripped; a line that starts with ":" is a comment and is
+counted; at most one space after the colon is removed; data lines join with LF; a blank line dispatches, unless no data
+field was seen, and resets the event's name; `id` and `retry` are for clients that connect again, and are ignored. What
+has no blank line at the end of the body is never dispatched: `finish` hands it over apart.
+
+An event of more than `max_event_bytes` (its lines, comments aside) is counted and skipped, and the stream goes on.
+What the rules would ignore (a line whose field has no meaning) is kept in `stray`, bounded: some servers report errors
+in such lines. How the bytes are cut into reads never changes the events; `tests/analytics/decoding/test_sse.py` proves it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+MAX_EVENT_BYTES = 16 * 2**20
+"""Well above the largest honest event (an image as base64 is a few MB), far below what would hurt."""
+MAX_STRAY_BYTES = 64 * 2**10
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Event(msgspec.Struct, gc=False):
+    """One dispatched event. `name` is "" when the stream gave none; `data` is bytes, as UTF-8 as the server made it."""
+
+    name: str
+    data: bytes
+    at_ns: int
+    read_seq: int
+    """Number of the read that completed it, from 0: events of one read share a time."""
+
+
+class SSEDecoder:
+    """Incremental decoder of one stream. Not for several streams at once."""
+
+    def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self.comment_count = 0
+        self.oversized_events = 0
+        self.stray: list[bytes] = []
+        self._stray_bytes = 0
+        self._max = max_event_bytes
+        self._read_seq = 0
+        self._bom: bytes | None = b""  # what was held back at the start; None once decided
+        self._plain = True  # between events, with nothing carried over: the fast path may be taken
+        self._skip_lf = False
+        self._carry: list[bytes] = []
+        self._carry_bytes = 0
+        self._data: list[bytes] = []
+        self._name = b""
+        self._size = 0
+        self._skipping = False
+        self._names: dict[bytes, str] = {b"": ""}
+
+    @property
+    def read_count(self) -> int:
+        """Reads fed so far."""
+        return self._read_seq
+
+    @property
+    def at_rest(self) -> bool:
+        """Between two events, with nothing carried over."""
+        return self._plain
+
+    def pass_over(self, reads: int) -> None:
+        """So many reads, whole events each, were read elsewhere. Only at rest."""
+        self._read_seq += reads
+
+    def feed(self, data: bytes, at_ns: int) -> list[Event]:
+        """The events that this read completes. `at_ns` is when the read returned."""
+        read_seq = self._read_seq
+        self._read_seq = read_seq + 1
+        size = len(data)
+        if (
+            self._plain
+            and 8 < size <= self._max
+            and data[size - 1] == 10 == data[size - 2]
+            and data[0] != _BOM[0]
+            and 13 not in data
+        ):
+            self._bom = None
+            end = data.find(10)
+            if end == size - 2:
+                if data[:6] == b"data: ":
+                    return [Event("", data[6:-2], at_ns, read_seq)]
+            elif (
+                data[:7] == b"event: "
+                and data[end + 1 : end + 7] == b"data: "
+                and data.find(10, end + 1) == size - 2
+                and (name := self._names.get(data[7:end])) is not None
+            ):
+                return [Event(name, data[end + 7 : -2], at_ns, read_seq)]
+            found = self._whole_events(data, at_ns, read_seq)
+            if found is not None:
+                return found
+        if self._bom is not None:
+            data = self._strip_bom(data)
+        events: list[Event] = []
+        if data:
+            self._lines(data, at_ns, read_seq, events)
+        return events
+
+    def finish(self) -> tuple[str, bytes] | None:
+        """The body is over: (name, data) of an event that never got its blank line, if it has data."""
+        if self._bom:
+            self._carry, self._bom = [self._bom], None
+        if self._carry:
+            line = b"".join(self._carry)
+            self._carry = []
+            if line[:1] != b":" and not self._skipping:
+                self._field(line)
+        if self._skipping:
+            self.oversized_events += 1
+            self._skipping = False
+            return None
+        if not self._data:
+            return None
+        data, self._data = b"\n".join(self._data), []
+        return self._intern(self._name), data
+
+    def _whole_events(self, data: bytes, at_ns: int, read_seq: int) -> list[Event] | None:
+        """The events of a read that begins and ends between events; None if it has what only `_lines` understands."""
+        events: list[Event] = []
+        value: bytes | None = None
+        name = ""
+        comments = 0
+        for line in data[:-1].split(b"\n"):
+            if not line:
+                if value is not None:
+                    events.append(Event(name, value, at_ns, read_seq))
+                    value = None
+                name = ""
+                continue
+            first = line[0]
+            if first == 100 and line[:5] == b"data:" and value is None:  # "d"
+                value = line[6:] if line[5:6] == b" " else line[5:]
+            elif first == 58:  # ":"
+                comments += 1
+            elif first == 101 and line[:6] == b"event:":  # "e"
+                said = line[7:] if line[6:7] == b" " else line[6:]
+                known = self._names.get(said)
+                name = known if known is not None else self._intern(said)
+            elif first != 105 or line[:3] != b"id:":  # "i"
+                return None
+        self.comment_count += comments
+        return events
+
+    def _intern(self, name: bytes) -> str:
+        found = self._names.get(name)
+        if found is None:
+            found = name.decode("utf-8", "replace")
+            if len(self._names) < 256:
+                self._names[name] = found
+        return found
+
+    def _strip_bom(self, data: bytes) -> bytes:
+        held = (self._bom or b"") + data
+        if len(held) < 3 and _BOM.startswith(held):
+            self._bom, self._plain = held, False
+            return b""
+        self._bom = None
+        return held.removeprefix(_BOM)
+
+    def _lines(self, data: bytes, at_ns: int, read_seq: int, events: list[Event]) -> None:
+        position = 0
+        if self._skip_lf:
+            self._skip_lf = False
+            if data[:1] == b"\n":
+                position = 1
+        for end in _LINE_END.finditer(data, position):
+            line = data[position : end.start()]
+            position = end.end()
+            if self._carry:
+                self._carry.append(line)
+                line = b"".join(self._carry)
+                self._carry.clear()
+                self._carry_bytes = 0
+            if not line:
+                self._blank(at_ns, read_seq, events)
+            elif line[0] == 58:  # ":"
+                self.comment_count += 1
+            elif not self._skipping:
+                self._size += len(line)
+                if self._size > self._max:
+                    self._skip()
+                else:
+                    self._field(line)
+        self._skip_lf = data[-1:] == b"\r"
+        rest = data[position:]
+        if rest:
+            self._keep(rest)
+        self._plain = not (
+            self._carry or self._data or self._name or self._size or self._skip_lf or self._skipping
+        )
+
+    def _keep(self, rest: bytes) -> None:
+        """Carry an unfinished line; of one that will be dropped anyway only its first byte."""
+        if self._carry and (self._skipping or self._carry[0][:1] == b":"):
+            return
+        if self._skipping or (rest[:1] == b":" and not self._carry):
+            self._carry.append(rest[:1])
+            return
+        self._carry.append(rest)
+        self._carry_bytes += len(rest)
+        if self._size + self._carry_bytes > self._max:
+            first = self._carry[0][:1]
+            self._skip()
+            self._carry, self._carry_bytes = [first], 1
+
+    def _skip(self) -> None:
+        self._skipping = True
+        self._data.clear()
+        self._name = b""
+
+    def _blank(self, at_ns: int, read_seq: int, events: list[Event]) -> None:
+        if self._skipping:
+            self.oversized_events += 1
+            self._skipping = False
+        elif self._data:
+            events.append(Event(self._intern(self._name), b"\n".join(self._data), at_ns, read_seq))
+        self._data.clear()
+        self._name = b""
+        self._size = 0
+
+    def _field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        if value[:1] == b" ":
+            value = value[1:]
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._name = value
+        elif name not in (b"id", b"retry") and self._stray_bytes + len(line) <= MAX_STRAY_BYTES:
+            self._stray_bytes += len(line)
+            self.stray.append(line)

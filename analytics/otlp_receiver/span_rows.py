@@ -1,0 +1,149 @@
+"""Spans that others send over OTLP, as rows of table `spans`. Pure: bytes and a clock's reading in, rows out.
+
+Rules
+1. Kept are ids, name, kind, times, the status code, `service.name`, the scope's name, and the attributes on the list of
+   `analytics.otlp_receiver.attribute_allow_list`. Status messages, events, links, trace state and every other attribute go: they may hold
+   what was asked and answered. `status_message` and `stream_id` are NULL.
+2. A span that cannot be one (ids, times) is refused and counted; the rest of its request is taken.
+3. Times are the sender's. One that is over an hour ahead of ours is refused: it would outlive every retention.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import polars as pl
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from analytics.otlp_receiver.attribute_allow_list import kept, name
+from analytics.storage.tables import SPANS, frame_of_rows
+from analytics.telemetry.spans import hex_id
+
+AHEAD_NS = 3600 * 10**9
+"""How far a sender's clock may be ahead of ours."""
+_LONGEST_NS = 2**63 - 1
+_KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
+_STATUSES = ("unset", "ok", "error")
+
+Row = tuple[Any, ...]
+"""A row of `spans`, in the order of `analytics.storage.tables.SPANS`."""
+TRACE_ID, SPAN_ID = (list(SPANS).index(column) for column in ("trace_id", "span_id"))
+
+
+class NotOtlp(Exception):
+    """The body is no ExportTraceServiceRequest; one line says why, without a word of the body."""
+
+
+@dataclass(slots=True)
+class Received:
+    """What one request held."""
+
+    rows: list[Row] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    """Spans that are none, by the reason."""
+
+
+def received(body: bytes, *, is_json: bool, now_ns: int, most: int) -> Received:
+    """The rows of a request's body, which is not compressed any more; `most` spans at most. Raises NotOtlp."""
+    found = Received()
+    for resource_spans in _parsed(body, is_json=is_json).resource_spans:
+        service = _service(resource_spans.resource.attributes)
+        for scope_spans in resource_spans.scope_spans:
+            told = {"service.name": service}
+            if scope := name(scope_spans.scope.name):
+                told["otel.scope.name"] = scope
+            for span in scope_spans.spans:
+                if len(found.rows) >= most:
+                    found.refused[f"more than {most} spans in one request"] += 1
+                    continue
+                row = _row(span, told, is_json, now_ns)
+                if isinstance(row, str):
+                    found.refused[row] += 1
+                else:
+                    found.rows.append(row)
+    return found
+
+
+def as_frame(rows: Sequence[Row]) -> pl.DataFrame:
+    """Rows for the table."""
+    return frame_of_rows(SPANS, rows)
+
+
+def _parsed(body: bytes, *, is_json: bool) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    try:
+        if is_json:
+            if body.lstrip()[:1] != b"{":
+                raise ValueError
+            json_format.Parse(body, request, ignore_unknown_fields=True, max_recursion_depth=50)
+        else:
+            request.ParseFromString(body)
+    except (
+        DecodeError,
+        json_format.Error,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ):
+        raise NotOtlp(f"not an ExportTraceServiceRequest in {'JSON' if is_json else 'protobuf'}") from None
+    return request
+
+
+def _service(attributes: Sequence[KeyValue]) -> str:
+    for attribute in attributes:
+        if attribute.key == "service.name":
+            return name(attribute.value.string_value) or "unknown_service"
+    return "unknown_service"
+
+
+def _row(span: Span, told: dict[str, str], is_json: bool, now_ns: int) -> Row | str:
+    """A row, or the reason why there is none."""
+    trace_id, span_id = _id(span.trace_id, is_json, 32), _id(span.span_id, is_json, 16)
+    if trace_id is None or span_id is None:
+        return "ids that are none"
+    start_ns, end_ns = span.start_time_unix_nano, span.end_time_unix_nano
+    if not 0 < start_ns <= now_ns + AHEAD_NS or end_ns > _LONGEST_NS:
+        return "times that are none, or far ahead"
+    attributes: dict[str, Any] = dict(told)
+    for attribute in span.attributes:
+        value = kept(attribute.key, attribute.value)
+        if value is not None and not (isinstance(value, float) and not math.isfinite(value)):
+            attributes[attribute.key] = value
+    kind, status = span.kind, span.status.code
+    return (
+        trace_id,
+        span_id,
+        _id(span.parent_span_id, is_json, 16),
+        None,
+        name(span.name) or "(no name)",
+        _KINDS[kind] if 0 <= kind < len(_KINDS) else "internal",
+        start_ns // 1000,
+        0,
+        max(0, end_ns - start_ns),
+        _STATUSES[status] if 0 <= status < len(_STATUSES) else "unset",
+        None,
+        msgspec.json.encode(attributes).decode(),
+        "[]",
+    )
+
+
+def _id(raw: bytes, is_json: bool, digits: int) -> str | None:
+    """An id in hex; None where there is none. OTLP's JSON has ids in hex, which protobuf's JSON reads as if it were base64."""
+    try:
+        text = (base64.b64encode(raw) if is_json else raw.hex().encode()).decode().lower()
+        return hex_id(text, digits) if len(text) == digits else None
+    except (binascii.Error, ValueError):
+        return None

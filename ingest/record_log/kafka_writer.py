@@ -1,0 +1,315 @@
+"""Move entries into a Kafka topic: idempotent, acks=all, in order per stream, for as long as it takes.
+
+How a batch of entries is delivered
+ 1. It is regrouped by stream, and streams by partition: that which Kafka's own partitioner has for a message whose key is the
+    stream's id. So one partition gets one message of it, or as few as their size allows (`ingest.record_log.kafka_messages`). A message
+    has no key: it is of many streams.
+ 2. In each round every partition is sent its next message and all of them are awaited. A message is never under way before the
+    one ahead of it was acknowledged: so a failure in between leaves no hole, whatever the broker answers.
+ 3. When all streams are through, `Alive` goes to every partition, so that no partition hears of a newer incarnation before
+    the records of the older one.
+ 4. What failed is laid out anew and sent by a new producer. If its acknowledgement had only been late, it is in the topic
+    twice; analytics drops the second by (stream, seq). Within one producer Kafka drops it itself.
+
+Memory: one batch of entries, unpacked, and its messages. The caller bounds the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from kafka import KafkaProducer
+from kafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    UnknownTopicOrPartitionError,
+)
+from kafka.partitioner.default import murmur2
+
+from ingest.record_log import LogBroken
+from ingest.record_log.kafka_client import (
+    Topic,
+    Trouble,
+    check_options,
+    connect,
+    ensure_topic,
+    probe,
+    said_by,
+    split_brokers,
+)
+from ingest.record_log.kafka_messages import TARGET_BYTES, Message, Regrouped, messages_of, regroup
+from ingest.records import Alive, AnyRecord, Damaged
+
+_LOOK_S = 0.25
+"""How often a wait looks whether to give up."""
+_PATIENCE_S = 5.0
+"""After this long without an acknowledgement, say so."""
+_STUCK_S = 20.0
+"""After this long without one although the broker takes connections, begin anew with a new producer."""
+_PAUSE_FIRST_S, _PAUSE_LAST_S = 0.2, 5.0
+_SMALLEST_LIMIT = 16 * 2**10
+_DAY_MS = 24 * 3600 * 1000
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What is still to be sent to one partition, in order; None: to any."""
+
+    partition: int | None
+    messages: deque[Message]
+
+
+@lru_cache(2**16)
+def place_of(stream: str) -> int:
+    """A stream's place among partitions, modulo their number: where a message would go that had its id as key."""
+    return int(murmur2(stream.encode())) & 0x7FFFFFFF
+
+
+class KafkaWriter:
+    """A `LogWriter` into a topic. Not thread-safe: one owner.
+
+    Raises ValueError for options that cannot be; an unreachable Kafka is no error: `append` waits. `give_up` is asked
+    while it waits; once it is true, `append` raises LogBroken and what was not acknowledged must be appended again.
+    """
+
+    def __init__(
+        self,
+        brokers: str,
+        topic: str,
+        options: Mapping[str, Any],
+        *,
+        give_up: Callable[[], bool] = lambda: False,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._brokers, self._topic = split_brokers(brokers), topic
+        self._options = check_options(options)
+        self._give_up, self._progress = give_up, progress
+        self._producer: Any = None
+        self._facts: Topic | None = None
+        self._limit_bytes = 0
+        self._trouble = Trouble(f"Kafka at {brokers} answers again")
+        self._stats = dict.fromkeys(
+            ("records", "messages", "bytes", "retries", "possible_duplicates", "too_large_records", "poison"),
+            0,
+        )
+
+    @property
+    def last_error(self) -> str | None:
+        """The last trouble, None if there was none."""
+        return self._trouble.last
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether Kafka does not take records at the moment."""
+        return self._trouble.now
+
+    def stats(self) -> dict[str, int]:
+        """Counters since the start. `bytes` are values as sent, compressed."""
+        return dict(self._stats)
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Deliver entries; on return the brokers have acknowledged all of them."""
+        self.deliver(regroup(payloads))
+
+    def deliver(self, found: Regrouped) -> None:
+        """Deliver what entries held; on return the brokers have acknowledged all of it."""
+        self._deliver([record for records in found.streams.values() for record in records], found.poison)
+        if found.alive:
+            self._deliver_everywhere(found.alive)
+        self._stats["records"] += found.records
+        self._stats["poison"] += len(found.poison)
+
+    def close(self) -> None:
+        """Let the connection go; nothing is under way between two appends."""
+        self._drop_producer()
+
+    # Delivery
+
+    def _deliver(self, records: Sequence[AnyRecord], poison: Sequence[bytes]) -> None:
+        while records or poison:
+            if not self._connected():
+                continue
+            lanes = [_Lane(None, deque([Message(one)])) for one in poison] + self._lay_out(records)
+            try:
+                while lanes:
+                    lanes = self._round(lanes)
+            except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
+                self._lower_limit()
+                # Poison that is too large for the broker is left out: it is no record of ours and already counted.
+                lanes = [lane for lane in lanes if lane.partition is not None]
+                self._failed(error)
+            except (KafkaError, OSError) as error:
+                self._failed(error)
+            poison = [one.value for lane in lanes if lane.partition is None for one in lane.messages]
+            records = [record for lane in lanes for one in lane.messages for record in one.records]
+
+    def _lay_out(self, records: Iterable[AnyRecord]) -> list[_Lane]:
+        """A lane for each partition that gets any of these."""
+        assert self._facts is not None
+        by_partition: dict[int, list[AnyRecord]] = {}
+        for record in records:
+            assert not isinstance(record, (Alive, Damaged))
+            by_partition.setdefault(place_of(record.stream) % self._facts.partitions, []).append(record)
+        lanes = []
+        for partition, of_partition in by_partition.items():
+            messages, lost = messages_of(of_partition, self._limit_bytes, time.time_ns())
+            self._stats["too_large_records"] += lost
+            lanes.append(_Lane(partition, deque(messages)))
+        return lanes
+
+    def _deliver_everywhere(self, alive: list[AnyRecord]) -> None:
+        to: set[int] | None = None
+        """Partitions that have not heard it. None: all."""
+        while to is None or to:
+            if not self._connected():
+                continue
+            assert self._facts is not None
+            there = range(self._facts.partitions)
+            messages, _ = messages_of(alive, self._limit_bytes, 0)
+            lanes = [_Lane(one, deque(messages)) for one in there if to is None or one in to]
+            try:
+                while lanes:
+                    lanes = self._round(lanes)
+            except (KafkaError, OSError) as error:
+                self._failed(error)
+            to = {lane.partition for lane in lanes if lane.partition is not None and lane.messages}
+
+    def _round(self, lanes: list[_Lane]) -> list[_Lane]:
+        """Send the next message of each, await all; who has more to send. Raises the first failure."""
+        producer = self._producer
+        sent = []
+        for lane in lanes:
+            try:
+                future = producer.send(self._topic, value=lane.messages[0].value, partition=lane.partition)
+            except ValueError as error:  # the topic has not the partitions that it had
+                raise UnknownTopicOrPartitionError(str(error)) from error
+            sent.append((lane, future))
+        self._await(producer, [future for _, future in sent])
+        failure: Exception | None = None
+        for lane, future in sent:
+            if future.succeeded():
+                self._stats["messages"] += 1
+                self._stats["bytes"] += len(lane.messages.popleft().value)
+            else:
+                failure = failure or future.exception
+        if failure is not None:
+            raise failure
+        self._trouble.passed()
+        return [lane for lane in lanes if lane.messages]
+
+    def _await(self, producer: Any, futures: Sequence[Any]) -> None:
+        began_s = time.monotonic()
+        while True:
+            with contextlib.suppress(KafkaTimeoutError):
+                producer.flush(timeout=_LOOK_S)
+            if all(future.is_done for future in futures):
+                return
+            self._progress()
+            self._stop_if_told()
+            waited_s = time.monotonic() - began_s
+            if waited_s > _PATIENCE_S:
+                self._trouble.said(self._silent())
+            if waited_s > _STUCK_S and self._reachable():
+                raise KafkaTimeoutError(f"no acknowledgement for {waited_s:.0f} s")
+
+    # Connection
+
+    def _connected(self) -> bool:
+        """Whether there is a producer now; waits a little after a failure."""
+        if self._producer is not None:
+            return True
+        pause_s = _PAUSE_FIRST_S
+        while True:
+            self._stop_if_told()
+            try:
+                self._connect()
+            except (KafkaError, OSError, LogBroken) as error:
+                self._trouble.said(_explained(self._brokers, error))
+                self._pause(pause_s)
+                pause_s = min(pause_s * 2, _PAUSE_LAST_S)
+            else:
+                return True
+
+    def _connect(self) -> None:
+        facts = ensure_topic(",".join(self._brokers), self._topic, self._options)
+        if self._facts != facts:
+            self._facts, self._limit_bytes = facts, facts.max_message_bytes
+        self._producer = connect(
+            KafkaProducer,
+            self._brokers,
+            self._options,
+            client_id="streamgauge-ship",
+            acks="all",
+            enable_idempotence=True,
+            compression_type=None,  # messages are compressed as the entries that they are
+            batch_size=min(TARGET_BYTES, max(_SMALLEST_LIMIT, self._limit_bytes // 2)),
+            max_request_size=max(2 * self._limit_bytes, 2 * TARGET_BYTES),
+            # Retrying is what we are for: a batch never expires while its producer lives.
+            delivery_timeout_ms=_DAY_MS,
+            max_block_ms=5000,
+            metrics_enabled=False,
+        )
+
+    def _failed(self, error: Exception) -> None:
+        self._stats["retries"] += 1
+        self._trouble.said(_explained(self._brokers, error))
+        self._drop_producer()
+        self._pause(_PAUSE_FIRST_S)
+
+    def _lower_limit(self) -> None:
+        """The broker takes less than it said, or would not say."""
+        self._limit_bytes = max(_SMALLEST_LIMIT, self._limit_bytes // 2)
+        if self._facts is not None:
+            self._facts = Topic(self._facts.partitions, self._facts.max_message_bytes)
+
+    def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        with contextlib.suppress(Exception):
+            producer.close(timeout=0)
+        if not getattr(producer, "_closed", True):
+            # close() gives up when a message is still under way, and leaves the thread that would send it.
+            self._stats["possible_duplicates"] += 1
+            with contextlib.suppress(Exception):
+                producer._sender.force_close()
+
+    def _reachable(self) -> bool:
+        try:
+            probe(self._brokers)
+        except OSError:
+            return False
+        return True
+
+    def _silent(self) -> str:
+        return f"Kafka at {','.join(self._brokers)} does not acknowledge: what it has not taken stays in the local log"
+
+    def _pause(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while (left_s := until_s - time.monotonic()) > 0:
+            self._stop_if_told()
+            self._progress()
+            time.sleep(min(_LOOK_S, left_s))
+
+    def _stop_if_told(self) -> None:
+        if self._give_up():
+            self._drop_producer()
+            raise LogBroken(
+                "stopped before Kafka had acknowledged everything: the rest stays in the local log"
+            )
+
+
+def _explained(brokers: Sequence[str], error: Exception) -> str:
+    if isinstance(error, LogBroken):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"Kafka at {','.join(brokers)} cannot be reached ({error.strerror or error}): records wait in the local log"
+    return f"Kafka at {','.join(brokers)} did not take records ({said_by(error)}): trying again"

@@ -1,0 +1,100 @@
+"""What is lost with a segment, by stream: so that a dropped range is told and never silent."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingest.record_log.segments import opened, read_rows
+from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Request, pack, unpack
+
+_READ_BYTES = 4 * 2**20
+_PER_ENTRY = 1000
+"""Records in one entry of `Lost`: about 100 bytes each."""
+
+
+@dataclass(slots=True)
+class LostRange:
+    """The records [first, last] of one stream, and the captured body bytes in them."""
+
+    first: int
+    last: int
+    bytes: int
+    closed: bool = False
+    """The stream's last record is in it."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a segment held."""
+
+    entries: int = 0
+    records: int = 0
+    bytes: int = 0
+
+
+Ranges = Mapping[str, Sequence[LostRange]]
+
+
+def captured_bytes(record: AnyRecord) -> int:
+    """Body bytes that a record carries."""
+    match record:
+        case Frames(frames=frames):
+            return sum(len(data) for _, data in frames)
+        case Request(body=body):
+            return len(body)
+        case Lost(bytes=size):
+            return size
+        case _:
+            return 0
+
+
+def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord]) -> int:
+    """Add records to the ranges of their streams, joining neighbours; how many records had a stream."""
+    count = 0
+    for record in records:
+        if isinstance(record, (Alive, Damaged)):
+            continue
+        count += 1
+        last = record.last_seq if isinstance(record, Lost) else record.seq
+        of_stream = ranges.setdefault(record.stream, [])
+        size = captured_bytes(record)
+        if of_stream and of_stream[-1].first <= record.seq <= of_stream[-1].last + 1:
+            of_stream[-1].last = max(of_stream[-1].last, last)
+            of_stream[-1].bytes += size
+        else:
+            of_stream.append(LostRange(record.seq, last, size))
+        of_stream[-1].closed |= record.last if isinstance(record, Lost) else isinstance(record, Closed)
+    return count
+
+
+def ranges_in(path: Path, start: int) -> tuple[Ranges, Counts, sqlite3.Error | None]:
+    """Ranges of every stream in a segment's entries from `start` on, as far as it can be read."""
+    ranges: dict[str, list[LostRange]] = {}
+    counts = Counts()
+    try:
+        with opened(path, complete=True) as connection:
+            while True:
+                rows, error = read_rows(connection, start, _READ_BYTES)
+                for _, payload, _ in rows:
+                    records, _ = unpack(payload)
+                    counts.entries += 1
+                    counts.bytes += len(payload)
+                    counts.records += add_ranges(ranges, records)
+                if error is not None or not rows:
+                    return ranges, counts, error
+                start = rows[-1][0] + 1
+    except sqlite3.Error as error:
+        return ranges, counts, error
+
+
+def lost_entries(ranges: Ranges, cause: str, at_wall_ns: int) -> list[bytes]:
+    """Entries that tell the ranges as `Lost`."""
+    lost: list[AnyRecord] = [
+        Lost(stream, one.first, one.last, cause, at_wall_ns, one.bytes, one.closed)
+        for stream, of_stream in ranges.items()
+        for one in of_stream
+    ]
+    return [pack(lost[at : at + _PER_ENTRY], compress=True) for at in range(0, len(lost), _PER_ENTRY)]

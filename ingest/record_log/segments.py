@@ -1,0 +1,398 @@
+"""One segment: a SQLite file in WAL mode that one run of one writer fills, and its place in the folder.
+
+Layout
+    <log>/id                        UUID of this log: offsets belong to it
+    <log>/w<N>/lock                 flock held by the partition's writer
+    <log>/w<N>/<offset>.sqlite      segment, named by its first offset (20 digits), with `-wal` and `-shm` beside it
+    <log>/w<N>/<offset>.sqlite.corrupt   a damaged segment that was set aside; the first to go when space is needed
+    <log>/readers/<name>.json       how far a reader has released each partition (`ingest.record_log.reader_cursors`)
+
+Rules
+ 1. A segment appears whole: it is made under another name and renamed, so an empty or half-made file is damage.
+ 2. Only the run of the writer that made a segment writes it. A writer that starts makes a new one.
+ 3. A segment owns the offsets [first, first + SEGMENT_OFFSETS) and no more: a writer that finds the newest one
+    unsealed (it was killed, or the power went) goes on after that whole range, so an offset that a reader may have
+    seen is never given twice, whatever the disk took back.
+ 4. The main file is unlinked before its `-wal`: nobody can open it without what the `-wal` adds.
+ 5. Files are 0600 and folders 0700: segments hold what people wrote to their models.
+
+No process may open a segment's main file except through SQLite: closing a plain descriptor would drop the locks that
+SQLite holds on it in the same process.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import sqlite3
+import time
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingest.record_log import LogBroken
+
+SEGMENT_OFFSETS = 2**20
+"""Offsets that a segment owns: 16 MiB of entries of 16 bytes, so size ends a segment long before this does."""
+
+PAGE_BYTES = 8192
+WAL_BYTES = 4 * 2**20
+"""How far a -wal may grow before SQLite moves it to the main file: a quarter of a segment, and no more than this."""
+
+_SEGMENT = re.compile(r"(\d{20})\.sqlite")
+_SET_ASIDE = re.compile(r"(\d{20})\.sqlite\.corrupt")
+_PARTITION = re.compile(r"w\d{1,6}")
+_LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.05
+
+Row = tuple[int, bytes, int]
+"""(offset, payload, CRC-32 of the payload)."""
+
+
+class LogInUse(OSError):
+    """Another process holds what only one may hold; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment in its folder."""
+
+    first: int
+    path: Path
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder (and its parents) that only its owner may enter."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file, atomically, with one that only its owner may read. Raises OSError, and then leaves nothing behind."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    try:
+        with open(fresh, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(content)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def log_identity(log_dir: Path) -> str:
+    """UUID of the log, made once by whoever comes first."""
+    make_folder(log_dir)
+    path = log_dir / "id"
+    try:
+        return str(uuid.UUID(path.read_text().strip()))
+    except FileNotFoundError:
+        pass
+    except ValueError:
+        raise LogBroken(f"{path} is not a UUID: move the folder {log_dir} away to begin a new log") from None
+    mine = log_dir / f".id-{uuid.uuid4()}"
+    descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(descriptor, f"{uuid.uuid4()}\n".encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        os.link(mine, path)  # fails when another process was first: then its id is the id
+    except FileExistsError:
+        pass
+    finally:
+        mine.unlink()
+    sync_folder(log_dir)
+    return log_identity(log_dir)
+
+
+def check_partition(name: str) -> str:
+    """The name, if it is one. Raises ValueError."""
+    if not _PARTITION.fullmatch(name):
+        raise ValueError(f"{name!r} is not a partition of the embedded log: it must be w0, w1 …")
+    return name
+
+
+def list_partitions(log_dir: Path) -> list[str]:
+    """Partitions there are, in order of their numbers."""
+    try:
+        names = [name for name in os.listdir(log_dir) if _PARTITION.fullmatch(name)]
+    except FileNotFoundError:
+        return []
+    return sorted(names, key=lambda name: int(name[1:]))
+
+
+def list_segments(folder: Path) -> list[Segment]:
+    """Segments of a partition, oldest first."""
+    return _listed(folder, _SEGMENT)
+
+
+def list_set_aside(folder: Path) -> list[Segment]:
+    """Damaged segments that were set aside, oldest first."""
+    return _listed(folder, _SET_ASIDE)
+
+
+def _listed(folder: Path, pattern: re.Pattern[str]) -> list[Segment]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    found = (pattern.fullmatch(name) for name in names)
+    return sorted(
+        (Segment(int(match[1]), folder / match[0]) for match in found if match),
+        key=lambda segment: segment.first,
+    )
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all segments of a partition, those set aside included."""
+    total = 0
+    try:
+        with os.scandir(folder) as files:
+            for file in files:
+                if not file.name.endswith("-shm"):
+                    total += _file_bytes(Path(file.path))
+    except FileNotFoundError:
+        pass
+    return total
+
+
+def log_bytes(log_dir: Path) -> int:
+    """Bytes of all segments of all partitions."""
+    return sum(folder_bytes(log_dir / name) for name in list_partitions(log_dir))
+
+
+def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment, sqlite3.Connection]:
+    """Make a new segment that is to hold about `target_bytes`, and open it for writing. Raises OSError or sqlite3.Error."""
+    final = folder / f"{first:020d}.sqlite"
+    if final.exists():
+        raise LogBroken(f"{final} is there already: offsets would be given twice")
+    making = folder / f".new-{first:020d}"
+    remove_files(making)
+    os.close(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        connection = _connect(making, "rw")
+        try:
+            connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(
+                "CREATE TABLE entry (offset INTEGER PRIMARY KEY, appended_at INTEGER NOT NULL,"
+                " payload BLOB NOT NULL, crc INTEGER NOT NULL)"
+            )
+            connection.execute("CREATE TABLE sealed (next_offset INTEGER NOT NULL)")
+        finally:
+            connection.close()
+        making.rename(final)
+        sync_folder(folder)
+    except BaseException:
+        remove_files(making)
+        raise
+    connection = _connect(final, "rw")
+    connection.execute("PRAGMA synchronous=NORMAL")
+    connection.execute(f"PRAGMA wal_autocheckpoint={max(8, min(WAL_BYTES, target_bytes // 4) // PAGE_BYTES)}")
+    connection.execute("PRAGMA cache_size=-512")
+    return Segment(first, final), connection
+
+
+def insert_entries(connection: sqlite3.Connection, first: int, payloads: Sequence[bytes]) -> None:
+    """Append entries with growing offsets from `first`, as one transaction."""
+    now_ns = time.time_ns()
+    rows = [
+        (offset, now_ns, payload, zlib.crc32(payload)) for offset, payload in enumerate(payloads, start=first)
+    ]
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.executemany("INSERT INTO entry VALUES (?, ?, ?, ?)", rows)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def seal(connection: sqlite3.Connection, next_offset: int) -> None:
+    """Write down durably that the segment is complete and where the next one goes on."""
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("INSERT INTO sealed VALUES (?)", (next_offset,))
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def sealed_at(connection: sqlite3.Connection) -> int | None:
+    """Where the log goes on after this segment; None when its writer never said."""
+    row = connection.execute("SELECT max(next_offset) FROM sealed").fetchone()
+    return None if row[0] is None else int(row[0])
+
+
+def open_segment(path: Path, *, complete: bool = False) -> sqlite3.Connection:
+    """Open a segment for reading. Raises FileNotFoundError when it has gone, sqlite3.Error else.
+
+    A full disk must not keep us from reading what we could then release, and a reader in WAL mode needs a `-shm`. So one
+    that is complete (a newer one is there) is opened as immutable if its -wal is empty; and where no `-shm` can be had,
+    alone, with the index of the -wal in memory.
+    """
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "segment has gone", str(path))
+    if complete and _file_bytes(_beside(path, "-wal")) == 0:
+        return _connect(path, "ro&immutable=1")
+    connection = _connect(path, "ro")
+    try:
+        connection.execute("SELECT 1 FROM entry LIMIT 1")
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (
+            sqlite3.SQLITE_IOERR,
+            sqlite3.SQLITE_CANTOPEN,
+        ):
+            return connection  # damage is for whoever reads on
+        connection.close()
+        connection = _connect(path, "rw")
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+    except sqlite3.DatabaseError:
+        pass
+    return connection
+
+
+def _connect(path: Path, how: str) -> sqlite3.Connection:
+    # One owner at a time, but it may be another thread than the one that opened it.
+    connection = sqlite3.connect(
+        f"file:{_quoted(path)}?mode={how}",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=5.0,
+    )
+    connection.execute("PRAGMA cell_size_check=ON")
+    return connection
+
+
+def _quoted(path: Path) -> str:
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+@contextmanager
+def opened(path: Path, *, complete: bool = False) -> Iterator[sqlite3.Connection]:
+    """`open_segment` that closes."""
+    connection = open_segment(path, complete=complete)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def read_rows(
+    connection: sqlite3.Connection, start: int, max_bytes: int, end: int = 2**63 - 1
+) -> tuple[list[Row], sqlite3.DatabaseError | None]:
+    """Rows with start ≤ offset < end, at least one if there is one, then until `max_bytes` are reached.
+
+    An error that comes after rows is returned beside them: what can still be read is read.
+    """
+    rows: list[Row] = []
+    size = 0
+    cursor = connection.cursor()
+    try:
+        cursor.execute(
+            "SELECT offset, payload, crc FROM entry WHERE offset >= ? AND offset < ? ORDER BY offset",
+            (start, end),
+        )
+        for row in cursor:
+            rows.append(row)
+            size += len(row[1])
+            if size >= max_bytes:
+                break
+    except sqlite3.DatabaseError as error:
+        return rows, error
+    finally:
+        cursor.close()  # ends the read transaction, which would keep the -wal from starting over
+    return rows, None
+
+
+def last_offset(connection: sqlite3.Connection) -> int | None:
+    """The newest entry's offset."""
+    row = connection.execute("SELECT max(offset) FROM entry").fetchone()
+    return None if row[0] is None else int(row[0])
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is at fault (and not the disk, the lock or the number of open files).
+
+    SQLITE_ERROR is damage too: our own statements are right, so it means that the table is not there.
+    """
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        return False
+    return code & 0xFF in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_MISMATCH,
+    )
+
+
+def set_aside(segment: Segment) -> Path:
+    """Rename a damaged segment so that nobody opens it again; its name still tells its offsets."""
+    aside = segment.path.with_name(segment.path.name + ".corrupt")
+    for suffix in ("", "-wal"):
+        try:
+            _beside(segment.path, suffix).rename(_beside(aside, suffix))
+        except FileNotFoundError:
+            continue
+    _beside(segment.path, "-shm").unlink(missing_ok=True)
+    return aside
+
+
+def remove_files(path: Path) -> None:
+    """Unlink a segment, main file first (rule 4). What has gone already is no error."""
+    for suffix in ("", "-wal", "-shm"):
+        _beside(path, suffix).unlink(missing_ok=True)
+
+
+def remove_remains(folder: Path) -> None:
+    """Unlink half-made segments and the -wal and -shm of segments that have gone. For the writer, under its lock."""
+    for path in folder.iterdir():
+        base = path.name.removesuffix("-wal").removesuffix("-shm")
+        if path.name.startswith(".new-") or (base != path.name and not (folder / base).exists()):
+            path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def hold(path: Path, message: str, *, wait: bool = True) -> int:
+    """Take the flock on a file, made if need be, and return its descriptor: closing it lets go. Raises LogInUse.
+
+    A short wait covers the moment that another process needs to set a damaged segment aside.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for attempt in range(_LOCK_TRIES if wait else 1):
+        if attempt:
+            time.sleep(_LOCK_PAUSE_S)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+    os.close(descriptor)
+    raise LogInUse(message)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

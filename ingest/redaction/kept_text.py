@@ -1,0 +1,26 @@
+"""What may stay of a string: how each `Keep` looks, and how much of one stays."""
+
+from __future__ import annotations
+
+import re
+
+from ingest.redaction.key_rules import Keep
+
+KEPT_BYTES: dict[int, bytes] = {
+    Keep.NUMBER: rb"-+0-9.eE",
+    Keep.WORD: rb"A-Za-z0-9_.:/@+=~%#-",
+    Keep.NAME: rb"A-Za-z0-9_.:/@+=~%#() -",
+    Keep.PATH: rb"A-Za-z0-9_$.\[\]",
+    Keep.TITLE: rb"A-Za-z0-9_.:/@+=~%#() -",
+}
+"""What may stay of a string, as a set of bytes."""
+KEPT_MOST: dict[int, int] = {Keep.NUMBER: 64, Keep.WORD: 256, Keep.NAME: 256, Keep.PATH: 256, Keep.TITLE: 64}
+"""So many bytes of it."""
+_KEPT = {keep: re.compile(b"[%b]*+" % kept) for keep, kept in KEPT_BYTES.items()}
+
+
+def staying(value: bytes, keep: Keep, taken: int = 0) -> int:
+    """How many bytes of this part of a string stay; `taken`: bytes of it that came before."""
+    found = _KEPT[keep].match(value, 0, max(0, KEPT_MOST[keep] - taken))
+    assert found is not None
+    return found.end()

@@ -1,0 +1,135 @@
+"""Which JSON keys are known, and what may stay of their values.
+
+The list is made of what `analytics` reads, and of nothing else; `tests/ingest/redaction/test_key_rules.py` holds the two together.
+A key that is not here is filled itself, and so is everything under it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class Context(IntEnum):
+    """What an object's keys mean."""
+
+    NAMED = 0
+    """Keys are those of the list."""
+    NUMBERS = 1
+    """Counts and times under names of the server's own: names stay, numbers stay."""
+    TEXT = 2
+    """Keys of the list, but every value is text."""
+    CONTENT = 3
+    """Nobody knows the keys: everything is filled."""
+    REPEATED = 4
+    """As named, and text may repeat what was said before it."""
+
+
+class Keep(IntEnum):
+    """What may stay of a string."""
+
+    NOTHING = 0
+    NUMBER = 1
+    """Digits, sign, point, exponent: a number that was sent as text."""
+    WORD = 2
+    """Letters, digits and `_.:/@+=~%#-`: an identifier."""
+    NAME = 3
+    """A word that may have blanks: model names, the titles of HTTP errors."""
+    PATH = 4
+    """A JSON path."""
+    TITLE = 9
+    """As a name, but short: what errors call their kind."""
+
+
+class Rule(msgspec.Struct, frozen=True, gc=False):
+    """What stays of a value."""
+
+    string: Keep
+    number: bool
+    inner: Context
+    """Of an object or array."""
+
+
+TEXT = Rule(Keep.NOTHING, False, Context.NAMED)
+CONTENT = Rule(Keep.NOTHING, False, Context.CONTENT)
+_WORD = Rule(Keep.WORD, True, Context.NAMED)
+_TITLE = Rule(Keep.TITLE, True, Context.NAMED)
+_NAME = Rule(Keep.NAME, True, Context.NAMED)
+_ID = Rule(Keep.WORD, False, Context.NAMED)
+_COUNT = Rule(Keep.NUMBER, True, Context.NAMED)
+NUMBERS = Rule(Keep.NUMBER, True, Context.NUMBERS)
+WORDS_AMONG_NUMBERS = Rule(Keep.WORD, True, Context.NUMBERS)
+_OUTPUT = Rule(Keep.NOTHING, False, Context.REPEATED)
+_CODE = Rule(Keep.NOTHING, False, Context.TEXT)
+_PATH = Rule(Keep.PATH, False, Context.CONTENT)
+
+_GROUPS: tuple[tuple[Rule, str], ...] = (
+    (_WORD, """
+     object event event_type role status stop_reason finish_reason finishReason done_reason stop_type blockReason
+     reason code error_code errorCode __type tpe errorcode name tool provider system_fingerprint mimeType
+     native_finish_reason status_code service_tier modality inference_geo
+     search_context_size trafficType serviceTier backend_host backend-host
+     """),
+    (_TITLE, "type title error_type"),
+    (_NAME, "model model_id modelVersion model_instance_id"),
+    (_ID, "id response_id responseId generation_id log_id item_id call_id request_id"),
+    (_COUNT, """
+     index output_index content_index summary_index
+     is_finished is_error done stop special thought willContinue stopped_eos stopped_limit
+     generated_token_count input_token_count generated_tokens input_length tokens_evaluated tokens_predicted
+     total_duration load_duration prompt_eval_count prompt_eval_duration eval_count eval_duration
+     progress load_time_seconds load_time created_at id_slot
+     """),
+    (NUMBERS, """
+     usage usageMetadata stats timings perf_metrics time_info metrics meta meta_info billed_units prompt_progress
+     amazon-bedrock-invocationMetrics
+     """),
+    (TEXT, """
+     content text thinking delta partial_json completion reasoning reasoning_content reasoning_text reasoning_details
+     refusal message messages msg Message tool_plan summary outputs output_ids response result results item
+     choices candidates parts transcript value stringValue numberValue boolValue generated_text data audio error errors
+     Error fault detail details description error_message error_msg errorMessage faultstring last_error loc base_resp status_msg
+     content_block content_part function function_call functionCall custom tool_calls tool_call_delta
+     step steps step_details code_interpreter generations interaction inlineData promptFeedback partialArgs
+     logprobs token tokens token_ids x_groq obfuscation
+     """),
+    (_OUTPUT, "output"),
+    (_CODE, "executableCode"),
+    (CONTENT, """
+     arguments args input parameters search_results prompt_filter_results content_filter_results
+     """),
+    (_PATH, "jsonPath"),
+)  # fmt: skip
+
+_REQUEST_GROUPS: tuple[tuple[Rule, str], ...] = (
+    (_NAME, "model modelId"),
+    (_WORD, "reasoning_effort effort service_tier type reasoning response_format"),
+    (_COUNT, """
+     stream temperature top_p p top_k k max_tokens max_completion_tokens max_output_tokens max_new_tokens
+     max_tokens_to_sample n seed random_seed frequency_penalty presence_penalty
+     """),
+    (NUMBERS, "stream_options generationConfig options parameters"),
+    (CONTENT, "stop stop_sequences tools functions"),
+)  # fmt: skip
+
+
+REPEATED = frozenset({b"text", b"content", b"reasoning_content"})
+"""Where an event may repeat the text so far, or say what is new of it: readers tell which by how the text begins. In `output`;
+`text` also at the root of a payload."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A table of keys."""
+
+    rules: dict[bytes, Rule]
+    ordered: list[bytes]
+
+
+def _known(groups: tuple[tuple[Rule, str], ...]) -> Known:
+    rules = {name.encode(): rule for rule, names in groups for name in names.split()}
+    return Known(rules, sorted(rules))
+
+
+RESPONSE = _known(_GROUPS)
+REQUEST = _known(_REQUEST_GROUPS)

@@ -1,0 +1,76 @@
+"""The tap's admin port: /healthz, /readyz, /metrics, /ledger. Small answers over HTTP/1.1, one request per connection.
+
+It tells numbers and takes no orders. It listens on loopback unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+
+from ingest.tap.http_head import HeadLimits, Refused, read_request_head
+from ingest.tap.metrics import render
+
+_READ_TIMEOUT_S = 5.0
+_LIMITS = HeadLimits(head_bytes=16_384)
+
+Gather = Callable[[], Awaitable[Mapping[str, int]]]
+
+
+class Admin:
+    """Serves the admin port. `gather` returns the numbers of all workers; `is_ready` says whether requests are taken."""
+
+    def __init__(self, gather: Gather, is_ready: Callable[[], bool]) -> None:
+        self._gather = gather
+        self._is_ready = is_ready
+
+    async def start(self, sock: socket.socket) -> None:
+        """Begin to serve on a bound socket."""
+        self._server = await asyncio.start_server(self._serve, sock=sock, limit=_LIMITS.head_bytes)
+
+    async def close(self) -> None:
+        """Stop to serve."""
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_READ_TIMEOUT_S):
+                raw = await reader.readuntil(b"\r\n\r\n")
+            head = read_request_head(raw, _LIMITS)
+            status, kind, body = await self._answer(head.method, head.target)
+            if head.method == "HEAD":
+                body = b""
+        except Refused as e:
+            status, kind, body = e.status, "text/plain", e.reason.encode() + b"\n"
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            writer.close()
+            return
+        head_text = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(head_text.encode() + body)
+        with contextlib.suppress(OSError):
+            await writer.drain()
+        writer.close()
+
+    async def _answer(self, method: str, target: str) -> tuple[int, str, bytes]:
+        if method not in ("GET", "HEAD"):
+            return 405, "text/plain", b"GET only\n"
+        path = target.partition("?")[0]
+        if path == "/healthz":
+            return 200, "text/plain", b"ok\n"
+        if path == "/readyz":
+            return (
+                (200, "text/plain", b"ready\n") if self._is_ready() else (503, "text/plain", b"not ready\n")
+            )
+        if path == "/metrics":
+            text = render(await self._gather())
+            return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
+        if path == "/ledger":
+            return 200, "application/json", json.dumps(dict(await self._gather())).encode() + b"\n"
+        return 404, "text/plain", b"/healthz /readyz /metrics /ledger\n"

@@ -1,0 +1,336 @@
+"""Read the heads of HTTP/1.x messages. No I/O, no clock.
+
+The rules: a request is read strictly, because what two readers understand differently is how requests are smuggled:
+lines end in CRLF and nothing else, no folding, no control bytes, no space before a colon, one Host, at most one length
+and never beside a transfer coding (RFC 9112 §3, §5, §6, §11.2). What breaks a rule raises `Refused`, which carries the
+status that the client is told. An upstream's head is read by the same grammar, and where it is not HTTP raises
+`BadUpstream`. Order and case of the fields are kept: heads are rewritten in `headers`, and only there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from ingest.tap.header_allow_list import KEY_FIELDS
+from ingest.tap.http_header_fields import REQUEST_FIELDS, RESPONSE_FIELDS, TOKEN, Field, MalformedField
+
+_REQUEST_LINE = re.compile(rb"(" + TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+_MAX_LENGTH_DIGITS = 18
+_BARE_LF_OR_NUL = re.compile(rb"(?<!\r)\n|\0")
+_OTHER_VERSION = re.compile(rb"[^\r\n]* HTTP/[0-9.]+")
+
+
+class Refused(Exception):
+    """A request that the tap does not pass on; the connection is closed after the answer."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class BadUpstream(Exception):
+    """The upstream's answer was not HTTP; the message says how, in words of the tap's own."""
+
+
+class Body(Enum):
+    """How a message says where its body ends."""
+
+    NONE = "none"
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    CLOSE = "close"
+
+
+class HeadLimits(NamedTuple):
+    """Bounds of a request's head, in bytes (and fields)."""
+
+    head_bytes: int = 65_536
+    target_bytes: int = 16_384
+    fields: int = 256
+
+
+@dataclass(slots=True)
+class RequestHead:
+    """A request's head. `target` is in origin form ("/a?b") or "*"."""
+
+    method: str
+    target: str
+    minor: int
+    fields: list[Field]
+    body: Body
+    length: int
+    keep_alive: bool
+    """What the client asks: the connection may serve another request."""
+    host: bytes
+    """The Host that the client meant (an absolute target's authority wins)."""
+    upgrade: bytes | None
+    connection: frozenset[bytes]
+    """Options of the Connection header, in lower case: the names of further hop-by-hop fields."""
+    plain: bool
+    """Nothing in it but Connection is between this client and the tap alone, and no proxy on the way has said anything."""
+    known: dict[bytes, bytes]
+    """The first value of each special field (`fields.REQUEST_FIELDS`, and the tap's own `x-streamgauge-*`)."""
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class ResponseHead:
+    """A response's head."""
+
+    minor: int
+    status: int
+    reason: bytes
+    fields: list[Field]
+    connection: frozenset[bytes]
+    transfer_coding: bytes
+    lengths: list[bytes]
+    content_type: bytes
+    plain: bool
+    """Nothing in it is between this upstream and the tap alone: it may go on as it came."""
+    size_bytes: int
+
+    @property
+    def keep_alive(self) -> bool:
+        """The upstream may be asked again on this connection."""
+        return self.minor == 1 and b"close" not in self.connection
+
+
+_NO_OPTIONS: frozenset[bytes] = frozenset()
+_read_request_field = REQUEST_FIELDS.__getitem__
+_read_response_field = RESPONSE_FIELDS.__getitem__
+
+
+@lru_cache(maxsize=256)
+def _options(value: bytes) -> frozenset[bytes]:
+    return frozenset(option.strip(b" \t").lower() for option in value.split(b","))
+
+
+def refuse_unfinished_head(head: bytes, limits: HeadLimits) -> None:
+    """Raise `Refused` when a head that has not ended yet can no longer become good."""
+    if _BARE_LF_OR_NUL.search(head):
+        raise Refused(400, "a bare LF or a NUL in the head")
+    if len(head) > limits.target_bytes and b"\r\n" not in head[: limits.target_bytes + 64]:
+        raise Refused(414, "the request target is too long")
+    if len(head) > limits.head_bytes:
+        raise Refused(431, "the request's head is too large")
+
+
+def _lines(head: bytes) -> list[bytes]:
+    """The start line and the fields of a head; [b""] when it does not end with its blank line."""
+    lines = head.split(b"\r\n")
+    if lines.pop() or not lines or lines.pop() or not lines:
+        return [b""]
+    return lines
+
+
+def _request_line(line: bytes) -> tuple[str, str, int, bytes]:
+    """Method, target in origin form, minor version, and the authority of an absolute target. Raises `Refused`."""
+    found = _REQUEST_LINE.fullmatch(line)
+    if found is None:
+        if _OTHER_VERSION.fullmatch(line):
+            raise Refused(400, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise Refused(400, "the request line is malformed")
+    method, raw_target, version = found.groups()
+    if raw_target[0] == _SLASH and method != b"CONNECT":
+        target, authority = raw_target.decode(), b""
+    else:
+        target, authority = _origin_form(method, raw_target)
+    return method.decode(), target, int(version), authority
+
+
+_remembered_request_line = lru_cache(maxsize=512)(_request_line)
+
+
+def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
+    """Read a request's head, from its first byte to the blank line inclusive. Raises `Refused`."""
+    if len(head) > limits.head_bytes:
+        raise Refused(431, "the request's head is too large")
+    lines = _lines(head)
+    line = lines[0]
+    if (
+        len(line) > limits.target_bytes
+        and b" HTTP/" in line
+        and len(line.split(b" ")[1]) > limits.target_bytes
+    ):
+        raise Refused(414, "the request target is too long")
+    # A query may hold keys: such a line is not kept.
+    if len(line) > _MAX_REMEMBERED_BYTES or b"?" in line:
+        method, target, minor, authority = _request_line(line)
+    else:
+        method, target, minor, authority = _remembered_request_line(line)
+    del lines[0]
+    try:
+        fields = list(map(_read_request_field, lines))
+    except MalformedField:
+        raise Refused(400, "a header field is malformed") from None
+    if len(fields) > limits.fields:
+        raise Refused(431, "too many header fields")
+
+    connection = _NO_OPTIONS
+    known: dict[bytes, bytes] = {}
+    body, length = _NONE, 0
+    plain = True
+    for name, _, value, special, _ in fields:
+        if special:
+            if name not in known:
+                known[name] = value
+            elif name in _ONCE:
+                raise Refused(400, f"more than one {name.decode()}")
+            if name == b"content-length":
+                body, length = _length_of(value)
+            elif name == b"connection":
+                connection |= _options(value)
+                plain = plain and connection <= _OF_THE_CONNECTION_ALONE
+            elif name not in _GOES_ON:
+                plain = False
+    host = known.get(b"host")
+    if host is None:
+        if minor:
+            raise Refused(400, "exactly one Host header is required")
+        host = b""
+    if b"transfer-encoding" in known:
+        _check_coding(known[b"transfer-encoding"], minor, known)
+        body, length = Body.CHUNKED, 0
+    keep_alive, upgrade = minor == 1, None
+    if connection:
+        keep_alive = b"close" not in connection if minor else b"keep-alive" in connection
+        if minor and b"upgrade" in connection:
+            upgrade = known.get(b"upgrade") or None
+    return RequestHead(
+        method,
+        target,
+        minor,
+        fields,
+        body,
+        length,
+        keep_alive,
+        authority or host,
+        upgrade,
+        connection,
+        plain and host != b"",
+        known,
+        len(head),
+    )
+
+
+_NONE = Body.NONE
+_MAX_REMEMBERED_BYTES = 256
+_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_OF_THE_CONNECTION_ALONE = frozenset({b"keep-alive", b"close"})
+_GOES_ON = frozenset(b"host transfer-encoding content-type expect".split()).union(KEY_FIELDS)
+_SLASH = ord("/")
+
+
+def _length_of(value: bytes) -> tuple[Body, int]:
+    if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
+        raise Refused(400, "a malformed Content-Length")
+    size = int(value)
+    return (Body.LENGTH, size) if size else (Body.NONE, 0)
+
+
+def _check_coding(coding: bytes, minor: int, known: dict[bytes, bytes]) -> None:
+    if b"content-length" in known:
+        raise Refused(400, "both Content-Length and Transfer-Encoding")
+    if minor == 0:
+        raise Refused(400, "Transfer-Encoding in HTTP/1.0")
+    if coding.lower() != b"chunked":
+        raise Refused(400, "the only transfer coding taken is chunked")
+
+
+def _origin_form(method: bytes, target: bytes) -> tuple[str, bytes]:
+    """The target as a path, and the authority when it came in absolute form."""
+    if method == b"CONNECT":
+        raise Refused(400, "CONNECT is refused: this is no open proxy")
+    if target == b"*" and method == b"OPTIONS":
+        return "*", b""
+    scheme, sep, rest = target.partition(b"://")
+    if not sep or scheme.lower() not in (b"http", b"https"):
+        raise Refused(400, "the request target is neither a path nor an http URL")
+    cut = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
+    authority, path = rest[:cut], rest[cut:]
+    if not authority or b"@" in authority:
+        raise Refused(400, "the request target's host is malformed")
+    return (path if path[:1] == b"/" else b"/" + path).decode(), authority
+
+
+@lru_cache(maxsize=256)
+def _status_line(line: bytes) -> tuple[int, int, bytes]:
+    """Minor version, status, reason. Raises `BadUpstream`."""
+    found = _STATUS_LINE.fullmatch(line)
+    if found is None:
+        raise BadUpstream("the status line is malformed")
+    return 1 if found[1] == b"1" else 0, int(found[2]), found[3] or b""
+
+
+def read_response_head(head: bytes) -> ResponseHead:
+    """Read a response's head, from its first byte to the blank line inclusive. Raises `BadUpstream`."""
+    lines = _lines(head)
+    minor, status, reason = _status_line(lines[0])
+    del lines[0]
+    try:
+        fields = list(map(_read_response_field, lines))
+    except MalformedField:
+        raise BadUpstream("a header field is malformed") from None
+    connection = _NO_OPTIONS
+    coding = content_type = b""
+    lengths: list[bytes] = []
+    plain = minor == 1
+    for name, _, value, special, _ in fields:
+        if not special:
+            continue
+        if name == b"content-type":
+            content_type = content_type or value
+        elif name == b"content-length":
+            lengths.append(value)
+        elif name == b"transfer-encoding":
+            coding = coding + b"," + value if coding else value
+        elif name == b"connection":
+            connection |= _options(value)
+            plain = False
+        elif name != b"trailer":
+            plain = False
+    return ResponseHead(
+        minor,
+        status,
+        reason,
+        fields,
+        connection,
+        coding.lower(),
+        lengths,
+        content_type,
+        plain and len(lengths) + bool(coding) <= 1,
+        len(head),
+    )
+
+
+def response_body(head: ResponseHead, method: str) -> tuple[Body, int]:
+    """How the body of this response is delimited, and its length (RFC 9112 §6.3). Raises `BadUpstream`."""
+    if method == "HEAD" or head.status in _WITHOUT_BODY or head.status < 200:
+        return _NONE, 0
+    if head.transfer_coding == b"chunked":
+        return _CHUNKED, 0
+    if head.transfer_coding:
+        codings = [c.strip(b" \t") for c in head.transfer_coding.split(b",")]
+        if b"chunked" in codings[:-1]:
+            raise BadUpstream("chunked is not the last transfer coding, or applied twice")
+        return (_CHUNKED, 0) if codings[-1] == b"chunked" else (Body.CLOSE, 0)
+    lengths = head.lengths
+    if not lengths:
+        return Body.CLOSE, 0
+    length = lengths[0]
+    if len(lengths) > 1 and len(set(lengths)) > 1:
+        raise BadUpstream("Content-Lengths that differ")
+    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
+        raise BadUpstream("a malformed Content-Length")
+    size = int(length)
+    return (_LENGTH, size) if size else (_NONE, 0)
+
+
+_WITHOUT_BODY = frozenset({204, 304})
+_LENGTH, _CHUNKED = Body.LENGTH, Body.CHUNKED

@@ -1,0 +1,64 @@
+"""Choose the upstream of a request, and the target that it gets there.
+
+One upstream takes every path. Of several, the header `x-streamgauge-upstream` or else the path prefix /NAME/ chooses; the
+prefix is taken off. A name that is not configured is an answer for the client (404), not an error of ours.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ingest.tap.http_head import RequestHead
+from ingest.tap.upstreams import Upstream
+
+_HEADER = b"x-streamgauge-upstream"
+
+
+class Route(NamedTuple):
+    """Where a request goes. `place` is its number among the configured ones."""
+
+    place: int
+    upstream: Upstream
+    target: str
+
+
+class Router:
+    """Chooses among the configured upstreams."""
+
+    def __init__(self, upstreams: tuple[Upstream, ...]) -> None:
+        if not upstreams:
+            raise ValueError("no upstream: give one with --upstream URL")
+        self._upstreams = upstreams
+        self._by_name = {u.name: i for i, u in enumerate(upstreams)}
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._by_name)
+
+    def route(self, head: RequestHead) -> Route | None:
+        """The route of a request, None when it names no upstream that there is."""
+        target = head.target
+        asked = head.known.get(_HEADER)
+        if asked is not None:
+            index = self._by_name.get(asked.decode("latin-1"))
+        elif len(self._upstreams) == 1:
+            index = 0
+        else:
+            index = None
+        if len(self._upstreams) > 1 and (index is None or asked is not None):
+            # With the header the prefix may be there too, when it says the same.
+            name, sep, rest = target[1:].partition("/")
+            if not sep:
+                name, query_sep, query = name.partition("?")
+                rest = query_sep + query
+            by_path = self._by_name.get(name)
+            if asked is None:
+                index = by_path
+            if by_path is not None and by_path == index:
+                target = "/" + rest
+        if index is None:
+            return None
+        upstream = self._upstreams[index]
+        if upstream.base_path and target != "*":
+            target = upstream.base_path + target
+        return Route(index, upstream, target)

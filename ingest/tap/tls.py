@@ -1,0 +1,43 @@
+"""The TLS contexts of the tap: towards https upstreams, and towards clients where that is asked for.
+
+Upstream certificates are verified against the system's CAs, or against the given ones alone. HTTP/1.1 is the only
+protocol offered: the tap reads nothing else.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from ingest.tap.options import TapOptions
+
+
+def upstream_context(options: TapOptions) -> ssl.SSLContext:
+    """The context for https upstreams. Raises OSError or ValueError in one line."""
+    ca = options.upstream_ca
+    try:
+        context = ssl.create_default_context(cafile=str(ca) if ca is not None else None)
+    except (OSError, ssl.SSLError) as e:
+        raise ValueError(f"{ca} is not a PEM file of CA certificates: {e}") from None
+    if not options.upstream_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if options.upstream_cert is not None:
+        try:
+            context.load_cert_chain(options.upstream_cert, options.upstream_key)
+        except (OSError, ssl.SSLError) as e:
+            raise ValueError(f"{options.upstream_cert}: no usable client certificate and key: {e}") from None
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def client_context(options: TapOptions) -> ssl.SSLContext | None:
+    """The context towards clients, None for plain HTTP. Raises ValueError in one line."""
+    if options.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(options.tls_cert, options.tls_key)
+    except (OSError, ssl.SSLError) as e:
+        raise ValueError(f"{options.tls_cert}: no usable certificate and key: {e}") from None
+    context.set_alpn_protocols(["http/1.1"])
+    return context

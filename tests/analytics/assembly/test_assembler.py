@@ -1,0 +1,639 @@
+"""Streams are put together exactly once, whatever the log repeats and wherever the consumer dies."""
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analytics.assembly.assembler import Assembler
+from analytics.decoding.stream_decoder import StreamDecoder
+from ingest.records import Alive, AnyRecord, Frames, Lost, Opened, Request
+from tests.analytics.tape import (
+    SECOND_NS,
+    START_NS,
+    CrashingStore,
+    alive,
+    chunk,
+    closed,
+    finish_chunk,
+    head,
+    in_entries,
+    interleave,
+    opened,
+    rows_of,
+    stream_id,
+    whole_stream,
+    with_rewinds,
+)
+
+A, B, C = stream_id(1), stream_id(2), stream_id(3)
+
+
+def fed(*records: AnyRecord, partition: str = "w0", **options: Any) -> Assembler:
+    assembler = Assembler(**options)
+    for offset, record in enumerate(records):
+        assembler.feed(partition, offset, [record])
+    return assembler
+
+
+def outcomes(assembler: Assembler) -> dict[str, str]:
+    return {row["stream_id"]: row["outcome"] for row in rows_of(assembler)}
+
+
+# -- whole streams -------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_measured_once_it_is_closed() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records[:-1])
+    assert assembler.take_finished() == []
+    assert assembler.position("w0", 99).open_stream_ids == (A,)
+    assembler.feed("w0", 99, records[-1:])
+    (row,) = rows_of(assembler)
+    assert row["outcome"] == "ok"
+    assert (row["ttft_ns"], row["output_event_count"], row["text_chars"]) == (100, 3, 9)
+    assert (row["request_model"], row["request_id"], row["lost_bytes"]) == ("m", "r1", 0)
+    assert assembler.position("w0", 100) == assembler.position("w0", 100).__class__(100, 100, ())
+
+
+def test_a_failed_connect_is_a_row_without_a_body() -> None:
+    assembler = fed(
+        opened(A), Request(A, 1, b"{}", False), closed(A, 2, cause="connect_error", detail="gaierror")
+    )
+    (row,) = rows_of(assembler)
+    assert (row["outcome"], row["error_type"], row["dialect"]) == ("connect_error", "gaierror", "openai_chat")
+    assert (row["http_status"], row["streamed"], row["ttfb_ns"], row["ttft_ns"]) == (None, None, None, None)
+
+
+def test_open_streams_show_what_is_known_so_far() -> None:
+    assembler = fed(*whole_stream(A)[:4])
+    (row,) = assembler.open_streams().to_dicts()
+    assert (row["stream_id"], row["dialect"], row["request_model"], row["ttft_ns"]) == (
+        A,
+        "openai_chat",
+        "m",
+        100,
+    )
+    assert (row["event_count"], row["output_event_count"]) == (2, 2)
+
+
+def test_client_that_forbids_capture_is_obeyed() -> None:
+    allowed = [opened(A), *whole_stream(A)[1:]]
+    forbidden = [opened(B, capture_content=False), *whole_stream(B)[1:]]
+    texts = {r["stream_id"]: r["output_text"] for r in rows_of(fed(*allowed, *forbidden, capture=("*",)))}
+    assert texts == {A: "w0 w1 w2 ", B: None}
+    assert rows_of(fed(*allowed))[0]["output_text"] is None
+
+
+# -- duplicates ----------------------------------------------------------------------------------------------------
+
+
+def test_repeated_records_and_sequences_are_dropped() -> None:
+    records = whole_stream(A)
+    plain = rows_of(fed(*records))
+    assert rows_of(fed(*[r for record in records for r in (record, record)])) == plain
+    assert rows_of(fed(*records[:4], *records)) == plain
+
+
+def test_late_duplicates_of_a_finished_stream_raise_nothing() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records, *records, *records[2:])
+    assert len(assembler.take_finished()) == 1
+    assert assembler.open_count == 0
+
+
+def test_late_duplicates_after_a_restart_raise_nothing() -> None:
+    assembler = Assembler()
+    assembler.resume("w0", [])
+    assembler.end_replay("w0")
+    assembler.recall([A])
+    assembler.feed("w0", 5, whole_stream(A))
+    assert assembler.take_finished() == []
+    assert assembler.open_count == 0
+
+
+def test_remembered_ids_are_bounded() -> None:
+    assembler = Assembler(remember=10)
+    for i in range(30):
+        assembler.feed("w0", i, whole_stream(stream_id(i)))
+    assert len(assembler._partitions["w0"]._finished) == 10
+
+
+# -- holes ---------------------------------------------------------------------------------------------------------
+
+MEASURES = (
+    "ttfb_ns",
+    "ttfc_ns",
+    "ttft_ns",
+    "ttfo_ns",
+    "ttst_ns",
+    "last_output_ns",
+    "terminator_ns",
+    "input_tokens",
+    "output_tokens",
+    "token_source",
+    "itl_ns",
+    "icl_p50_ns",
+    "icl_p95_ns",
+    "icl_p99_ns",
+    "icl_max_ns",
+    "stall_count",
+    "stalled_ns",
+    "tps_user",
+    "tps_e2e",
+    "burstiness",
+    "event_count",
+    "output_event_count",
+    "text_chars",
+    "reasoning_chars",
+    "tool_call_count",
+    "comment_count",
+    "malformed_events",
+    "finish_reason",
+    "streamed",
+    "aborted_after_terminal",
+)
+
+
+@given(st.integers(0, 6))
+def test_a_missing_record_makes_the_stream_lost_and_measures_nothing(missing: int) -> None:
+    records = whole_stream(A)
+    assert len(records) == 8
+    assembler = fed(*records[:missing], *records[missing + 1 :])
+    losses = assembler.take_losses().to_dicts()
+    (row,) = rows_of(assembler)
+    assert (row["outcome"], row["error_type"], row["error_phase"]) == ("tap_lost", "tap_lost", None)
+    assert {row[name] for name in MEASURES} == {None}
+    assert row["end_ns"] == 300 + 30_000_000  # what the transport itself said stays
+    assert row["started_at"].timestamp() * SECOND_NS == START_NS  # of the id, where `Opened` is missing
+    assert [(x["first_seq"], x["last_seq"], x["cause"]) for x in losses] == [(missing, missing, "missing")]
+    lost = records[missing]
+    assert row["lost_bytes"] == (sum(len(d) for _, d in lost.frames) if isinstance(lost, Frames) else 0)
+
+
+def test_a_told_hole_has_its_cause_and_bytes() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records[:3], Lost(A, 3, 5, "queue_full", START_NS, 1234), *records[6:])
+    (row,) = rows_of(assembler)
+    assert (row["outcome"], row["lost_bytes"]) == ("tap_lost", 1234)
+    (loss,) = assembler.take_losses().to_dicts()
+    assert (loss["first_seq"], loss["last_seq"], loss["cause"], loss["bytes"]) == (3, 5, "queue_full", 1234)
+    assert (loss["stream_id"], loss["tap"], loss["partition"]) == (A, "tap", "w0")
+
+
+def test_a_told_hole_that_holds_the_end_ends_the_stream_at_once() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records[:3], Lost(A, 3, 7, "log_full", START_NS, 1234, last=True))
+    (row,) = rows_of(assembler)
+    assert row["outcome"] == "tap_lost"
+    (loss,) = assembler.take_losses().to_dicts()
+    assert (loss["first_seq"], loss["last_seq"], loss["cause"]) == (3, 7, "log_full")
+    assert assembler.open_count == 0
+
+
+def test_a_hole_that_is_told_of_late_gets_its_cause() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records[:3], *records[5:7], Lost(A, 3, 4, "log_full", START_NS, 7), records[7])
+    (row,) = rows_of(assembler)
+    assert (row["outcome"], row["lost_bytes"]) == ("tap_lost", 7)
+    (loss,) = assembler.take_losses().to_dicts()
+    assert (loss["first_seq"], loss["last_seq"], loss["cause"]) == (3, 4, "log_full")
+
+
+def test_a_told_hole_whose_first_part_had_come_is_the_rest_of_it() -> None:
+    records = whole_stream(A, outputs=5)
+    assembler = fed(*records[:6], Lost(A, 3, 8, "log_full", START_NS, 1234), records[9])
+    (row,) = rows_of(assembler)
+    assert row["outcome"] == "tap_lost"
+    (loss,) = assembler.take_losses().to_dicts()
+    assert (loss["first_seq"], loss["last_seq"], loss["cause"], loss["bytes"]) == (6, 8, "log_full", None)
+
+
+def test_a_repeated_lost_is_one_hole() -> None:
+    records = whole_stream(A)
+    lost = Lost(A, 3, 5, "queue_full", START_NS, 1234)
+    assembler = fed(*records[:3], lost, records[2], lost, *records[6:])
+    assert rows_of(assembler)[0]["lost_bytes"] == 1234
+    assert len(assembler.take_losses()) == 1
+
+
+def test_a_told_hole_that_reaches_beyond_a_seen_one_is_whole() -> None:
+    records = whole_stream(A, outputs=5)
+    assert len(records) == 10
+    assembler = fed(*records[:3], records[5], Lost(A, 4, 8, "log_full", START_NS, 7), records[9])
+    losses = assembler.take_losses().to_dicts()
+    assert [(x["first_seq"], x["last_seq"], x["cause"]) for x in losses] == [
+        (3, 3, "missing"),
+        (4, 8, "log_full"),
+    ]
+
+
+def test_a_wholly_lost_stream_still_has_a_row() -> None:
+    assembler = fed(Lost(A, 0, 9, "queue_full", START_NS, 5), closed(A, 10))
+    (row,) = rows_of(assembler)
+    assert (row["stream_id"], row["outcome"], row["tap"], row["lost_bytes"]) == (A, "tap_lost", None, 5)
+
+
+def test_events_before_a_hole_are_kept_and_none_behind_it() -> None:
+    from analytics.measures.measure import measure
+
+    records = whole_stream(A)
+    events = measure(fed(*records[:4], *records[5:]).take_finished())["events"]
+    assert events["seq"].to_list() == [0, 1]
+
+
+# -- the death of taps ---------------------------------------------------------------------------------------------
+
+
+def test_a_newer_incarnation_ends_the_streams_of_the_older() -> None:
+    assembler = fed(*whole_stream(A)[:4], alive(1))
+    assert outcomes(assembler) == {}
+    assembler.feed("w0", 9, [alive(0, incarnation="i2", started_wall_ns=START_NS + 1)])
+    assert outcomes(assembler) == {A: "tap_lost"}
+    (loss,) = assembler.take_losses().to_dicts()
+    assert (loss["first_seq"], loss["cause"]) == (4, "tap_died")
+
+
+def test_a_repeated_old_alive_ends_no_newer_stream() -> None:
+    late = START_NS + 100 * SECOND_NS
+    assembler = fed(
+        alive(50),
+        alive(1, incarnation="i2", started_wall_ns=late),
+        opened(A, incarnation="i2", wall_ns=late + 5),
+        alive(50),
+        alive(40),
+    )
+    assert outcomes(assembler) == {}
+
+
+def test_another_worker_or_another_tap_supersedes_nobody() -> None:
+    newer = START_NS + SECOND_NS
+    assembler = fed(
+        opened(A),
+        alive(0, incarnation="i2", worker=1, started_wall_ns=newer),
+        alive(0, incarnation="i3", tap="other", started_wall_ns=newer),
+    )
+    assert outcomes(assembler) == {}
+
+
+def test_a_stopped_incarnation_leaves_no_stream_open() -> None:
+    assembler = fed(opened(A), opened(B, incarnation="i2", worker=1), alive(1, stopping=True))
+    assert outcomes(assembler) == {A: "tap_lost"}
+
+
+def test_silence_of_a_stream_ends_nothing_while_its_tap_lives() -> None:
+    assembler = fed(opened(A), *(alive(s) for s in range(0, 4000, 5)))
+    assert outcomes(assembler) == {}
+
+
+def test_an_incarnation_without_a_sign_for_a_day_of_another_taps_time_is_dead() -> None:
+    day_s = 24 * 3600
+    others = [alive(s, incarnation="x", tap="other") for s in range(0, day_s + 600, 600)]
+    assembler = fed(opened(A), alive(1), *others)
+    assert outcomes(assembler) == {}
+    assembler.feed("w0", 999, [alive(day_s + 601, incarnation="x", tap="other")])
+    assert outcomes(assembler) == {A: "tap_lost"}
+
+
+@pytest.mark.parametrize(("gone_after_s", "lost_at_s"), [(600, 615), (7200, 7215), (None, None)])
+def test_the_operator_says_how_long_a_silent_tap_may_be_cut_off(
+    gone_after_s: int | None, lost_at_s: int | None
+) -> None:
+    assembler = Assembler(gone_after_ns=gone_after_s * SECOND_NS if gone_after_s is not None else None)
+    assembler.feed("w0", 0, [opened(A), alive(1)])
+    lost_s = None
+    for second in range(5, 10_000, 5):
+        assembler.feed("w0", second, [alive(second, incarnation="x", tap="other")])
+        if outcomes(assembler):
+            lost_s = second
+    assert lost_s == lost_at_s
+
+
+def test_a_tap_whose_ship_drains_slower_after_an_outage_is_not_taken_for_dead() -> None:
+    # Two hosts ship into one topic. Kafka was away for an hour; the first host's hour comes whole before the other's.
+    first = [alive(s, incarnation="x", tap="other") for s in range(0, 3600, 5)]
+    end = closed(A, 2, end_ns=3600 * SECOND_NS)
+    late = [alive(1800), Request(A, 1, b"{}", False), end, alive(3600)]
+    (outcome,) = outcomes(fed(opened(A), alive(1), *first, *late)).values()
+    assert outcome != "tap_lost"
+
+
+def test_signs_keep_an_incarnation_alive_whatever_the_wall_clocks_say() -> None:
+    records: list[AnyRecord] = [opened(A)]
+    for s in range(0, 600, 5):
+        records.append(alive(s))
+        other = alive(s, incarnation="x", tap="other")
+        records.append(
+            Alive(other.tap, 0, "x", other.wall_ns + 86_400 * SECOND_NS * (s % 2), other.mono_ns, START_NS)
+        )
+    assert outcomes(fed(*records)) == {}
+
+
+def test_silences_do_not_add_up() -> None:
+    records: list[AnyRecord] = [opened(A)]
+    for s in range(0, 600, 5):
+        records.append(alive(s, incarnation="x", tap="other"))
+        if s % 50 == 0:
+            records.append(alive(s))
+    assert outcomes(fed(*records)) == {}
+
+
+def test_a_worker_whose_log_is_shipped_late_is_not_taken_for_dead() -> None:
+    # One process ships the slots' logs: after an outage an hour of one may come before the first record of the other.
+    first = [alive(s, incarnation="w1", worker=1) for s in range(0, 3600, 5)]
+    assert outcomes(fed(opened(A), alive(1), *first, *(alive(s) for s in range(5, 3600, 5)))) == {}
+
+
+def test_a_stream_without_its_opened_ends_after_a_minute_of_log_time() -> None:
+    assembler = fed(alive(0), Frames(A, 3, [(5, b"x")]), *(alive(s) for s in range(5, 65, 5)))
+    assert outcomes(assembler) == {}
+    assembler.feed("w0", 99, [alive(70)])
+    assert outcomes(assembler) == {A: "tap_lost"}
+
+
+def test_a_stream_whose_closed_is_lost_ends_while_its_tap_lives_on() -> None:
+    records: list[AnyRecord] = [*whole_stream(A)[:4], Lost(A, 4, 7, "log_full", START_NS, 9), opened(B)]
+    assembler = fed(*records, *(alive(s) for s in range(0, 120, 5)))
+    assert outcomes(assembler) == {A: "tap_lost"}
+    assert assembler.position("w0", 999).open_stream_ids == (B,)
+
+
+def test_records_after_a_verdict_of_death_raise_nothing() -> None:
+    records = whole_stream(A)
+    assembler = fed(*records[:4], alive(0, incarnation="i2", started_wall_ns=START_NS + 1), *records[4:])
+    assert len(assembler.take_finished()) == 1
+    assert assembler.counters["late_records"] == len(records[4:])
+
+
+def test_a_partition_that_nobody_writes_can_be_ended() -> None:
+    assembler = fed(*whole_stream(A)[:4])
+    assembler.feed("w1", 0, whole_stream(B)[:4])
+    assembler.lose_open("w0")
+    assert outcomes(assembler) == {A: "tap_lost"}
+
+
+# -- positions and checkpoints -------------------------------------------------------------------------------------
+
+
+def test_low_is_the_oldest_entry_of_an_open_stream() -> None:
+    assembler = Assembler()
+    assembler.feed("w0", 10, whole_stream(A))
+    assembler.feed("w0", 20, whole_stream(B)[:3])
+    assembler.feed("w0", 30, whole_stream(C)[:3])
+    assert assembler.position("w0", 31).low == 20
+    assembler.feed("w0", 40, whole_stream(B)[3:])
+    position = assembler.position("w0", 41)
+    assert (position.high, position.low, position.open_stream_ids) == (41, 30, (C,))
+    assert assembler.position("w9", 7).low == 7
+
+
+def test_a_long_stream_lets_low_go_on() -> None:
+    records = whole_stream(A, outputs=6)
+    assembler = fed(alive(0), *records[:3])
+    assert assembler.checkpoint_records() == []
+    assembler.feed("w0", 50, [alive(61)])
+    (checkpoint,) = assembler.checkpoint_records()
+    assert (checkpoint.stream_id, checkpoint.partition, checkpoint.first_seq) == (A, "w0", 0)
+    assert assembler.position("w0", 51).low == 51
+    assembler.feed("w0", 60, records[3:5])
+    assert assembler.position("w0", 61).low == 60
+    assembler.feed("w0", 70, [alive(123)])
+    (second,) = assembler.checkpoint_records()
+    assert second.first_seq == 3
+
+    again = Assembler()
+    again.resume("w0", [A])
+    again.restore("w0", A, [checkpoint.payload, second.payload])
+    again.end_replay("w0")
+    assert again.position("w0", 71).low == 71
+    assert again._out.held_bytes == 0
+    again.feed("w0", 71, records[5:])
+    assembler.feed("w0", 71, records[5:])
+    assert rows_of(again) == rows_of(assembler) == rows_of(fed(*records))
+
+
+def test_replay_ignores_streams_that_were_stored() -> None:
+    assembler = Assembler()
+    assembler.resume("w0", [B])
+    assembler.feed("w0", 1, interleave(random.Random(1), [whole_stream(A), whole_stream(B)[:-1]]))
+    assembler.end_replay("w0")
+    assert assembler.take_finished() == []
+    assert assembler.position("w0", 2).open_stream_ids == (B,)
+
+
+def test_the_newest_alive_of_each_incarnation_is_told() -> None:
+    assembler = fed(alive(5), alive(10), alive(5), alive(3, incarnation="i2"))
+    assembler.feed("w1", 0, [alive(15)])
+    assert {key[2]: a.mono_ns // SECOND_NS for key, a in assembler.taps.items()} == {"i1": 15, "i2": 3}
+
+
+def test_a_dropped_partition_leaves_nothing_behind() -> None:
+    assembler = fed(*whole_stream(A)[:5])
+    assembler.drop("w0")
+    assert (assembler.open_count, assembler._out.held_bytes, assembler._out.open_events) == (0, 0, 0)
+    assert assembler.open_streams().is_empty()
+
+
+def streams_of_two_incarnations(rng: random.Random, count: int) -> list[AnyRecord]:
+    """Streams of one slot, a kill -9 in the middle, `Alive`s in between (15 s apart)."""
+    order: list[AnyRecord] = []
+    at_s = 0.0
+    for incarnation, started_ns, part in (("i1", START_NS, 0), ("i2", START_NS + 10_000 * SECOND_NS, 1)):
+        streams = [
+            whole_stream(
+                stream_id(100 * part + i),
+                outputs=rng.randrange(0, 12),
+                per_record=rng.randrange(1, 4),
+                wall_ns=started_ns + i,
+                incarnation=incarnation,
+            )
+            for i in range(count)
+        ]
+        mixed = interleave(rng, streams)
+        if incarnation == "i1":
+            mixed = mixed[: rng.randrange(len(mixed) + 1)]
+        at_s = 0.0
+        for record in mixed:
+            order.append(record)
+            if rng.random() < 0.15:
+                at_s += 15
+                order.append(alive(at_s, incarnation=incarnation, started_wall_ns=started_ns))
+        order.append(alive(at_s + 15, incarnation=incarnation, started_wall_ns=started_ns))
+    return order
+
+
+@settings(max_examples=int(os.environ.get("STREAMGAUGE_EXAMPLES", "20")), deadline=None)
+@given(st.integers(0, 2**32))
+def test_crashes_and_duplicates_anywhere_give_the_same_rows_exactly_once(seed: int) -> None:
+    rng = random.Random(seed)
+    logs = {p: streams_of_two_incarnations(random.Random(rng.random()), 8) for p in ("w0", "w1")}
+    # Two partitions have streams of their own.
+    logs["w1"] = [_renamed(r) for r in logs["w1"]]
+    calm = CrashingStore({p: in_entries(random.Random(1), order) for p, order in logs.items()})
+    calm.run(random.Random(1), crash=0, commit=0.1)
+    expected = {row["stream_id"]: row for row in calm.rows}
+    assert len(expected) == len(calm.rows)
+
+    wild = CrashingStore(
+        {p: in_entries(rng, with_rewinds(rng, order, chance=0.03)) for p, order in logs.items()},
+        {"max_held_bytes": rng.choice([2000, 2**20])},
+    )
+    wild.run(rng, crash=0.1, commit=0.3)
+    assert len(wild.rows) == len(expected)
+    assert {row["stream_id"]: row for row in wild.rows} == expected
+    assert sorted(map(str, wild.losses)) == sorted(map(str, calm.losses))
+    assert wild.kept == {}
+
+
+def _renamed(record: AnyRecord) -> AnyRecord:
+    import msgspec
+
+    if isinstance(record, Alive):
+        return msgspec.structs.replace(record, tap_worker=1, incarnation=record.incarnation + "w1")
+    renamed = record.stream[:-6] + "f" + record.stream[-5:]
+    if isinstance(record, Opened):
+        return msgspec.structs.replace(
+            record, stream=renamed, tap_worker=1, incarnation=record.incarnation + "w1"
+        )
+    return msgspec.structs.replace(record, stream=renamed)
+
+
+def test_the_crash_test_reaches_replay_and_checkpoints() -> None:
+    rng = random.Random(3)
+    store = CrashingStore({"w0": in_entries(rng, streams_of_two_incarnations(rng, 30))})
+    store.run(rng, crash=0.1, commit=0.3)
+    assert store.replayed_entries > 10
+    assert store.kept_count > 10
+
+
+# -- bounds --------------------------------------------------------------------------------------------------------
+
+
+def test_over_the_cap_the_oldest_open_stream_is_given_up() -> None:
+    assembler = fed(*(opened(stream_id(i), wall_ns=START_NS + i) for i in range(5)), max_open=3)
+    assert outcomes(assembler) == dict.fromkeys((stream_id(0), stream_id(1)), "tap_lost")
+    assert assembler.take_losses()["cause"].to_list() == ["too_many_open_streams"] * 2
+    assert (assembler.open_count, assembler.counters["evicted_streams"]) == (3, 2)
+
+
+def test_over_the_cap_of_events_the_largest_stream_is_given_up() -> None:
+    assembler = fed(*whole_stream(A, outputs=10)[:-1], *whole_stream(B, outputs=60)[:-1], max_open_events=50)
+    assert outcomes(assembler) == {B: "tap_lost"}
+    assert assembler.take_losses()["cause"].to_list() == ["stream_too_large"]
+    assert assembler._out.open_events == 12
+
+
+def test_over_half_the_cap_of_held_records_they_are_checkpointed_early() -> None:
+    assembler = fed(*whole_stream(A, outputs=40)[:-1], max_held_bytes=10_000)
+    assert assembler._out.held_bytes > 5000
+    assert [c.stream_id for c in assembler.checkpoint_records()] == [A]
+    assert assembler._out.held_bytes == 0
+
+
+def test_counts_of_open_things_return_to_zero() -> None:
+    assembler = Assembler()
+    rng = random.Random(5)
+    for offset, entry in enumerate(in_entries(rng, streams_of_two_incarnations(rng, 40))):
+        assembler.feed("w0", offset, entry)
+    assembler.lose_open("w0")
+    assert (assembler.open_count, assembler._out.held_bytes, assembler._out.open_events) == (0, 0, 0)
+    part = assembler._partitions["w0"]
+    assert [*part.open, *part._doomed, *part._by_incarnation] == []
+
+
+# -- what no honest tap writes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        opened("not-a-uuid"),
+        opened(A, wall_ns=-1),
+        opened(A, wall_ns=2**63),
+        opened(A, server_port=99_999),
+        opened(A, trace_flags=256),
+        opened(A, seq=4),
+        closed(A, 0, end_ns=2**62),
+        Lost(A, 5, 2, "x", START_NS),
+        Lost(A, 0, 2**62, "x", START_NS),
+        Frames("x", 0, []),
+        Frames(A, 0, []),
+        Request(A, 0, b"{}", False),
+        Frames(A.upper(), 0, []),
+        Alive("t", 0, "i", 2**63, 0, 0),
+        Alive("t", 2**31, "i", 0, 0, 0),
+        Alive("t", 0, "i", 0, 0, 0, False, {"records": 2**63}),
+    ],
+)
+def test_an_unsound_record_is_set_aside(record: AnyRecord) -> None:
+    assembler = fed(record)
+    (failure,) = assembler.take_failures()
+    assert failure.record is record
+    assert failure.reason in ("bad_numbers", "bad_stream_id")
+    assert assembler.taps == {}
+    assert assembler.take_finished() == []
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        Frames(A, 2, [(-5, b"x")], head()),
+        Frames(A, 2, [(5, b"x"), (4, b"y")], head()),
+        Frames(A, 2, [(2**62, b"x")], head()),
+        Frames(A, 2, [(5, b"x")], head(status=70_000)),
+        Frames(A, 2, [(5, b"x")], head(), -1),
+        Frames(A, 2, [(5, b"x")], head(), 0, []),
+        Frames(A, 2, [(5, b"x")], head(), 0, [-1]),
+    ],
+)
+def test_unsound_frames_are_a_hole_in_their_stream(frames: Frames) -> None:
+    assembler = fed(*whole_stream(A)[:2], frames, closed(A, 3))
+    assert [f.reason for f in assembler.take_failures()] in (["bad_times"], ["bad_numbers"])
+    assert outcomes(assembler) == {A: "tap_lost"}
+
+
+def test_a_defect_of_the_decoder_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = StreamDecoder.feed_reads
+
+    def broken(self: StreamDecoder, times: Any, reads: Any, *, wire_bytes: int | None = None) -> None:
+        if b"boom" in reads[0]:
+            raise ZeroDivisionError
+        real(self, times, reads)
+
+    monkeypatch.setattr(StreamDecoder, "feed_reads", broken)
+    bad = [
+        opened(A),
+        Frames(A, 1, [(5, chunk("boom"))], head()),
+        Frames(A, 2, [(6, finish_chunk())]),
+        closed(A, 3),
+    ]
+    assembler = fed(*bad, *whole_stream(B))
+    assert outcomes(assembler) == {A: "tap_lost", B: "ok"}
+    assert [(f.stream_id, f.reason) for f in assembler.take_failures()] == [(A, "decoder: ZeroDivisionError")]
+
+
+def test_a_defect_at_the_end_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: StreamDecoder) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(StreamDecoder, "finish", broken)
+    assembler = fed(*whole_stream(A))
+    assert outcomes(assembler) == {A: "tap_lost"}
+    assert len(assembler.take_failures()) == 1
+
+
+def test_frames_go_into_the_schema_without_surprises() -> None:
+    assembler = fed(*whole_stream(A)[:5], *whole_stream(B)[:3], *whole_stream(B)[4:])
+    con = duckdb.connect()
+    for name in ("schema", "open_streams"):
+        con.execute((Path(__file__).parents[3] / "analytics" / "storage" / f"{name}.sql").read_text())
+    for table, rows in (("open_streams", assembler.open_streams()), ("losses", assembler.take_losses())):
+        assert rows.columns == [c[0] for c in con.execute(f"SELECT * FROM {table}").description or []]
+        con.register("appended", rows)
+        con.execute(f"INSERT INTO {table} BY NAME FROM appended")
+        assert con.execute(f"SELECT count(*) FROM {table}").fetchone() == (1,)

@@ -1,0 +1,437 @@
+"""One body, read to the last byte: the dialect chosen, bodies that are no streams, tails, huge and broken input."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from analytics.decoding.accumulator import Tally
+from analytics.decoding.framing import Framer
+from analytics.decoding.sse import SSEDecoder
+from analytics.decoding.stream_decoder import StreamDecoder
+from analytics.dialects import all_dialects
+from analytics.dialects.openai_choices import ChoicesReader
+from analytics.dialects.shape import Exchange
+from tests.analytics.corpus import Recording, recordings
+
+SSE = "text/event-stream"
+CHAT_PATH = "/v1/chat/completions"
+
+
+def chat(text: str, finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    return f"data: {json.dumps({'id': 'c', 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n".encode()
+
+
+MESSAGE = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","model":"m","usage":{"input_tokens":1}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}\n\n'
+    b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}\n\n'
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
+
+
+def decode(body: bytes, step: int = 64, **exchange: Any) -> StreamDecoder:
+    """Byte n arrives at n ns."""
+    decoder = StreamDecoder(Exchange(**exchange), keep_text=True)
+    for at in range(0, len(body), step):
+        decoder.feed([(at, body[at : at + step])])
+    decoder.finish()
+    return decoder
+
+
+@pytest.mark.parametrize("step", [1, 50, 10**6])
+@pytest.mark.parametrize("path", ["", CHAT_PATH, "/v1/responses", "/mcp", "/v2/chat", "/v1/completions"])
+def test_events_decide_where_the_path_misleads(path: str, step: int) -> None:
+    found = decode(b": x\n\n" + MESSAGE, step, path=path, content_type=SSE)
+    assert (found.dialect, found.text, found.finish_reason) == ("anthropic_messages", "Hi", "end_turn")
+    assert found.event_count == 5
+    found = decode(
+        b"event: ping\ndata: {}\n\n" + chat("a") + chat("b", "stop"), step, path=path, content_type=SSE
+    )
+    assert (found.dialect, found.text, found.event_count) == ("openai_chat", "ab", 3)
+    assert found.events.at_ns == sorted(found.events.at_ns)
+
+
+def test_what_was_read_by_the_wrong_dialect_is_read_again_once() -> None:
+    vague = b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'
+    found = decode(vague + chat("b", "stop"), path="/v1/completions", content_type=SSE)
+    assert found.event_count == 2
+    assert found.output_event_count == 2
+
+
+def test_an_unknown_stream_is_measured_by_bytes_events_and_times() -> None:
+    body = b'data: {"jsonrpc": "2.0", "result": {}}\n\nevent: x\ndata: y\n\n'
+    found = decode(body, 1, path="/mcp", content_type=SSE)
+    assert (found.dialect, found.event_count, found.body_bytes) == ("unknown", 2, len(body))
+    assert found.events.kind == ["other", "other"]
+    assert found.first_event_ns == body.index(b"\n\n") + 1
+    assert found.streamed
+
+
+def test_an_unknown_stream_still_tells_an_unmistakable_error() -> None:
+    found = decode(b'data: {"x": 1}\n\ndata: {"error": {"type": "boom"}}\n\n', path="/x", content_type=SSE)
+    assert found.error is not None
+    assert (found.dialect, found.error.type) == ("unknown", "boom")
+
+
+def test_a_vague_claim_that_no_event_bears_out_is_dropped() -> None:
+    body = b"".join(b'data: {"n": %d}\n\n' % n for n in range(40))
+    assert decode(body, path="/my/chat", content_type=SSE).dialect == "unknown"
+    assert decode(body[:34], path="/my/chat", content_type=SSE).dialect == "unknown"
+
+
+@pytest.mark.parametrize("tail", [b"data: [DONE]", b"data: [DONE]\n", b"data: [DONE] \r\n"])
+def test_a_terminator_without_its_blank_line_is_flagged_and_no_event(tail: bytes) -> None:
+    found = decode(chat("a", "stop") + tail, path=CHAT_PATH, content_type=SSE)
+    assert (found.event_count, found.tail_event_count, found.unterminated_tail, found.done_seen) == (
+        1,
+        1,
+        True,
+        True,
+    )
+
+
+def test_whole_json_without_its_blank_line_says_what_it_says_but_is_no_event() -> None:
+    found = decode(chat("a") + chat("b", "stop").rstrip(), path=CHAT_PATH, content_type=SSE)
+    assert (found.text, found.finish_reason, found.unterminated_tail) == ("ab", "stop", True)
+    assert (found.event_count, found.tail_event_count) == (1, 1)
+    assert found.terminal_ns is not None
+
+
+def test_half_an_event_at_disconnect_says_nothing_and_is_counted_apart() -> None:
+    found = decode(chat("a") + chat("b")[:-20], path=CHAT_PATH, content_type=SSE)
+    assert (found.text, found.unterminated_tail, found.malformed_events, found.tail_event_count) == (
+        "a",
+        False,
+        0,
+        1,
+    )
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream", ""])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_response_that_was_not_streamed(content_type: str, indent: int | None) -> None:
+    body = json.dumps(
+        {
+            "id": "c-1", "object": "chat.completion", "model": "m",
+            "choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+        },
+        indent=indent,
+    ).encode()  # fmt: skip
+    found = decode(body, path=CHAT_PATH, content_type=content_type)
+    assert (found.dialect, found.text, found.finish_reason, found.response_id) == (
+        "openai_chat",
+        "Hi",
+        "stop",
+        "c-1",
+    )
+    assert found.usage is not None
+    assert (found.event_count, found.first_output_ns, found.usage_source) == (0, None, "usage")
+    assert found.streamed == (content_type == SSE and indent is not None), (
+        "only a stray answer among events is streamed"
+    )
+
+
+def test_a_whole_body_is_recognised_without_a_path() -> None:
+    found = decode(
+        b'{"object": "chat.completion", "choices": [{"message": {"content": "Hi"}}]}',
+        content_type="application/json",
+    )
+    assert (found.dialect, found.text, found.streamed) == ("openai_chat", "Hi", False)
+
+
+@pytest.mark.parametrize(
+    ("body", "error_type", "message"),
+    [
+        (b'{"error": {"message": "no", "type": "t", "code": "c"}}', "t", "no"),
+        (b'{"error": {"message": "no", "type": null, "code": "c"}}', "c", "no"),
+        (b"<html><head><title>502 Bad Gateway</title></head></html>", None, "502 Bad Gateway"),
+        (b"upstream connect error", None, "upstream connect error"),
+        (b'event: error\ndata: {"type":"error","error":{"type":"overloaded","message":"no"}}\n\n', "overloaded", "no"),
+        (b'data: {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "no"}}\n\n', "RESOURCE_EXHAUSTED", "no"),
+        (b'[{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "no"}}]', "RESOURCE_EXHAUSTED", "no"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("content_type", ["application/json", SSE, "text/html"])
+@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/messages", "/nothing"])
+def test_error_bodies_of_every_shape(
+    body: bytes, error_type: str | None, message: str, content_type: str, path: str
+) -> None:
+    if content_type != SSE and not body.startswith((b"{", b"[", b"<", b"event:", b"data:")):
+        content_type = "text/plain"
+    found = decode(body, path=path, status=502, content_type=content_type)
+    assert found.error is not None
+    assert (found.error.type, found.error.message) == (error_type, message)
+
+
+def test_an_empty_error_body_is_no_error_object() -> None:
+    found = decode(b"", path=CHAT_PATH, status=503)
+    assert (found.error, found.streamed, found.first_byte_ns) == (None, False, None)
+
+
+def test_a_body_that_is_not_what_its_coding_says_is_counted() -> None:
+    found = decode(
+        b"\x1f\x8b" + b"\xff" * 200,
+        path=CHAT_PATH,
+        content_type=SSE,
+        response_headers={"content-encoding": "gzip"},
+    )
+    assert (found.malformed_events, found.event_count, found.body_bytes) == (1, 0, 202)
+
+
+def test_bad_json_is_counted_and_the_stream_goes_on() -> None:
+    found = decode(chat("a") + b"data: {oops\n\n" + chat("b", "stop"), path=CHAT_PATH, content_type=SSE)
+    assert (found.text, found.malformed_events, found.finish_reason) == ("ab", 1, "stop")
+    assert found.events.kind == ["text", "malformed", "text"]
+
+
+def test_an_event_of_10_mb_is_measured() -> None:
+    found = decode(chat("x" * 10_000_000) + chat("y", "stop"), 65536, path=CHAT_PATH, content_type=SSE)
+    assert (found.text_chars, found.malformed_events, found.finish_reason) == (10_000_001, 0, "stop")
+
+
+def test_an_event_of_20_mb_is_counted_as_malformed_and_the_stream_goes_on() -> None:
+    found = decode(chat("x" * 20_000_000) + chat("y", "stop"), 65536, path=CHAT_PATH, content_type=SSE)
+    assert (found.text, found.malformed_events, found.finish_reason) == ("y", 1, "stop")
+
+
+@pytest.mark.parametrize("depth", [100, 3000, 200_000])
+def test_json_nested_without_end_is_survived(depth: int) -> None:
+    body = b'data: {"choices": ' + b"[" * depth + b"]" * depth + b"}\n\n" + chat("a", "stop")
+    found = decode(body, 4096, path=CHAT_PATH, content_type=SSE)
+    assert (found.text, found.event_count) == ("a", 2)
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "utf-16", "utf-8-sig"])
+def test_charset_nonsense_is_survived(charset: str) -> None:
+    body = 'data: {"choices":[{"delta":{"content":"é"}}]}\n\n'.encode(charset)
+    found = decode(body, 7, path=CHAT_PATH, content_type=f"{SSE}; charset=klingon")
+    assert found.body_bytes == len(body)
+    if charset == "latin-1":
+        assert found.text == "\ufffd"
+
+
+def test_results_are_valid_at_any_time() -> None:
+    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE))
+    assert (decoder.dialect, decoder.event_count, decoder.usage) == ("openai_chat", 0, None)
+    decoder.feed([(1, chat("a"))])
+    assert (decoder.output_event_count, decoder.last_output_ns, decoder.finish_reason) == (1, 1, None)
+    decoder.finish()
+    decoder.finish()
+    assert decoder.event_count == 1
+
+
+def test_text_is_kept_only_when_asked_for() -> None:
+    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE))
+    decoder.feed([(1, chat("secret", "stop"))])
+    assert (decoder.text, decoder.text_chars) == ("", 6)
+
+
+def test_usage_of_a_stream_that_never_finished_is_a_delta() -> None:
+    body = (
+        b'data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n'
+    )
+    assert decode(body, path=CHAT_PATH, content_type=SSE).usage_source == "usage_delta"
+    assert decode(body + chat("", "stop"), path=CHAT_PATH, content_type=SSE).usage_source == "usage"
+    assert decode(chat("a"), path=CHAT_PATH, content_type=SSE).usage_source is None
+
+
+TOKENS = [
+    b"data: ", b"{", b"}", b'"choices":[', b"]", b"\n", b"\n\n", b'"error":', b'"type":', b'"message_start"', b"event: ",
+    b"null", b"1", b",",
+]  # fmt: skip
+PATHS = [
+    "",
+    CHAT_PATH,
+    "/v1/messages",
+    "/v1/responses",
+    "/v2/chat",
+    "/api/v1/chat",
+    "/x:streamGenerateContent",
+]
+
+
+@settings(max_examples=150)
+@given(
+    body=st.binary(max_size=300) | st.lists(st.sampled_from(TOKENS), max_size=40).map(b"".join),
+    path=st.sampled_from(PATHS),
+    status=st.sampled_from([200, 400, 503]),
+    content_type=st.sampled_from(["", SSE, "application/json", "application/x-ndjson", "text/html"]),
+    coding=st.sampled_from(["", "gzip", "br", "zstd", "deflate"]),
+)  # fmt: skip
+def test_nothing_raises(body: bytes, path: str, status: int, content_type: str, coding: str) -> None:
+    found = decode(
+        body,
+        13,
+        path=path,
+        status=status,
+        content_type=content_type,
+        response_headers={"content-encoding": coding},
+    )
+    columns = found.events
+    lengths = {
+        len(column)
+        for column in (
+            columns.read_seq, columns.at_ns, columns.kind, columns.event_name, columns.choice, columns.chars,
+            columns.tokens, columns.bytes, columns.finish_reason, columns.seq,
+        )
+    }  # fmt: skip
+    assert lengths == {found.event_count}
+
+
+@pytest.mark.parametrize("recording", recordings()[::7], ids=str)
+def test_a_recorded_stream_mutilated_anywhere_is_survived(recording: Recording) -> None:
+    body = recording.body.read_bytes()[:6000]
+    for at in range(0, len(body), max(1, len(body) // 25)):
+        for broken in (body[:at] + body[at + 3 :], body[:at] + b"\xff\x00" + body[at:], body[:at]):
+            decode(broken, 500, path=CHAT_PATH, content_type=SSE)
+
+
+@pytest.mark.parametrize("recording", recordings()[::5], ids=str)
+def test_a_recorded_stream_is_read_alike_in_one_read_and_in_many(recording: Recording) -> None:
+    body = recording.body.read_bytes()[:30_000]
+    whole, pieces = decode(body, 10**9, content_type=SSE), decode(body, 41, content_type=SSE)
+    assert (whole.dialect, whole.text, whole.tool_calls) == (pieces.dialect, pieces.text, pieces.tool_calls)
+    assert whole.events.kind == pieces.events.kind
+    assert whole.events.chars == pieces.events.chars
+
+
+def test_every_dialect_has_a_name_of_its_own() -> None:
+    names = [dialect.name for dialect in all_dialects()]
+    assert len(names) == len(set(names)) >= 6
+
+
+def test_the_dialect_never_depends_on_how_many_events_a_read_holds() -> None:
+    events = [b'data: {"level": 1}\n\n'] * 20 + [chat("a")]
+    found = []
+    for reads in ([b"".join(events)], events):
+        decoder = StreamDecoder(Exchange(path="/anything", content_type=SSE))
+        for at_ns, read in enumerate(reads):
+            decoder.feed([(at_ns, read)])
+        decoder.finish()
+        found.append(decoder.dialect)
+    assert found == ["unknown", "unknown"], "beyond the first events nothing is chosen again"
+
+
+def _chat_data(text: str, **more: Any) -> bytes:
+    chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m", **more}
+    return json.dumps(
+        chunk | {"choices": [{"index": 0, "delta": {"content": text}}]}, ensure_ascii=False
+    ).encode()
+
+
+READS = st.one_of(
+    st.text(st.characters(codec="utf-8"), max_size=4).map(_chat_data),
+    st.sampled_from(["\x7f", "a\x7fb", "\\", '"', "\n", "\U0001f600"]).map(_chat_data),
+    st.text("ab", max_size=2).map(lambda text: _chat_data(text, usage={"completion_tokens": len(text)})),
+    st.sampled_from([
+        _chat_data("x")[:-1], b'{"choices": null}', b"[DONE]", b"\xff", _chat_data("\\").replace(b"\\\\", b"\\"),
+        _chat_data("Q").replace(b"Q", b'","x":"'), _chat_data("Q").replace(b"Q", b"\xc3"), b"",
+        _chat_data("Q").replace(b"Q", b"\\ud83d"), _chat_data("Q").replace(b'"Q"', b""),
+    ]),
+)  # fmt: skip
+WRAPPINGS = st.sampled_from(
+    ["data: %s\n\n"] * 12
+    + [
+        "data:%s\n\n",
+        "data: %s\r\n\r\n",
+        "event: x\ndata: %s\n\n",
+        ": c\n\ndata: %s\n\n",
+        "id: 1\ndata: %s\n\n",
+        "data: %s\n",
+    ]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(READS, WRAPPINGS), max_size=12).map(lambda sent: sent * 3),
+    st.lists(st.integers(1, 40), min_size=1, max_size=4),
+)
+def test_reads_that_are_alike_say_what_their_events_say(
+    sent: list[tuple[bytes, str]], cuts: list[int]
+) -> None:
+    plain = (_chat_data("on"), "data: %s\n\n")
+    sent = [plain] * 9 + [one for pair in sent for one in (pair, plain, plain)] + [plain] * 20
+    reads = [shape.encode().replace(b"%s", data) for data, shape in sent]
+    frames = [(n * 1_000_000, read) for n, read in enumerate(reads)]
+    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE), keep_text=True)
+    at = 0
+    for size in itertools.cycle(cuts):
+        decoder.feed(frames[at : at + size])
+        at += size
+        if at >= len(frames):
+            break
+    sse, reader, tally = SSEDecoder(), ChoicesReader(), Tally(keep_text=True)
+    for at_ns, read in frames:
+        events = sse.feed(read, at_ns)
+        tally.add_events(events, [reader.read(event.name, event.data) for event in events])
+    assert vars(decoder.events) == vars(tally.events)
+    assert decoder.text == str(tally.first_choice.text)
+    assert decoder.comment_count == sse.comment_count
+    assert decoder.usage_reports == tally.usage_reports
+
+
+@pytest.mark.parametrize("read_of", [lambda data: b"data: " + data + b"\n\n", lambda data: data + b"\n"])
+def test_reads_that_are_alike_are_not_taken_apart(
+    read_of: Callable[[bytes], bytes], monkeypatch: Any
+) -> None:
+    """Of a thousand chunks that differ in their text only, the framing sees the first few."""
+    seen = []
+    feed_many = Framer.feed_many
+    monkeypatch.setattr(Framer, "feed_many", lambda self, some: (seen.extend(some), feed_many(self, some))[1])
+    frames = [(n, read_of(_chat_data(f"w{n}"))) for n in range(1000)]
+    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE))
+    for at in range(0, 1000, 300):
+        decoder.feed(frames[at : at + 300])
+    assert (decoder.event_count, decoder.text_chars) == (1000, sum(len(f"w{n}") for n in range(1000)))
+    assert decoder.events.read_seq == decoder.events.at_ns == list(range(1000))
+    assert len(seen) < 20
+
+
+@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/messages", "/v1/responses", "/v2/chat", "/generate_stream"])
+@pytest.mark.parametrize("step", [1, 10**6])
+@pytest.mark.parametrize(
+    ("sent", "error_type"),
+    [
+        ('data: {"detail": "Not enough memory"}\n\n', None),
+        ('data: {"message": "boom", "code": "E7"}\n\ndata: [DONE]\n\n', "E7"),
+        ('data: {"detail": "cut"}', None),
+    ],
+)
+def test_a_flat_error_that_ends_a_stream_is_its_error(
+    path: str, step: int, sent: str, error_type: str | None
+) -> None:
+    found = decode(sent.encode(), step, path=path, content_type=SSE)
+    assert found.error is not None
+    assert (found.error.type, found.error.raw) == (
+        error_type,
+        json.loads(sent.partition("data: ")[2].partition("\n")[0]),
+    )
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        chat("a", "stop") + b'data: {"detail": "x"}\n\n',  # after the terminal
+        b'data: {"detail": "x"}\n\n' + chat("a"),  # not the last word
+        chat("a") + b'data: {"message": "done", "status": "success"}\n\n',
+        chat("a") + b'data: {"message": "m", "more": 1}\n\n',
+    ],
+)
+def test_what_only_resembles_a_flat_error_is_none(sent: bytes) -> None:
+    assert decode(sent, path=CHAT_PATH, content_type=SSE).error is None
+
+
+def test_an_event_name_that_many_use_does_not_outweigh_the_path() -> None:
+    found = decode(b'event: error\ndata: {"code": "E", "message": "m"}\n\n', path=CHAT_PATH, content_type=SSE)
+    assert (found.dialect, found.error and found.error.type) == ("openai_chat", "E")

@@ -1,0 +1,190 @@
+"""What of others' spans becomes a row: names, times and numbers; nothing of what was said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from analytics.otlp_receiver.attribute_allow_list import KEYS, MAX_WORD_CHARS
+from analytics.otlp_receiver.span_rows import AHEAD_NS, NotOtlp, Received, as_frame, received
+from analytics.storage.tables import SPANS
+
+NOW = 1_790_000_000_000_000_000
+SECRET = "the river is 4 m high"
+
+
+def attribute(key: str, value: Any) -> dict[str, Any]:
+    kind = {str: "stringValue", bool: "boolValue", int: "intValue", float: "doubleValue"}
+    if isinstance(value, list):
+        return {
+            "key": key,
+            "value": {"arrayValue": {"values": [attribute("", one)["value"] for one in value]}},
+        }
+    return {"key": key, "value": {kind[type(value)]: value}}
+
+
+def span(**more: Any) -> dict[str, Any]:
+    return {
+        "traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "parentSpanId": "00f067aa0ba902b7",
+        "name": "chat gpt-5", "kind": 3, "startTimeUnixNano": str(NOW), "endTimeUnixNano": str(NOW + 1500), **more,
+    }  # fmt: skip
+
+
+def request(*spans: dict[str, Any], service: str = "app", scope: str = "litellm") -> dict[str, Any]:
+    resource = {"attributes": [attribute("service.name", service), attribute("host.name", SECRET)]}
+    return {
+        "resourceSpans": [
+            {"resource": resource, "scopeSpans": [{"scope": {"name": scope}, "spans": list(spans)}]}
+        ]
+    }
+
+
+def read(*spans: dict[str, Any], most: int = 100, **more: Any) -> Received:
+    return received(json.dumps(request(*spans, **more)).encode(), is_json=True, now_ns=NOW, most=most)
+
+
+def row(*spans: dict[str, Any], **more: Any) -> dict[str, Any]:
+    (found,) = as_frame(read(*spans, **more).rows).to_dicts()
+    return found
+
+
+def protobuf(*spans: dict[str, Any]) -> bytes:
+    """The same request as bytes of protobuf, made by the library's own setters."""
+    made = ExportTraceServiceRequest()
+    resource = made.resource_spans.add()
+    resource.resource.attributes.add(key="service.name").value.string_value = "app"
+    scope = resource.scope_spans.add()
+    scope.scope.name = "litellm"
+    for one in spans:
+        scope.spans.add(
+            trace_id=bytes.fromhex(one["traceId"]), span_id=bytes.fromhex(one["spanId"]),
+            parent_span_id=bytes.fromhex(one["parentSpanId"]), name=one["name"], kind=one["kind"],
+            start_time_unix_nano=int(one["startTimeUnixNano"]), end_time_unix_nano=int(one["endTimeUnixNano"]),
+        )  # fmt: skip
+    return bytes(made.SerializeToString())
+
+
+def test_a_span_becomes_a_row_with_its_service() -> None:
+    found = row(
+        span(
+            attributes=[
+                attribute("gen_ai.request.model", "gpt-5"),
+                attribute("gen_ai.usage.input_tokens", 12),
+            ]
+        )
+    )
+    assert list(found) == list(SPANS)
+    attributes = json.loads(found.pop("attributes"))
+    assert attributes == {
+        "service.name": "app",
+        "otel.scope.name": "litellm",
+        "gen_ai.request.model": "gpt-5",
+        "gen_ai.usage.input_tokens": 12,
+    }
+    assert found.pop("started_at").timestamp() == NOW / 1e9
+    assert found == {
+        "trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "b7ad6b7169203331", "parent_span_id": "00f067aa0ba902b7",
+        "stream_id": None, "name": "chat gpt-5", "kind": "client", "start_ns": 0, "duration_ns": 1500, "status": "unset",
+        "status_message": None, "events": "[]",
+    }  # fmt: skip
+
+
+def test_json_and_protobuf_say_the_same() -> None:
+    spans = [span(), span(spanId="ABCDEF0123456789", parentSpanId="", kind=0)]
+    told = read(*spans)
+    assert received(protobuf(*spans), is_json=False, now_ns=NOW, most=100) == told
+    assert [r[1:3] for r in told.rows] == [
+        ("b7ad6b7169203331", "00f067aa0ba902b7"),
+        ("abcdef0123456789", None),
+    ]
+
+
+def test_nothing_of_what_was_said_is_kept() -> None:
+    """Every place that a sender may put text into: only names are left, and these lose what follows a question mark."""
+    places = [
+        *(attribute(key, SECRET) for key in KEYS),
+        *(attribute(key, [SECRET, "stop"]) for key in KEYS),
+        *(
+            attribute(key, SECRET.replace(" ", "_"))
+            for key in (
+                "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.prompt", "gen_ai.completion",
+                "gen_ai.system_instructions", "gen_ai.tool.call.arguments", "llm.prompts", "input.value",
+                "gen_ai.prompt.0.content", "exception.message", "http.url", "url.full",
+                "url.query", "http.request.header.authorization",
+            )
+        ),
+        attribute("url.path", f"/v1/chat?{SECRET.replace(' ', '_')}"),
+    ]  # fmt: skip
+    found = read(
+        span(
+            attributes=places,
+            status={"code": 2, "message": SECRET},
+            traceState=SECRET,
+            events=[{"name": SECRET, "timeUnixNano": str(NOW), "attributes": places}],
+            links=[{"traceId": "aa" * 16, "spanId": "bb" * 8, "attributes": places}],
+            name=f"GET /v1/models?{SECRET}",
+        )
+    )
+    told = str(found.rows)
+    assert "river" not in told
+    assert found.rows[0][4] == "GET /v1/models"
+    assert found.rows[0][9] == "error"
+    assert '"url.path":"/v1/chat"' in told
+
+
+def test_long_words_are_no_names() -> None:
+    attributes = [
+        attribute("gen_ai.request.model", "m" * (MAX_WORD_CHARS + 1)),
+        attribute("server.port", 443),
+    ]
+    kept = json.loads(row(span(attributes=attributes, name="n" * 5000))["attributes"])
+    assert kept == {"service.name": "app", "otel.scope.name": "litellm", "server.port": 443}
+    assert len(row(span(name="n" * 5000))["name"]) == 200
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"traceId": "0" * 32},
+        {"traceId": "abcd"},
+        {"spanId": ""},
+        {"spanId": "zzzz" * 4},
+        {"startTimeUnixNano": "0"},
+        {"startTimeUnixNano": str(NOW + AHEAD_NS + 1)},
+        {"endTimeUnixNano": str(2**64 - 1)},
+    ],
+)
+def test_a_span_that_is_none_is_refused_and_the_others_are_taken(wrong: dict[str, Any]) -> None:
+    found = read(span(**wrong), span())
+    assert len(found.rows) == found.refused.total() == 1
+
+
+def test_one_request_has_so_many_spans_at_most() -> None:
+    found = read(span(), span(), span(), most=2)
+    assert (len(found.rows), found.refused.total()) == (2, 1)
+
+
+def test_an_end_before_the_start_is_a_length_of_nothing() -> None:
+    assert row(span(endTimeUnixNano=str(NOW - 5)))["duration_ns"] == 0
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"[" * 100_000, b'{"resourceSpans": 3}', b"\xff\xfe"])
+def test_a_body_that_is_no_request_is_said_to_be_none(body: bytes) -> None:
+    with pytest.raises(NotOtlp):
+        received(body, is_json=True, now_ns=NOW, most=10)
+
+
+@given(st.binary(max_size=200), st.booleans(), st.integers(0, 400))
+def test_whatever_comes_is_rows_or_not_otlp(noise: bytes, is_json: bool, cut: int) -> None:
+    whole = json.dumps(request(span())).encode() if is_json else protobuf(span())
+    for body in (noise, whole[:cut] + noise, whole[:cut] + noise + whole[cut:]):
+        try:
+            found = received(body, is_json=is_json, now_ns=NOW, most=10)
+        except NotOtlp:
+            continue
+        assert as_frame(found.rows).height == len(found.rows)

@@ -1,0 +1,53 @@
+"""What `analytics.gc_tuning` counts on: the consumer's work leaves nothing behind that only a search would find."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+from analytics.assembly.assembler import Assembler
+from analytics.consumer import Consumer, Pace
+from analytics.measures.measure import measure
+from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
+from ingest.record_log import Entry
+from tests.analytics.stores import new_store
+from tests.analytics.traffic import MemoryLog, entries
+
+
+def test_commits_leave_no_cycles(tmp_path: Path) -> None:
+    """Nothing that grows with the streams: what a search finds is the same few objects after ten streams and after forty."""
+    store, telemetry = new_store(tmp_path), Telemetry(TelemetryOptions())
+    pace = Pace(commit_interval_s=3600.0)
+    consumer = Consumer(MemoryLog({"w0": []}), store, Assembler(), measure, pace, witness=telemetry)
+    consumer.start()
+    offset = 0
+
+    def found_after(first: int, end: int) -> int:
+        nonlocal offset
+        gc.collect()
+        gc.disable()
+        try:
+            for payload in entries(range(first, end)):
+                consumer.feed(Entry("w0", offset, payload))
+                offset += 1
+            consumer.commit()
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    found_after(0, 10)  # whatever is made once
+    few, many = found_after(10, 20), found_after(20, 60)
+    telemetry.close()
+    store.close()
+    assert many <= few + 20
+
+
+def test_what_is_imported_is_never_searched_again() -> None:
+    code = (
+        "import gc; from analytics.gc_tuning import look_seldom; look_seldom(); "
+        "print(gc.get_freeze_count() > 0, gc.isenabled(), gc.get_threshold()[0])"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["True", "True", "250000"]

@@ -1,0 +1,259 @@
+"""The analytics process itself, over a real embedded log: killed, stopped, refused, asked."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from analytics.main import AnalyzeOptions, serve_until
+from analytics.query.errors import QueryError
+from analytics.query.reader import Reader
+from analytics.ready_file import Ready
+from analytics.ready_file import read as read_ready
+from analytics.storage.data_folder_lock import own
+from analytics.storage.location import locate
+from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.record_log.reader_cursors import read_cursors
+from ingest.records import pack
+from tests.analytics.traffic import alive, entries, stream, stream_id
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 60.0
+
+PROGRAM = """
+import logging, sys
+from pathlib import Path
+from analytics.main import AnalyzeOptions, run
+logging.basicConfig(level=logging.INFO)
+sys.exit(run(AnalyzeOptions(data=Path(sys.argv[1]), retain_events_s=None, retain_streams_s=None)))
+"""
+
+
+@contextmanager
+def analytics(data: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(data)],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(question: Callable[[], bool], what: str) -> None:
+    end_s = time.monotonic() + DEADLINE_S
+    while not question():
+        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {what}"
+        time.sleep(0.02)
+
+
+class Asker:
+    """A reader that is opened once the store exists."""
+
+    def __init__(self, data: Path) -> None:
+        self._location = locate("sqlite", data)
+        self._reader: Reader | None = None
+
+    def query(self, sql: str) -> pl.DataFrame:
+        if self._reader is None:
+            self._reader = Reader(self._location, lock_down=False)
+        return self._reader.query(sql, 100_000, 20.0)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+@contextmanager
+def asking(data: Path) -> Iterator[Asker]:
+    asker = Asker(data)
+    try:
+        yield asker
+    finally:
+        asker.close()
+
+
+def rows(asker: Asker) -> int:
+    try:
+        return int(asker.query("SELECT count(*) FROM streams").item())
+    except QueryError:  # not there yet, or its process was just killed
+        return 0
+
+
+def is_ready(data: Path, process: subprocess.Popen[str]) -> bool:
+    found = read_ready(data)
+    return found is not None and found.pid == process.pid
+
+
+def test_killed_again_and_again_every_stream_is_stored_once(tmp_path: Path) -> None:
+    payloads = list(entries(range(300), chunks=20, width=10))
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer, asking(tmp_path) as asker:
+        at, kills = 0, 3
+        for kill in range(kills):
+            with analytics(tmp_path) as process:
+                until(lambda process=process: is_ready(tmp_path, process), "analytics")  # type: ignore[misc]
+                before = rows(asker)
+                end = len(payloads) * (kill + 1) // (kills + 1)
+                for payload in payloads[at:end]:
+                    writer.append([payload])
+                at = end
+                until(lambda before=before: rows(asker) > before, "rows")  # type: ignore[misc]
+                process.kill()
+                process.wait()
+        writer.append(payloads[at:])
+        with analytics(tmp_path) as process:
+            until(lambda: rows(asker) >= 300, "all rows")
+            table = asker.query(
+                "SELECT count(*) AS n, count(DISTINCT stream_id) AS ids, count(*) FILTER (outcome = 'ok') AS ok, "
+                "min(event_count) AS least, max(event_count) AS most, "
+                "(SELECT count(*) FROM events) AS events, (SELECT count(*) FROM losses) AS losses FROM streams"
+            ).row(0, named=True)
+            assert table == {
+                "n": 300, "ids": 300, "ok": 300, "least": 23, "most": 23, "events": 300 * 23, "losses": 0,
+            }  # fmt: skip
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(DEADLINE_S) == 0
+
+
+def test_sigterm_commits_what_is_finished_and_keeps_what_is_open(tmp_path: Path) -> None:
+    records = stream(500, chunks=10)
+    with (
+        EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer,
+        asking(tmp_path) as asker,
+        analytics(tmp_path) as process,
+    ):
+        until(lambda: is_ready(tmp_path, process), "analytics")
+        writer.append([*entries(range(3)), pack([alive(0), *records[:3]], compress=False)])
+        until(lambda: rows(asker) == 3, "rows")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+        assert read_ready(tmp_path) is None
+        assert process.stderr is not None
+        assert "analytics has stopped" in process.stderr.read()
+        writer.append([pack(records[3:], compress=False)])
+        with analytics(tmp_path):
+            until(lambda: rows(asker) == 4, "the stream that was open")
+            row = asker.query(
+                f"SELECT outcome, output_event_count FROM streams WHERE stream_id = '{stream_id(500)}'"
+            ).row(0)
+            assert row == ("ok", 10)
+
+
+def test_a_second_analytics_on_the_same_folder_is_refused_in_one_line(tmp_path: Path) -> None:
+    with own(tmp_path), pytest.raises(OSError, match=f"another analytics .pid {os.getpid()}.") as refused:
+        serve_until(AnalyzeOptions(data=tmp_path), threading.Event())
+    assert "\n" not in str(refused.value)
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="--data") as refused:
+        serve_until(AnalyzeOptions(data=tmp_path / "file"), threading.Event())
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--store"):
+        serve_until(AnalyzeOptions(data=tmp_path, store="oracle"), threading.Event())
+
+
+def test_the_data_folder_is_released_when_the_start_fails(tmp_path: Path) -> None:
+    options = AnalyzeOptions(data=tmp_path, otlp_listen="127.0.0.1:0", otlp_token="short")
+    with pytest.raises(ValueError, match="token"):
+        serve_until(options, threading.Event())
+    own(tmp_path).close()
+
+
+def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:
+    """The order only: a row comes by itself, without more traffic behind it. How soon is the bench's business."""
+    stop = threading.Event()
+    failed: list[BaseException] = []
+
+    def ready(_: Ready) -> None:
+        def write_and_look() -> None:
+            try:
+                with (
+                    EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer,
+                    asking(tmp_path) as asker,
+                ):
+                    for number in range(3):
+                        writer.append([pack(stream(number, chunks=4), compress=True)])
+                        until(lambda number=number: rows(asker) == number + 1, "the row")  # type: ignore[misc]
+            except BaseException as e:
+                failed.append(e)
+            finally:
+                stop.set()
+
+        threading.Thread(target=write_and_look).start()
+
+    assert serve_until(AnalyzeOptions(data=tmp_path), stop, ready) == 0
+    assert not failed
+
+
+def serve_until_rows(data: Path, count: int) -> list[str]:
+    """Ids of the streams that a run of analytics stores, once there are `count` and nothing is left to read."""
+    stop = threading.Event()
+    found: list[str] = []
+    failed: list[BaseException] = []
+
+    def ready(_: Ready) -> None:
+        def look() -> None:
+            try:
+                with asking(data) as asker:
+                    until(lambda: rows(asker) >= count, f"{count} rows")
+                    found.extend(
+                        asker.query("SELECT stream_id FROM streams ORDER BY 1").to_series().to_list()
+                    )
+            except BaseException as e:
+                failed.append(e)
+            finally:
+                stop.set()
+
+        threading.Thread(target=look).start()
+
+    assert serve_until(AnalyzeOptions(data=data), stop, ready) == 0
+    assert not failed
+    return found
+
+
+@pytest.mark.parametrize("read_before", [False, True])
+def test_what_ship_has_shipped_is_not_read_again_from_the_folder(tmp_path: Path, read_before: bool) -> None:
+    """`up --kafka` and then plain `up`: the newest segments still hold what went to Kafka."""
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        here: list[int] = [0] if read_before else []
+        if read_before:
+            writer.append([pack(stream(0), compress=True)])
+            assert serve_until_rows(tmp_path, 1) == [stream_id(0)]
+        writer.append([pack(stream(1), compress=True)])
+        with EmbeddedReader(tmp_path / "log", "ship", sole=True) as ship:
+            shipped = [e for p in ship.partitions() for e in ship.poll(5)]
+            ship.release("w0", shipped[-1].offset + 1)
+        writer.append([pack(stream(2), compress=True)])
+        assert serve_until_rows(tmp_path, len(here) + 1) == [stream_id(n) for n in [*here, 2]]
+        assert list(read_cursors(tmp_path / "log")) == ["analyze"]
+
+
+def test_streams_that_were_open_in_a_log_that_is_gone_end_as_lost(tmp_path: Path) -> None:
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        writer.append([pack(stream(0), compress=True), pack([alive(0), *stream(1)[:3]], compress=True)])
+        assert serve_until_rows(tmp_path, 1) == [stream_id(0)]
+    shutil.rmtree(tmp_path / "log")
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        writer.append([pack(stream(2), compress=True)])
+        assert serve_until_rows(tmp_path, 3) == [stream_id(n) for n in range(3)]

@@ -1,0 +1,417 @@
+"""Appending: what is kept, which offsets are given, what gives way when the log is full."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sqlite3
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.record_log import LogFull
+from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter, log_bytes
+from ingest.record_log.segments import SEGMENT_OFFSETS, LogInUse
+from ingest.records import Alive, AnyRecord, Lost, pack
+from tests.ingest.record_log.entries import (
+    MIB,
+    abandon,
+    drain,
+    entry_of,
+    frames,
+    payloads,
+    read_all,
+    records_of,
+    roll,
+    segments_of,
+    writer_of,
+)
+
+
+def test_entries_come_back_in_order_over_several_segments(tmp_path: Path) -> None:
+    sent = [os.urandom(40_000) for _ in range(60)]
+    with writer_of(tmp_path, segment_bytes=400_000) as writer:
+        for at in range(0, 60, 3):
+            writer.append(sent[at : at + 3])
+    got = drain(tmp_path)
+    assert payloads(got) == sent
+    assert [entry.offset for entry in got] == list(range(60))
+    assert len(segments_of(tmp_path)) > 3
+
+
+def test_a_segment_ends_by_age(tmp_path: Path) -> None:
+    with writer_of(tmp_path, segment_age_s=0.0) as writer:
+        for payload in (b"a", b"b", b"c"):
+            writer.append([payload])
+    assert len(segments_of(tmp_path)) == 3
+
+
+def test_an_empty_append_makes_no_segment(tmp_path: Path) -> None:
+    with writer_of(tmp_path) as writer:
+        writer.append([])
+    assert segments_of(tmp_path) == []
+
+
+def test_a_second_writer_of_a_partition_is_refused_in_one_line(tmp_path: Path) -> None:
+    with writer_of(tmp_path):
+        with pytest.raises(LogInUse, match=r"another process already writes .*w0$"):
+            writer_of(tmp_path)
+        writer_of(tmp_path, "w1").close()
+    writer_of(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["", "0", "w", "w-1", "../w0", "readers"])
+def test_a_partition_has_a_name_of_ours(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="not a partition"):
+        writer_of(tmp_path, name)
+
+
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    log_dir = tmp_path / "log"
+    with writer_of(log_dir) as writer, EmbeddedReader(log_dir, "one") as reader:
+        writer.append([b"x"])
+        read_all(reader)
+        for path in [log_dir, *log_dir.rglob("*")]:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            assert mode == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_offsets_go_on_after_a_clean_stop(tmp_path: Path) -> None:
+    for first in (0, 2, 4):
+        with writer_of(tmp_path) as writer:
+            assert writer.next_offset == first
+            writer.append([b"a", b"b"])
+    assert [entry.offset for entry in drain(tmp_path)] == list(range(6))
+
+
+def test_after_a_kill_offsets_begin_past_everything_that_may_have_been_read(tmp_path: Path) -> None:
+    writer = writer_of(tmp_path)
+    writer.append([b"a", b"b"])
+    abandon(writer)
+    with writer_of(tmp_path) as writer:
+        assert writer.next_offset == SEGMENT_OFFSETS
+        writer.append([b"c"])
+    assert payloads(drain(tmp_path)) == [b"a", b"b", b"c"]
+
+
+def test_entries_that_the_power_took_leave_a_prefix_and_their_offsets_are_not_given_again(
+    tmp_path: Path,
+) -> None:
+    # No -wal means that nothing of it had reached the disk; half of it, that some pages had.
+    writer = writer_of(tmp_path)
+    sent = [os.urandom(5000) for _ in range(40)]
+    for payload in sent:
+        writer.append([payload])
+    with EmbeddedReader(tmp_path, "one") as reader:
+        seen = read_all(reader)
+        reader.release("w0", 40)
+    segment = tmp_path / "w0" / segments_of(tmp_path)[0]
+    wal = segment.with_name(segment.name + "-wal").read_bytes()
+    main = segment.read_bytes()
+    abandon(writer)
+    segment.write_bytes(main)
+    segment.with_name(segment.name + "-shm").unlink(missing_ok=True)
+    segment.with_name(segment.name + "-wal").write_bytes(wal[: len(wal) // 2])
+
+    with writer_of(tmp_path) as writer:
+        assert writer.next_offset > max(entry.offset for entry in seen)
+        writer.append([b"new"])
+    left = payloads(drain(tmp_path))
+    assert left[-1] == b"new"
+    assert 0 < len(left) - 1 < 40
+    assert left[:-1] == sent[: len(left) - 1]
+
+
+def test_a_readers_cursor_keeps_offsets_from_being_given_again(tmp_path: Path) -> None:
+    with EmbeddedReader(tmp_path, "one") as reader:
+        reader.release("w0", 5000)
+    with writer_of(tmp_path) as writer:
+        assert writer.next_offset == 5000
+
+
+def test_a_damaged_newest_segment_is_set_aside_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with writer_of(tmp_path) as writer:
+        writer.append([b"a"])
+    segment = tmp_path / "w0" / segments_of(tmp_path)[0]
+    segment.write_bytes(b"this is no database, and long enough to be sure of it" * 100)
+    for _ in range(2):  # no crash loop
+        with caplog.at_level(logging.ERROR), writer_of(tmp_path) as writer:
+            writer.append([b"b"])
+            first = writer.next_offset - 1
+        assert first >= SEGMENT_OFFSETS
+    assert [record.message for record in caplog.records if "damaged" in record.message] == [
+        f"segment {segment} is damaged (file is not a database): set aside as {segment.name}.corrupt"
+    ]
+    assert payloads(drain(tmp_path)) == [b"b", b"b"]
+
+
+def test_a_half_made_segment_is_swept_away(tmp_path: Path) -> None:
+    writer_of(tmp_path).close()
+    (tmp_path / "w0" / ".new-00000000000000000000").write_bytes(b"")
+    (tmp_path / "w0" / "00000000000000000007.sqlite-wal").write_bytes(b"")
+    with writer_of(tmp_path) as writer:
+        writer.append([b"a"])
+    assert payloads(drain(tmp_path)) == [b"a"]
+    assert not list((tmp_path / "w0").glob(".new*"))
+    assert not list((tmp_path / "w0").glob("*0007*"))
+
+
+def test_the_writer_goes_on_when_its_segment_is_taken_away(tmp_path: Path) -> None:
+    with writer_of(tmp_path) as writer:
+        writer.append([b"a"])
+        for path in (tmp_path / "w0").glob("*.sqlite*"):
+            path.unlink()
+        writer.append([b"b"])
+    assert payloads(drain(tmp_path)) == [b"b"]
+
+
+# A full log
+
+
+def fill(writer: EmbeddedWriter, count: int, size: int = 30_000, first: int = 0) -> None:
+    """One stream, one record an entry."""
+    for seq in range(first, first + count):
+        writer.append([entry_of(frames("s", seq, size))])
+
+
+def test_over_the_cap_the_oldest_segment_goes_and_its_ranges_are_told(tmp_path: Path) -> None:
+    with writer_of(tmp_path, cap_bytes=2 * MIB) as writer:
+        fill(writer, 200)
+        stats = writer.stats()
+        assert log_bytes(tmp_path) <= 2 * MIB + 300_000
+    assert stats["dropped_segments"] > 5
+    records = records_of(drain(tmp_path))
+    lost = [record for record in records if isinstance(record, Lost)]
+    kept = [record.seq for record in records if not isinstance(record, Lost)]
+    told = sorted(seq for one in lost for seq in range(one.seq, one.last_seq + 1))
+    assert sorted({*told, *kept}) == list(range(200))  # no record is silent
+    assert {one.cause for one in lost} == {"log_full"}
+    assert sum(one.bytes for one in lost) == 30_000 * len(set(told))
+    assert stats["dropped_records"] >= len(lost)
+    assert stats["refused_entries"] == 0
+
+
+def test_what_every_reader_has_released_goes_before_anything_is_lost(tmp_path: Path) -> None:
+    with (
+        EmbeddedReader(tmp_path, "one") as reader,
+        writer_of(tmp_path, cap_bytes=2 * MIB) as writer,
+    ):
+        for at in range(0, 400, 10):
+            fill(writer, 10, first=at)
+            last = read_all(reader)[-1].offset
+            reader.release("w0", last + 1)
+        assert writer.stats()["dropped_segments"] == 0
+        assert log_bytes(tmp_path) < 2 * MIB
+
+
+def test_read_entries_of_a_dropped_segment_are_not_told_as_lost(tmp_path: Path) -> None:
+    with (
+        EmbeddedReader(tmp_path, "one") as reader,
+        writer_of(tmp_path, cap_bytes=2 * MIB) as writer,
+    ):
+        fill(writer, 5)
+        reader.release("w0", 3)
+        fill(writer, 100, first=5)
+        lost = [record for record in records_of(read_all(reader)) if isinstance(record, Lost)]
+        assert min(one.seq for one in lost) == 3
+
+
+def test_the_cap_is_over_all_partitions_and_one_without_a_writer_gives_way_first(tmp_path: Path) -> None:
+    with writer_of(tmp_path, "w1", cap_bytes=2 * MIB) as gone:
+        fill(gone, 40)
+    with writer_of(tmp_path, "w0", cap_bytes=2 * MIB) as writer:
+        for seq in range(20):
+            writer.append([entry_of(frames("mine", seq, 30_000))])
+        assert writer.stats()["dropped_segments"] > 0
+        assert log_bytes(tmp_path) <= 2 * MIB + 300_000
+    records = records_of(drain(tmp_path))
+    assert [r.seq for r in records if not isinstance(r, Lost) and r.stream == "mine"] == list(range(20))
+    of_gone = [record for record in records if record.stream == "s"]
+    told = {seq for r in of_gone if isinstance(r, Lost) for seq in range(r.seq, r.last_seq + 1)}
+    assert told | {r.seq for r in of_gone if not isinstance(r, Lost)} == set(range(40))
+
+
+@pytest.mark.timeout(60)
+def test_a_log_full_of_told_losses_refuses_in_the_end_and_tells_of_every_record(tmp_path: Path) -> None:
+    # Streams so small that telling their loss takes as much room as they do, and no reader ever.
+    with writer_of(tmp_path, cap_bytes=MIB, segment_age_s=3600) as writer:
+        kept: set[str] = set()
+        refused = 0
+        while refused < 20:
+            streams = [os.urandom(18).hex() for _ in range(40)]
+            try:
+                writer.append([entry_of(frames(stream, 0, 1)) for stream in streams])
+            except LogFull:
+                refused += 1
+            else:
+                kept.update(streams)
+                assert len(kept) < 100_000
+        assert writer.stats()["refused_entries"] == 20 * 40
+        assert log_bytes(tmp_path) < 1.3 * MIB
+    told = {record.stream for record in records_of(drain(tmp_path)) if not isinstance(record, Alive)}
+    assert told == kept
+
+
+def test_damaged_segments_are_the_first_to_go(tmp_path: Path) -> None:
+    with writer_of(tmp_path, cap_bytes=2 * MIB) as writer:
+        aside = tmp_path / "w0" / "00000000000000000000.sqlite.corrupt"
+        aside.write_bytes(bytes(MIB))
+        fill(writer, 30)
+        assert not aside.exists()
+        assert writer.stats()["dropped_segments"] == 0
+
+
+# An old log
+
+
+def aged(tmp_path: Path, back_s: float, *paths: Path) -> None:
+    """Make segments as old as an earlier run would have left them."""
+    for path in paths or (tmp_path / "w0").glob("*.sqlite"):
+        os.utime(path, (path.stat().st_atime - back_s, path.stat().st_mtime - back_s))
+
+
+def two_segments(tmp_path: Path, partition: str = "w0") -> None:
+    with writer_of(tmp_path, partition) as writer:
+        fill(writer, 5)
+        roll(writer)
+        fill(writer, 5, first=5)
+
+
+def test_what_nothing_has_read_for_too_long_goes_and_is_told(tmp_path: Path) -> None:
+    two_segments(tmp_path)
+    aged(tmp_path, 3600)
+    with writer_of(tmp_path, max_age_s=1800) as writer:
+        fill(writer, 1, first=10)
+        stats = writer.stats()
+    assert (stats["dropped_segments"], stats["dropped_records"], stats["refused_entries"]) == (1, 5, 0)
+    records = records_of(drain(tmp_path))
+    assert [(r.seq, r.last_seq, r.cause, r.bytes) for r in records if isinstance(r, Lost)] == [
+        (0, 4, "log_aged", 5 * 30_000)
+    ]
+    assert [r.seq for r in records if not isinstance(r, Lost)] == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_partition_without_a_writer_ages_too(tmp_path: Path) -> None:
+    two_segments(tmp_path, "w1")
+    aged(tmp_path, 3600, *(tmp_path / "w1").glob("*.sqlite"))
+    with writer_of(tmp_path, "w0", max_age_s=1800) as writer:
+        writer.append([entry_of(frames("mine", 0))])
+    assert [r.cause for r in records_of(drain(tmp_path)) if isinstance(r, Lost)] == ["log_aged"]
+
+
+def test_what_every_reader_has_released_is_not_told_when_it_ages(tmp_path: Path) -> None:
+    two_segments(tmp_path)
+    aged(tmp_path, 3600)
+    with EmbeddedReader(tmp_path, "one") as reader, writer_of(tmp_path, max_age_s=1800) as writer:
+        reader.release("w0", 10)
+        fill(writer, 1, first=10)
+        assert writer.stats()["dropped_segments"] == 0
+        assert [r.seq for r in records_of(read_all(reader))] == [10]
+
+
+def test_a_step_of_the_clock_ages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingest.record_log.embedded_writer._SCAN_S", 0.0)
+    clock_ns = time.time_ns
+    with writer_of(tmp_path, max_age_s=1800) as writer:
+        fill(writer, 3)
+        roll(writer)
+        fill(writer, 3, first=3)
+        fill(writer, 1, first=6)
+        for step_s in (86_400, -86_400):
+            monkeypatch.setattr("time.time", lambda step_s=step_s: clock_ns() / 1e9 + step_s)
+            fill(writer, 1)
+        assert writer.stats()["dropped_segments"] == 0
+
+
+def test_a_segment_of_told_losses_is_not_told_again_every_second(tmp_path: Path) -> None:
+    with writer_of(tmp_path) as writer:
+        told: list[AnyRecord] = [Lost(os.urandom(18).hex(), 0, 0, "log_full", 0) for _ in range(900)]
+        for _ in range(2):
+            writer.append([pack(told, compress=True)])
+            roll(writer)
+    aged(tmp_path, 3600)
+    with writer_of(tmp_path, max_age_s=1800) as writer:
+        fill(writer, 3)
+        assert writer.stats()["dropped_segments"] == 0
+    assert len([r for r in records_of(drain(tmp_path)) if isinstance(r, Lost)]) == 1800
+
+
+# A failing disk
+
+
+def test_a_full_file_is_an_os_error_and_the_writer_is_usable_afterwards(tmp_path: Path) -> None:
+    with writer_of(tmp_path) as writer:
+        writer.append([b"a"])
+        assert writer._connection is not None
+        pages = writer._connection.execute("PRAGMA page_count").fetchone()[0]
+        writer._connection.execute(f"PRAGMA max_page_count={pages + 2}")
+        with pytest.raises(OSError, match="no space left") as caught:
+            writer.append([bytes(100_000)])
+        assert caught.value.errno == errno.ENOSPC
+        writer._connection.execute("PRAGMA max_page_count=100000")
+        writer.append([b"b"])
+        assert writer.stats()["failed_entries"] == 1
+    got = drain(tmp_path)
+    assert payloads(got) == [b"a", b"b"]
+    assert got[1].offset == 2  # the one that failed is used up
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "none", path], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def test_a_full_disk_is_an_os_error_and_goes_on_when_there_is_room(small_disk: Path) -> None:
+    log_dir = small_disk / "log"
+    with writer_of(log_dir, segment_bytes=MIB // 2) as writer, EmbeddedReader(log_dir, "one") as reader:
+        acknowledged = []
+        failures, reasons = 0, set()
+        for number in range(200):
+            payload = number.to_bytes(4, "big") * 10_000
+            try:
+                writer.append([payload])
+            except OSError as error:
+                reasons.add(error.errno)
+                failures += 1
+            else:
+                acknowledged.append(payload)
+        assert failures > 50
+        assert reasons <= {errno.ENOSPC, errno.EIO}
+        got = read_all(reader)
+        assert payloads(got) == acknowledged
+        reader.release("w0", got[-1].offset + 1)
+        writer.append([b"again"])
+        assert payloads(read_all(reader)) == [b"again"]
+
+
+def test_a_database_error_names_the_folder_and_the_way_out(tmp_path: Path) -> None:
+    from ingest.record_log.embedded_writer import _as_os_error
+
+    error = sqlite3.OperationalError("locked")
+    assert "check the disk, or move the folder away" in str(_as_os_error(error, tmp_path))
+
+
+def test_rolling_trims_what_was_released(tmp_path: Path) -> None:
+    with EmbeddedReader(tmp_path, "one") as reader, writer_of(tmp_path, segment_age_s=0.0) as writer:
+        writer.append([b"a"])
+        reader.release("w0", 1)
+        writer.append([b"b"])
+        roll(writer)
+        writer.append([b"c"])
+        assert segments_of(tmp_path)[0] != "00000000000000000000.sqlite"

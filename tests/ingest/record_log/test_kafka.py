@@ -1,0 +1,540 @@
+"""The log in a real Kafka: delivered once acknowledged, in order, found again after whatever the broker goes through."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
+from kafka.codec import gzip_encode, zstd_encode
+
+from ingest.record_log import Damage, Entry, LogBroken, LogChanged
+from ingest.record_log.kafka import KafkaReader, KafkaWriter
+from ingest.record_log.kafka_client import check_options, ensure_topic, split_brokers
+from ingest.record_log.kafka_codec import MAX_BATCH_BYTES, gunzip, unzstd
+from ingest.records import Alive, Damaged, Frames, Lost, pack, unpack
+from tests.ingest.record_log.entries import entry_of, frames, records_of
+from tests.kafka import SCRAM, Broker, let_in_by_scram, sasl_ssl
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t-{uuid.uuid4()}"
+
+
+@pytest.fixture
+def open_reader() -> Iterator[Callable[..., KafkaReader]]:
+    made = []
+
+    def make(*arguments: Any) -> KafkaReader:
+        made.append(KafkaReader(*arguments))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.close()
+
+
+@pytest.fixture
+def open_writer() -> Iterator[Callable[..., KafkaWriter]]:
+    made = []
+
+    def make(*arguments: Any, **options: Any) -> KafkaWriter:
+        made.append(KafkaWriter(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for writer in made:
+        writer.close()
+
+
+def read_until(reader: KafkaReader, enough: Callable[[list[Entry]], bool], polls: int = 60) -> list[Entry]:
+    entries: list[Entry] = []
+    for _ in range(polls):
+        entries += reader.poll(1.0)
+        if enough(entries):
+            return entries
+    raise AssertionError(f"only {len(entries)} entries came")
+
+
+def seqs_by_stream(entries: list[Entry]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for record in records_of(entries):
+        if not isinstance(record, (Alive, Damaged)):
+            found.setdefault(record.stream, []).append(record.seq)
+    return found
+
+
+def count_records(entries: list[Entry]) -> int:
+    return sum(map(len, seqs_by_stream(entries).values()))
+
+
+def test_streams_are_spread_over_partitions_whole_and_in_order(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    streams = [str(uuid.uuid4()) for _ in range(30)]
+    writer = open_writer(kafka_broker, topic, {})
+    for seq in range(5):
+        writer.append([entry_of(*(frames(stream, seq) for stream in streams))])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: count_records(got) >= 150)
+    assert seqs_by_stream(entries) == {stream: list(range(5)) for stream in streams}
+    assert len(reader.partitions()) == 8
+    where: dict[str, set[str]] = {}
+    for entry in entries:
+        for record in unpack(entry.payload)[0]:
+            where.setdefault(record.stream, set()).add(entry.partition)  # type: ignore[union-attr]
+    assert all(len(partitions) == 1 for partitions in where.values())
+    assert len({entry.partition for entry in entries}) > 3
+
+
+def test_records_of_many_streams_are_one_message_a_partition(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    streams = [str(uuid.uuid4()) for _ in range(60)]
+    writer = open_writer(kafka_broker, topic, {})
+    writer.append([entry_of(*(frames(stream, seq) for stream in streams)) for seq in range(4)])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: count_records(got) >= 240)
+    assert seqs_by_stream(entries) == {stream: list(range(4)) for stream in streams}
+    used = {entry.partition for entry in entries}
+    assert len(entries) == len(used) == writer.stats()["messages"]
+
+
+def test_a_stream_is_where_a_message_with_its_id_as_key_would_be(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    """So a stream that an older ship began goes on in its partition, and whoever knows Kafka finds it."""
+    streams = [str(uuid.uuid4()) for _ in range(20)]
+    open_writer(kafka_broker, topic, {}).append([entry_of(*(frames(stream, 0) for stream in streams))])
+    producer = KafkaProducer(bootstrap_servers=kafka_broker)
+    sent = {stream: producer.send(topic, key=stream.encode(), value=b"") for stream in streams}
+    wanted = {stream: str(future.get(30).partition) for stream, future in sent.items()}
+    producer.close()
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len([one for one in got if one.payload == b""]) >= 20)
+    found = {
+        record.stream: entry.partition  # type: ignore[union-attr]
+        for entry in entries
+        for record in unpack(entry.payload)[0]
+    }
+    assert found == wanted
+
+
+def test_a_topic_that_has_fewer_partitions_than_before_is_laid_out_anew(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    """Somebody made it anew under a writer that goes on."""
+    streams = [str(uuid.uuid4()) for _ in range(30)]
+    ensure_topic(kafka_broker, topic, {}, partitions=8)
+    writer = open_writer(kafka_broker, topic, {"metadata_max_age_ms": 200})
+    writer.append([entry_of(*(frames(stream, 0) for stream in streams))])
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    admin.delete_topics([topic])
+    while topic in admin.list_topics():
+        pass
+    admin.close()
+    ensure_topic(kafka_broker, topic, {}, partitions=2)
+    writer.append(
+        [entry_of(*(frames(stream, 1) for stream in streams)), entry_of(Alive("t", 0, "i", 1, 2, 0))]
+    )
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(seqs_by_stream(got)) >= 30)
+    assert set(map(tuple, seqs_by_stream(entries).values())) == {(1,)}
+
+
+def test_alive_goes_to_every_partition(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    open_writer(kafka_broker, topic, {}).append([entry_of(Alive("tap", 0, "i", 1, 2, 0))])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 8)
+    assert sorted(entry.partition for entry in entries) == list("01234567")
+
+
+def test_large_records_arrive_and_one_over_the_limit_is_told(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    sizes = [300_000, 600_000, 2_000_000, 900_000, 10]
+    records = [Frames("s", seq, [(0, os.urandom(size))]) for seq, size in enumerate(sizes)]
+    writer = open_writer(kafka_broker, topic, {})
+    writer.append([pack(list(records), compress=True)])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: count_records(got) >= 5)
+    got = records_of(entries)
+    assert [got[0], got[1], got[3], got[4]] == [records[0], records[1], records[3], records[4]]
+    assert isinstance(got[2], Lost)
+    assert (got[2].seq, got[2].cause, got[2].bytes) == (2, "record_too_large", 2_000_000)
+    assert writer.stats()["too_large_records"] == 1
+
+
+def test_a_topic_that_takes_less_than_it_says_makes_messages_smaller(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kafka import KafkaAdminClient
+
+    ensure_topic(kafka_broker, topic, {})
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "100000"})])
+    admin.close()
+    # As where this user may not read the topic's configuration.
+    monkeypatch.setattr("ingest.record_log.kafka_client._max_message_bytes", lambda *_: 1_048_588)
+    records = [Frames("s", seq, [(0, os.urandom(30_000))]) for seq in range(20)]
+    writer = open_writer(kafka_broker, topic, {})
+    writer.append([pack(list(records), compress=False)])
+    entries = read_until(open_reader(kafka_broker, topic, {}), lambda got: count_records(got) >= 20)
+    assert records_of(entries) == records
+    assert writer.stats()["too_large_records"] == 0
+
+
+def test_seek_range_and_end(kafka_broker: str, topic: str, open_reader: Any, open_writer: Any) -> None:
+    writer = open_writer(kafka_broker, topic, {})
+    for seq in range(6):
+        writer.append([entry_of(frames("s", seq))])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 6)
+    partition = entries[0].partition
+    assert reader.range(partition, 1, 4) == entries[1:4]
+    assert reader.range(partition, 4, 100) == entries[4:]
+    assert reader.range(partition, 3, 3) == []
+    assert reader.end(partition) == 6
+    assert reader.poll(0.2) == []  # range left the position alone
+
+    other = open_reader(kafka_broker, topic, {})
+    other.seek(partition, 4)  # before it has connected
+    assert read_until(other, lambda got: len(got) >= 2) == entries[4:]
+    other.seek(partition, 2)
+    assert read_until(other, lambda got: len(got) >= 4) == entries[2:]
+    assert other.log_id == reader.log_id
+
+
+def test_a_reader_waits_for_a_topic_that_is_not_there_and_does_not_make_it(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = open_reader(kafka_broker, topic, {})
+    with caplog.at_level(logging.WARNING, "ingest"):
+        assert reader.poll(2.5) == []
+    assert len([record for record in caplog.records if "is not there yet" in record.message]) == 1
+    with pytest.raises(LogBroken, match="has not been reached yet"):
+        _ = reader.log_id
+    assert ensure_topic(kafka_broker, topic, {}, partitions=3).partitions == 3
+    open_writer(kafka_broker, topic, {}).append([entry_of(frames("s", 0))])
+    assert len(read_until(reader, lambda got: len(got) >= 1)) == 1
+    assert list(reader.partitions()) == ["0", "1", "2"]
+
+
+def test_partitions_that_are_added_are_read(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    from kafka import KafkaAdminClient
+
+    ensure_topic(kafka_broker, topic, {}, partitions=1)
+    reader = open_reader(kafka_broker, topic, {"metadata_max_age_ms": 500})
+    assert reader.poll(0.1) == []
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    admin.create_partitions({topic: 4})
+    admin.close()
+    open_writer(kafka_broker, topic, {}).append([entry_of(Alive("tap", 0, "i", 1, 2, 0))])
+    read_until(reader, lambda got: {entry.partition for entry in got} == set("0123"))
+
+
+def test_retention_that_was_faster_is_reported(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    from kafka import KafkaAdminClient, TopicPartition
+
+    writer = open_writer(kafka_broker, topic, {})
+    for seq in range(6):
+        writer.append([entry_of(frames("s", seq))])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 6)
+    partition = entries[0].partition
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    admin.delete_records({TopicPartition(topic, int(partition)): 4})
+    admin.close()
+    reader.seek(partition, 1)
+    assert read_until(reader, lambda got: len(got) >= 2) == entries[4:]
+    assert reader.take_damage() == [Damage(partition, 1, 4, "retention")]
+    assert reader.range(partition, 2, 6) == entries[4:]
+    assert reader.take_damage() == [Damage(partition, 2, 4, "retention")]
+
+
+def test_a_topic_made_anew_is_another_log(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    from kafka import KafkaAdminClient
+
+    open_writer(kafka_broker, topic, {}).append([entry_of(frames("s", 0))])
+    options = {"metadata_max_age_ms": 500}
+    reader = open_reader(kafka_broker, topic, options)
+    read_until(reader, lambda got: len(got) >= 1)
+    admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+    admin.delete_topics([topic])
+    admin.close()
+    open_writer(kafka_broker, topic, {}).append([entry_of(frames("s", 1))])
+    with pytest.raises(LogChanged, match="was made anew"):
+        read_until(reader, lambda got: False, polls=30)
+    again = open_reader(kafka_broker, topic, options)
+    assert seqs_by_stream(read_until(again, lambda got: len(got) >= 1)) == {"s": [1]}
+    assert again.log_id != reader.log_id
+
+
+def test_a_message_without_a_value_is_an_entry_like_any_poison(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    from kafka import KafkaProducer
+
+    ensure_topic(kafka_broker, topic, {})
+    producer = KafkaProducer(bootstrap_servers=kafka_broker)
+    producer.send(topic, key=b"k", value=None)
+    producer.send(topic, value=b"\x09garbage")
+    producer.flush()
+    producer.close()
+    entries = read_until(open_reader(kafka_broker, topic, {}), lambda got: len(got) >= 2)
+    assert {unpack(entry.payload)[1][0].reason for entry in entries} == {"unknown_format"}
+
+
+# Trouble
+
+
+def test_nothing_listening_is_said_once_and_costs_nothing_else(
+    topic: str, open_reader: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = open_reader("127.0.0.1:1", topic, {})
+    with caplog.at_level(logging.WARNING):
+        assert [reader.poll(1.2) for _ in range(2)] == [[], []]
+        assert reader.partitions() == []
+    assert [record.message for record in caplog.records] == [
+        "Kafka at 127.0.0.1:1 cannot be reached (Connection refused): reading goes on when it answers"
+    ]
+
+
+def test_a_writer_that_is_told_to_give_up_says_so(topic: str, open_writer: Any) -> None:
+    told = threading.Event()
+    writer = open_writer("127.0.0.1:1", topic, {}, give_up=told.is_set, progress=told.set)
+    with pytest.raises(LogBroken, match="stopped before Kafka had acknowledged"):
+        writer.append([entry_of(frames("s", 0))])
+    assert "Connection refused" in (writer.last_error or "")
+    assert writer.in_trouble
+
+
+def test_kill_9_of_the_broker_under_load_loses_nothing_and_keeps_the_order(
+    own_broker: Callable[..., Broker], topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    broker = own_broker()
+    streams = [str(uuid.uuid4()) for _ in range(12)]
+    writer = open_writer(broker.address, topic, {})
+    reader = open_reader(broker.address, topic, {})
+    written = threading.Event()
+    rounds = 120
+
+    def write() -> None:
+        for seq in range(rounds):
+            writer.append([entry_of(*(frames(stream, seq, 500) for stream in streams))])
+        written.set()
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    entries = read_until(reader, lambda got: count_records(got) >= 100)
+    broker.kill()
+    broker.start()
+    thread.join(60)
+    assert written.is_set()
+    total = rounds * len(streams)
+    seen = sum(len(set(seqs)) for seqs in seqs_by_stream(entries).values())
+    while seen < total:
+        entries += read_until(reader, lambda got: len(got) > 0)
+        seen = sum(len(set(seqs)) for seqs in seqs_by_stream(entries).values())
+    for seqs in seqs_by_stream(entries).values():
+        first_seen = list(dict.fromkeys(seqs))
+        assert first_seen == list(range(rounds))  # duplicates may come, holes and disorder may not
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A key store for the broker and its certificate for clients."""
+    store, pem = tmp_path / "broker.p12", tmp_path / "broker.pem"
+    common: list[str | Path] = ["-alias", "broker", "-keystore", store, "-storepass", "changeit"]
+    made = ["-keyalg", "EC", "-storetype", "PKCS12", "-dname", "CN=127.0.0.1", "-ext", "SAN=ip:127.0.0.1"]
+    subprocess.run(["keytool", "-genkeypair", *made, *common], check=True, capture_output=True)
+    subprocess.run(["keytool", "-exportcert", "-rfc", "-file", pem, *common], check=True, capture_output=True)
+    return store, pem
+
+
+def test_tls_and_sasl_reach_kafka_through_the_options(
+    own_broker: Callable[..., Broker],
+    certificate: tuple[Path, Path],
+    topic: str,
+    open_reader: Any,
+    open_writer: Any,
+) -> None:
+    store, pem = certificate
+    arguments, options = sasl_ssl(store, pem, "secret")
+    broker = own_broker(*arguments)
+    open_writer(broker.address, topic, options).append([entry_of(frames("s", 0))])
+    assert len(read_until(open_reader(broker.address, topic, options), lambda got: len(got) >= 1)) == 1
+
+    let_in_by_scram(broker.address, options, "another secret")
+    for number, mechanism in enumerate(SCRAM, 1):
+        signed_in = {**options, "sasl_mechanism": mechanism, "sasl_plain_password": "another secret"}
+        open_writer(broker.address, topic, signed_in).append([entry_of(frames("s", number))])
+        entries: list[Entry] = []
+        reader = open_reader(broker.address, topic, signed_in)
+        while len(entries) <= number:
+            entries += read_until(reader, lambda got: len(got) > 0)
+        assert len(entries) == number + 1
+
+    for mistake, said in (
+        ({"sasl_plain_password": "guess"}, "check user and password"),
+        ({"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_password": "guess"}, "check user and password"),
+        ({"ssl_cafile": None}, "certificate verify failed"),
+        ({"security_protocol": "PLAINTEXT"}, "no answer to PLAINTEXT"),
+    ):
+        told = threading.Event()
+        wrong = open_writer(
+            broker.address,
+            topic,
+            {**options, "bootstrap_timeout_ms": 3000, **mistake},
+            give_up=told.is_set,
+            progress=told.set,
+        )
+        with pytest.raises(LogBroken):
+            wrong.append([entry_of(frames("s", 1))])
+        assert said in (wrong.last_error or "")
+        assert "guess" not in (wrong.last_error or "")
+
+
+@pytest.mark.parametrize("name", ["acks", "enable_idempotence", "ssl_context", "group_id"])
+def test_options_that_would_break_a_promise_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="is set by Streamgauge"):
+        check_options({name: 1})
+
+
+def test_unknown_options_and_addresses_are_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match="kafka-python knows no option 'sasl_mecanism'"):
+        check_options({"sasl_mecanism": "PLAIN"})
+    for bad in ("", "host", "host:", ":9092", "a:1,b"):
+        with pytest.raises(ValueError, match="Kafka broker"):
+            split_brokers(bad)
+    assert split_brokers("a:1, b:2,") == ["a:1", "b:2"]
+
+
+def test_a_user_who_may_not_make_the_topic_is_told_what_to_have_made(
+    own_broker: Callable[..., Broker], topic: str, open_writer: Any
+) -> None:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    properties = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": f'{login} user_gauge="secret";',
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",  # whoever comes over the broker's own listener
+    }
+    settings = [part for name, value in properties.items() for part in ("--config", f"{name}={value}")]
+    broker = own_broker("--security", "SASL_PLAINTEXT", *settings)
+    options = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "gauge",
+        "sasl_plain_password": "secret",
+    }
+
+    def trouble_with(allowed: Sequence[ACLOperation]) -> str:
+        if allowed:
+            with admin_of(broker) as admin:
+                pattern = ResourcePattern(ResourceType.TOPIC, topic)
+                admin.create_acls(
+                    [ACL("User:gauge", "*", one, ACLPermissionType.ALLOW, pattern) for one in allowed]
+                )
+        told = threading.Event()
+        writer = open_writer(broker.address, topic, options, give_up=told.is_set, progress=told.set)
+        with pytest.raises(LogBroken):
+            writer.append([entry_of(frames("s", 0))])
+        return writer.last_error or ""
+
+    assert f"may not see the topic {topic!r}: allow it Describe and Write" in trouble_with([])
+    made = trouble_with([ACLOperation.DESCRIBE, ACLOperation.WRITE])
+    assert f"kafka-topics.sh --create --topic {topic} --partitions 8" in made
+
+
+@contextmanager
+def admin_of(broker: Broker) -> Iterator[Any]:
+    """An administrator, over the listener that the broker keeps for itself."""
+    said = "".join(path.read_text() for path in broker.data.glob("*.properties"))
+    found = re.search(r"INTERNAL://(127\.0\.0\.1:\d+)", said)
+    assert found is not None
+    admin = KafkaAdminClient(bootstrap_servers=found[1])
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+@pytest.mark.slow
+def test_a_batch_that_was_damaged_on_the_brokers_disk_is_left_out(
+    own_broker: Callable[..., Broker], topic: str, open_reader: Any, open_writer: Any
+) -> None:
+    broker = own_broker()
+    ensure_topic(broker.address, topic, {}, partitions=1)
+    writer = open_writer(broker.address, topic, {})
+    marks = [b"first" * 40, b"damaged" * 40, b"last" * 40]
+    for seq, mark in enumerate(marks):
+        writer.append([pack([Frames(str(uuid.uuid4()), seq, [(0, os.urandom(300) + mark)])], compress=False)])
+    broker.stop()
+    (segment,) = broker.data.rglob(f"{topic}-0/*.log")
+    stored = bytearray(segment.read_bytes())
+    sizes, at = [], 0
+    while at < len(stored):
+        sizes.append(12 + int.from_bytes(stored[at + 8 : at + 12]))
+        at += sizes[-1]
+    assert len(sizes) == 3
+    stored[sizes[0] + sizes[1] - 50] ^= 0xFF
+    segment.write_bytes(stored)
+    broker.start()
+    reader = open_reader(broker.address, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 2)
+    assert [entry.offset for entry in entries] == [0, 2]
+    (damage,) = reader.take_damage()
+    assert (damage.first, damage.end, damage.reason) == (1, 2, "unreadable")
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_a_batch_that_would_fill_the_memory_is_left_out_unread(
+    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, codec: str
+) -> None:
+    ensure_topic(kafka_broker, topic, {}, partitions=1)
+    writer = open_writer(kafka_broker, topic, {})
+    first, last = (entry_of(frames(str(uuid.uuid4()), 0, 200)) for _ in range(2))
+    writer.append([first])
+    producer = KafkaProducer(bootstrap_servers=kafka_broker, compression_type=codec, max_request_size=2**28)
+    producer.send(topic, value=bytes(MAX_BATCH_BYTES + 1)).get(60)
+    producer.close()
+    writer.append([last])
+    reader = open_reader(kafka_broker, topic, {})
+    entries = read_until(reader, lambda got: len(got) >= 2)
+    assert [entry.offset for entry in entries] == [0, 2]
+    (damage,) = reader.take_damage()
+    assert (damage.first, damage.end, damage.reason) == (1, 2, "unreadable")
+
+
+@pytest.mark.parametrize(("pack_", "unpack_"), [(gzip_encode, gunzip), (zstd_encode, unzstd)])
+def test_a_batch_within_the_bound_is_what_it_was(
+    pack_: Callable[[bytes], bytes], unpack_: Callable[[bytes], bytes]
+) -> None:
+    for data in (b"", os.urandom(3_000_000), bytes(MAX_BATCH_BYTES)):
+        assert unpack_(pack_(data)) == data
+    with pytest.raises(ValueError, match="more than 64 MiB"):
+        unpack_(pack_(bytes(MAX_BATCH_BYTES + 1)))

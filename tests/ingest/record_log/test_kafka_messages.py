@@ -1,0 +1,140 @@
+"""Entries to messages: few, in order, never too large, nothing lost in silence."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingest.record_log.kafka_messages import OVERHEAD_BYTES, TARGET_BYTES, messages_of, regroup
+from ingest.records import Alive, Closed, Frames, Lost, encode, pack, pack_damage, unpack
+from tests.ingest.record_log.entries import frames
+
+LIMIT = 1_048_588
+
+
+def alive(incarnation: str, wall_ns: int) -> Alive:
+    return Alive("tap", 0, incarnation, wall_ns, wall_ns, 0)
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), max_size=6), max_size=6), st.booleans())
+def test_regrouping_keeps_every_record_and_the_order_of_each_stream(
+    batches: list[list[str]], zipped: bool
+) -> None:
+    counts = dict.fromkeys("abc", 0)
+    entries = []
+    for batch in batches:
+        records = []
+        for stream in batch:
+            records.append(frames(stream, counts[stream]))
+            counts[stream] += 1
+        entries.append(pack(records, compress=zipped))
+    found = regroup(entries)
+    assert found.records == sum(counts.values())
+    assert {stream: [record.seq for record in records] for stream, records in found.streams.items()} == {
+        stream: list(range(count)) for stream, count in counts.items() if count
+    }
+
+
+def test_the_last_alive_of_each_incarnation_is_kept() -> None:
+    found = regroup(
+        [pack([alive("i", 1), alive("j", 2)], compress=True), pack([alive("i", 3)], compress=True)]
+    )
+    assert {(one.incarnation, one.wall_ns) for one in found.alive if isinstance(one, Alive)} == {
+        ("i", 3),
+        ("j", 2),
+    }
+    assert found.streams == {}
+
+
+def test_the_word_of_damage_goes_on_as_it_is_and_counts_the_entries_it_stands_for() -> None:
+    told = pack_damage("w0", 1000, 1048, "database disk image is malformed")
+    (poison,) = unpack(told)[1]
+    assert (poison.reason, poison.size) == ("damaged_segment", 48)
+    assert regroup([told]).poison == [told]
+    (forged,) = unpack(told[:-1])[1]
+    assert forged.reason == "unknown_format"
+
+
+def test_what_is_no_record_goes_on_and_is_poison_there_too() -> None:
+    good = pack([frames("a", 0)], compress=False)
+    no_record = b"\x01\x92" + good[2:] + b"\xa3abc"  # an array of a record and a string
+    bad = [b"", b"\x07xyz", b"\x02not zstd", b"\x01\xc1", no_record]
+    reasons = [one.reason for payload in bad for one in unpack(payload)[1]]
+    found = regroup(bad)
+    assert [one.reason for payload in found.poison for one in unpack(payload)[1]] == reasons
+    assert [record.seq for record in found.streams["a"]] == [0]
+
+
+@given(st.lists(st.integers(0, 400_000), min_size=1, max_size=12))
+def test_messages_hold_all_records_in_order_and_none_is_too_large(sizes: list[int]) -> None:
+    records = [frames("a", seq, size) for seq, size in enumerate(sizes)]
+    messages, lost = messages_of(records, LIMIT, 0)
+    assert lost == 0
+    assert [record for one in messages for record in unpack(one.value)[0]] == records
+    assert all(list(one.records) == unpack(one.value)[0] for one in messages)
+    assert all(
+        sum(len(encode(record)) for record in one.records) <= TARGET_BYTES or len(one.records) == 1
+        for one in messages
+    )
+    assert all(len(one.value) <= LIMIT - OVERHEAD_BYTES for one in messages)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 90_000)), max_size=30))
+def test_messages_of_many_streams_hold_as_much_as_they_may(drawn: list[tuple[str, int]]) -> None:
+    counts = dict.fromkeys("abcd", 0)
+    records = []
+    for stream, size in drawn:
+        records.append(frames(stream, counts[stream], size))
+        counts[stream] += 1
+    messages, _ = messages_of(records, 200_000, 0)
+    assert [record for one in messages for record in unpack(one.value)[0]] == records
+    sizes = [sum(len(encode(record)) for record in one.records) for one in messages]
+    for at, one in enumerate(messages[1:]):
+        assert sizes[at] + len(encode(one.records[0])) > 200_000 - 200_000 // 100 - OVERHEAD_BYTES
+
+
+def test_noise_of_the_largest_size_fits_what_the_broker_takes() -> None:
+    """What cannot be compressed grows by it."""
+    for limit in (100_000, 400_000, LIMIT):
+        records = [Frames("a", seq, [(0, os.urandom(limit // 40))]) for seq in range(60)]
+        messages, lost = messages_of(records, limit, 0)
+        assert lost == 0
+        assert max(len(one.value) for one in messages) <= limit - OVERHEAD_BYTES
+
+
+def test_a_large_record_is_compressed_before_it_is_given_up() -> None:
+    record = frames("a", 3, 5_000_000)
+    (message,), lost = messages_of([record], LIMIT, 0)
+    assert (len(message.value) < LIMIT, lost) == (True, 0)
+    assert unpack(message.value)[0] == [record]
+
+
+def test_a_record_that_is_too_large_even_then_becomes_a_hole_that_is_told() -> None:
+    noise = Frames("a", 1, [(0, os.urandom(2_000_000))])
+    records = [frames("a", 0), noise, frames("a", 2)]
+    messages, lost = messages_of(records, LIMIT, 99)
+    assert lost == 1
+    assert [record for one in messages for record in unpack(one.value)[0]] == [
+        records[0],
+        Lost("a", 1, 1, "record_too_large", 99, 2_000_000),
+        records[2],
+    ]
+
+
+def test_the_last_seq_of_a_hole_is_kept_when_the_hole_is_too_large() -> None:
+    ((message,), _) = messages_of([Lost("a", 2, 7, "c" * 10_000, 5, 11)], 3000, 99)
+    assert isinstance(unpack(message.value)[0][0], Lost)
+    ((message,), _) = messages_of([Lost("a", 2, 7, os.urandom(5000).hex(), 5, 11)], 3000, 99)
+    (hole,) = unpack(message.value)[0]
+    assert hole == Lost("a", 2, 7, "record_too_large", 99, 11)
+
+
+def test_closed_and_lost_count_no_bytes_of_their_own() -> None:
+    from ingest.record_log.segment_losses import captured_bytes
+
+    closed = Closed("a", 1, "complete", None, 1, None, None, 0, 500, 500, None)
+    assert captured_bytes(closed) == 0
+    assert captured_bytes(Lost("a", 1, 1, "x", 0, 77)) == 77
+    assert captured_bytes(frames("a", 0, 12)) == 12

@@ -1,0 +1,188 @@
+"""What is mirrored of heads, and what never is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from ingest.records import Opened
+from ingest.tap.header_allow_list import client_id, of_request, of_response, path_of
+from ingest.tap.http_head import HeadLimits, read_request_head
+from tests.ingest.rig import read_request, rig, run
+
+SECRET = "sk-plan7ed-s3cret"
+KEY = b"k" * 32
+
+
+def recorded(of, *pairs: tuple[str, str]):
+    return [kept for n, v in pairs if (kept := of(n.lower().encode(), v.encode()))]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Authorization", "Proxy-Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key", "Cookie", "Set-Cookie",
+        "X-Auth-Token", "X-Amz-Security-Token", "Ocp-Apim-Subscription-Key", "X-Anything-New", "OpenAI-Organization-Key",
+    ],
+)  # fmt: skip
+def test_credentials_are_never_mirrored(name: str):
+    assert recorded(of_request, (name, SECRET)) == []
+    assert recorded(of_response, (name, SECRET)) == []
+
+
+def test_what_is_useful_is_mirrored_in_lower_case():
+    assert recorded(
+        of_request, ("Content-Type", "a/b"), ("X-Request-ID", "1"), ("Anthropic-Version", "v")
+    ) == [
+        ("content-type", "a/b"),
+        ("x-request-id", "1"),
+        ("anthropic-version", "v"),
+    ]
+    names = [
+        "Content-Type", "Retry-After", "x-ratelimit-remaining-tokens", "anthropic-ratelimit-requests-limit", "request-id",
+        "Via", "Server", "CF-RAY", "OpenAI-Processing-MS", "fireworks-prompt-tokens", "X-Xerotier-Worker-Id",
+    ]  # fmt: skip
+    assert [n for n, _ in recorded(of_response, *((n, "1") for n in names))] == [n.lower() for n in names]
+
+
+def test_a_query_is_cut_off_but_for_the_dialect():
+    assert path_of(f"/v1beta/models/x?key={SECRET}") == "/v1beta/models/x"
+    assert path_of(f"/v1beta/models/x?key={SECRET}&alt=sse") == "/v1beta/models/x?alt=sse"
+
+
+def test_a_client_is_known_by_a_keyed_hash_of_its_key():
+    bearer = client_id({b"authorization": f"Bearer {SECRET}".encode()}, KEY)
+    secret = SECRET.encode()
+    assert bearer == client_id({b"authorization": b"bearer  " + secret}, KEY)
+    for name in (b"x-api-key", b"api-key", b"x-goog-api-key"):
+        assert bearer == client_id({name: secret}, KEY)
+    assert bearer != client_id({b"x-api-key": secret + b"x"}, KEY)
+    assert bearer != client_id({b"x-api-key": secret}, b"z" * 32)
+    assert client_id({b"x-other": secret}, KEY) is None
+    assert bearer is not None
+    assert len(bearer) == 32
+    assert SECRET not in bearer
+
+
+def test_planted_secrets_are_in_no_record():
+    """Over the wire, everywhere a credential can stand, and the answer echoes headers too."""
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(
+            f"HTTP/1.1 200 OK\r\nSet-Cookie: s={SECRET}\r\nX-Token: {SECRET}\r\nAuthorization: {SECRET}\r\n"
+            "Content-Length: 0\r\n\r\n".encode()
+        )
+        await reader.read()
+
+    async def scenario() -> None:
+        async with rig(upstream) as it:
+            names = [
+                "Authorization",
+                "X-Api-Key",
+                "api-key",
+                "X-Goog-Api-Key",
+                "Cookie",
+                "Proxy-Authorization",
+                "X-Weird",
+            ]
+            lines = "".join(f"{n}: Bearer {SECRET}\r\n" for n in names)
+            await it.ask(f"GET /m?key={SECRET}&alt=sse HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
+            [records] = await it.records()
+            assert SECRET.encode() not in msgspec.msgpack.encode(records)
+            assert isinstance(records[0], Opened)
+            assert records[0].path == "/m?alt=sse"
+            assert records[0].client_id is not None
+
+    run(scenario())
+
+
+def request_seen(extra: bytes, **options: object) -> bytes:
+    seen: list[bytes] = []
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append((await read_request(reader))[0])
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()
+
+    async def scenario() -> None:
+        async with rig(upstream, **options) as it:
+            await it.ask(b"GET / HTTP/1.1\r\nHost: tap.example\r\n" + extra + b"\r\n")
+
+    run(scenario())
+    return seen[0]
+
+
+def test_forwarding_fields_are_added_to_what_came():
+    head = request_seen(b"X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n")
+    assert b"\r\nX-Forwarded-For: 10.0.0.1, 127.0.0.1\r\n" in head
+    assert head.count(b"X-Forwarded-Proto") == 1
+    assert b"X-Forwarded-Proto: https" in head
+    assert b"X-Forwarded-Host: tap.example" in head
+    assert b"Via" not in head
+
+
+def test_forwarding_fields_can_be_left_alone():
+    from ingest.tap.header_rewrite import Forwarding
+
+    head = request_seen(
+        b"X-Forwarded-For: 10.0.0.1\r\nVia: 1.0 a\r\n",
+        forwarding=Forwarding(x_forwarded=False, via=True, preserve_host=True),
+    )
+    assert b"\r\nX-Forwarded-For: 10.0.0.1\r\n" in head
+    assert b"X-Forwarded-Host" not in head
+    assert b"\r\nVia: 1.0 a, 1.1 streamgauge\r\n" in head
+    assert b"\r\nHost: tap.example\r\n" in head
+
+
+def test_the_standards_forwarded_says_the_same_where_it_is_asked_for():
+    from ingest.tap.header_rewrite import Forwarding
+
+    asked = Forwarding(x_forwarded=False, forwarded=True)
+    head = request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked)
+    assert b'\r\nForwarded: for=10.0.0.1, for=127.0.0.1;proto=http;host="tap.example"\r\n' in head
+    assert head.count(b"Forwarded") == 1
+    head = request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked, host="::1")
+    assert b'for="[::1]";proto=http' in head
+    assert b"\r\nForwarded: for=10.0.0.1\r\n" in request_seen(b"Forwarded: for=10.0.0.1\r\n")
+
+
+def test_a_head_too_long_to_remember_and_one_with_keys_are_read_the_same():
+    from ingest.tap.http_header_fields import REQUEST_FIELDS
+
+    planted = f"sk-{'x' * 20}"
+    for _ in range(2):
+        raw = f"GET /?key={planted} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {planted}\r\nX-Odd: {planted}\r\n"
+        head = read_request_head(f"{raw}Accept: {'y' * 300}\r\n\r\n".encode(), HeadLimits())
+        assert head.known[b"authorization"] == f"Bearer {planted}".encode()
+        assert head.fields[-1].recorded == ("accept", "y" * 300)
+    assert not any(planted.encode() in line for line in REQUEST_FIELDS)
+
+
+def test_remembered_fields_are_bounded():
+    from ingest.tap.http_header_fields import _MAX_LINES, REQUEST_FIELDS
+
+    for number in range(_MAX_LINES + 10):
+        raw = f"GET / HTTP/1.1\r\nHost: h\r\nX-Request-Id: {number}\r\n\r\n"
+        head = read_request_head(raw.encode(), HeadLimits())
+        assert head.fields[1].recorded == ("x-request-id", str(number))
+        assert len(REQUEST_FIELDS) <= _MAX_LINES
+
+
+def test_fields_of_the_tap_itself_do_not_go_upstream():
+    assert b"streamgauge" not in request_seen(b"x-streamgauge-capture: none\r\nX-Streamgauge-Whatever: 1\r\n")
+
+
+def test_a_connection_header_cannot_take_away_what_frames_the_message():
+    raw = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: content-length, host, x-a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
+    assert read_request_head(raw, HeadLimits()).length == 0
+    head = request_seen(b"Connection: content-length, host, x-a\r\nX-A: 1\r\nContent-Length: 0\r\n")
+    assert b"Content-Length: 0\r\n" in head
+    assert b"Host: " in head
+    assert b"X-A" not in head
+
+
+def test_what_frames_the_message_goes_on_without_odd_blanks():
+    assert b"\r\nCONTENT-length: 0\r\n" in request_seen(b"CONTENT-length:\t 0\t\r\n")

@@ -1,0 +1,182 @@
+"""Bodies: where they end and what the payload is never depends on how the bytes were cut; h11 and llhttp agree."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import h11
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ingest.tap.http_body import (
+    CloseBody,
+    FastChunks,
+    LengthBody,
+    NoBody,
+    StrictChunks,
+    request_reader,
+    response_reader,
+)
+from ingest.tap.http_head import BadUpstream, Body, Refused
+
+CHUNKS = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
+EXTENSION = st.sampled_from([b"", b";a", b";a=b", b';a="b c"'])
+TRAILER = st.sampled_from([b"", b"X: y\r\n", b"A: b\r\nC:\r\n"])
+CUTS = st.lists(st.integers(0, 400), max_size=8)
+
+
+def chunked(parts: Sequence[bytes], extension: bytes = b"", trailer: bytes = b"") -> bytes:
+    framed = b"".join(b"%x%s\r\n%s\r\n" % (len(p), extension, p) for p in parts)
+    return framed + b"0" + extension + b"\r\n" + trailer + b"\r\n"
+
+
+def cut(raw: bytes, at: Sequence[int]) -> list[bytes]:
+    edges = [0, *sorted({a for a in at if 0 < a < len(raw)}), len(raw)]
+    return [raw[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@pytest.mark.parametrize("reader", [StrictChunks, FastChunks])
+@given(parts=CHUNKS, extension=EXTENSION, trailer=TRAILER, cuts=CUTS)
+@settings(max_examples=200, deadline=None)
+def test_chunks_are_read_the_same_however_they_are_cut(reader, parts, extension, trailer, cuts):
+    body = reader()
+    got = b""
+    pieces = cut(chunked(parts, extension, trailer), cuts)
+    for i, piece in enumerate(pieces):
+        assert not body.over
+        got += body.feed(piece)
+        assert body.over == (i == len(pieces) - 1)
+    assert got == b"".join(parts)
+    assert body.excess == 0
+
+
+@given(parts=CHUNKS, cuts=CUTS, junk=st.binary(min_size=1, max_size=30))
+@settings(max_examples=200, deadline=None)
+def test_bytes_after_a_request_are_left_for_the_next(parts, cuts, junk):
+    raw = chunked(parts)
+    pieces = cut(raw, cuts)
+    pieces[-1] += junk
+    body = StrictChunks()
+    got = b"".join(body.feed(piece) for piece in pieces)
+    assert (got, body.over, body.excess) == (b"".join(parts), True, len(junk))
+
+
+@pytest.mark.parametrize("raw", [b"0\r\n\r\n", b"2\r\n\r\n\r\n0\r\n\r\n", b"1\r\na\r\n0\r\nA: b\r\n\r\n"])
+@pytest.mark.parametrize("junk", [b"", b"\n", b"\r\n", b"\r\n\r\n\r\n"])
+def test_line_ends_after_a_response_are_beyond_it_wherever_it_is_cut(raw, junk):
+    for at in range(len(raw)):
+        body = FastChunks()
+        body.feed(raw[:at])
+        body.feed(raw[at:] + junk)
+        assert (body.over, body.excess) == (True, len(junk))
+
+
+@given(parts=CHUNKS, at=st.integers(0, 400), junk=st.binary(min_size=1, max_size=30))
+@example(parts=[b"a", b"0\r\n\r\n"], at=0, junk=b"x")
+@example(parts=[b"\r\n0\r\n\r\n" * 3], at=9, junk=b"0\r\n\r\n")
+@settings(max_examples=300, deadline=None)
+def test_bytes_after_a_response_are_never_passed_on(parts, at, junk):
+    raw = chunked(parts)
+    at = min(at, len(raw) - 1)
+    body = FastChunks()
+    if at:
+        body.feed(raw[:at])
+    body.feed(raw[at:] + junk)
+    assert (body.over, body.excess) == (True, len(junk))
+
+
+def _feed_all(body: StrictChunks, pieces: Sequence[bytes]) -> None:
+    for piece in pieces:
+        body.feed(piece)
+
+
+MALFORMED = {
+    "no size": b"\r\n",
+    "LF only": b"5\nhello\r\n0\r\n\r\n",
+    "LF after data": b"5\r\nhello\n0\r\n\r\n",
+    "too much data": b"5\r\nhellohello\r\n0\r\n\r\n",
+    "0x": b"0x5\r\nhello\r\n0\r\n\r\n",
+    "sign": b"+5\r\nhello\r\n0\r\n\r\n",
+    "minus": b"-5\r\nhello\r\n0\r\n\r\n",
+    "underscore": b"1_0\r\nhello\r\n0\r\n\r\n",
+    "space before": b" 5\r\nhello\r\n0\r\n\r\n",
+    "overflow": b"FFFFFFFFFFFFFFFFF\r\nhello",
+    "bare LF in extension": b"5;a\nX\r\nhello\r\n0\r\n\r\n",
+    "bare CR in extension": b"5;a\rX\r\nhello\r\n0\r\n\r\n",
+    "NUL in extension": b"5;a\0X\r\nhello\r\n0\r\n\r\n",
+    "trailer with space": b"5\r\nhello\r\n0\r\nA : b\r\n\r\n",
+    "trailer folded": b"5\r\nhello\r\n0\r\nA: b\r\n c\r\n\r\n",
+    "trailer with LF": b"5\r\nhello\r\n0\r\nA: b\n\r\n",
+}
+
+
+@pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED.keys())
+@pytest.mark.parametrize("bytewise", [False, True])
+def test_malformed_chunks_of_a_request_are_refused(raw: bytes, bytewise: bool):
+    body = StrictChunks()
+    pieces = [raw[i : i + 1] for i in range(len(raw))] if bytewise else [raw]
+    with pytest.raises(Refused):
+        _feed_all(body, pieces)
+    assert not body.over
+
+
+@pytest.mark.parametrize("raw", [b"5\nhello\r\n", b"zz\r\n", b"5\r\nhelloX\r\n"])
+def test_malformed_chunks_of_a_response_are_the_upstreams_fault(raw: bytes):
+    with pytest.raises(BadUpstream):
+        FastChunks().feed(raw)
+
+
+def test_endless_chunk_lines_and_trailers_are_refused():
+    with pytest.raises(Refused):
+        StrictChunks().feed(b"5;" + b"a" * 5000)
+    with pytest.raises(Refused):
+        StrictChunks().feed(b"0\r\n" + b"A: b\r\n" * 5000)
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [b"5", b"\r\n", b"hello", b"0", b"\n", b"\r", b";a=b", b"A: b", b" ", b"a", b"\0", b":"]
+        ),
+        max_size=14,
+    ).map(b"".join)
+)
+@settings(max_examples=600, deadline=None)
+def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
+    body = StrictChunks()
+    try:
+        payload = body.feed(raw)
+    except Refused:
+        return
+    server = h11.Connection(h11.SERVER)
+    server.receive_data(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + raw)
+    assert isinstance(server.next_event(), h11.Request)
+    theirs = b""
+    event = server.next_event()
+    while isinstance(event, h11.Data):
+        theirs += bytes(event.data)
+        event = server.next_event()
+    assert theirs == payload
+    assert isinstance(event, h11.EndOfMessage) == body.over
+    if body.over:
+        assert server.trailing_data[0] == raw[len(raw) - body.excess :]
+
+
+@given(st.binary(min_size=1, max_size=50), CUTS, st.binary(max_size=10))
+def test_a_length_ends_where_it_says(payload: bytes, cuts, junk: bytes):
+    body = LengthBody(len(payload))
+    pieces = cut(payload, cuts)
+    pieces[-1] += junk
+    assert b"".join(body.feed(p) for p in pieces) == payload
+    assert (body.over, body.excess) == (True, len(junk))
+
+
+def test_the_other_kinds():
+    assert isinstance(request_reader(Body.NONE, 0), NoBody)
+    assert isinstance(response_reader(Body.CLOSE, 0), CloseBody)
+    body = NoBody()
+    assert body.over
+    assert body.feed(b"abc") == b""
+    assert body.excess == 3

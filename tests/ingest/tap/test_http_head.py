@@ -1,0 +1,269 @@
+"""Heads: what is read, what is refused, and h11's view of the same bytes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import h11
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ingest.tap.http_head import (
+    BadUpstream,
+    Body,
+    HeadLimits,
+    Refused,
+    read_request_head,
+    read_response_head,
+    refuse_unfinished_head,
+    response_body,
+)
+
+LIMITS = HeadLimits()
+
+
+def request(raw: bytes):
+    return read_request_head(raw, LIMITS)
+
+
+def test_order_and_case_of_fields_are_kept():
+    head = request(b"POST /v1/x?a=b HTTP/1.1\r\nHoSt: h\r\nX-B: 1\r\nx-a:\t2 \r\nX-B: 3\r\n\r\n")
+    assert (head.method, head.target, head.minor) == ("POST", "/v1/x?a=b", 1)
+    assert [tuple(field[:3]) for field in head.fields] == [
+        (b"host", b"HoSt: h\r\n", b"h"),
+        (b"x-b", b"X-B: 1\r\n", b"1"),
+        (b"x-a", b"x-a:\t2 \r\n", b"2"),
+        (b"x-b", b"X-B: 3\r\n", b"3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "body", "length"),
+    [
+        (b"", Body.NONE, 0),
+        (b"Content-Length: 0\r\n", Body.NONE, 0),
+        (b"Content-Length: 12\r\n", Body.LENGTH, 12),
+        (b"Transfer-Encoding: chunked\r\n", Body.CHUNKED, 0),
+        (b"transfer-encoding: Chunked \r\n", Body.CHUNKED, 0),
+    ],
+)
+def test_a_request_says_where_its_body_ends(fields: bytes, body: Body, length: int):
+    head = request(b"POST / HTTP/1.1\r\nHost: h\r\n" + fields + b"\r\n")
+    assert (head.body, head.length) == (body, length)
+
+
+SMUGGLING = {
+    "CL.TE": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "TE.CL": b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n",
+    "TE.TE": b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n",
+    "TE list": b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+    "TE unknown": b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: xchunked\r\n\r\n",
+    "TE with a vertical tab": b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: \x0bchunked\r\n\r\n",
+    "TE quoted": b'POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: "chunked"\r\n\r\n',
+    "TE empty": b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding:\r\n\r\n",
+    "TE in HTTP/1.0": b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "space before colon": b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding : chunked\r\n\r\n",
+    "two lengths": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+    "the same length twice": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n",
+    "length list": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5, 5\r\n\r\n",
+    "signed length": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: +5\r\n\r\n",
+    "negative length": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: -5\r\n\r\n",
+    "hex length": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0x5\r\n\r\n",
+    "length with underscore": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1_0\r\n\r\n",
+    "empty length": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length:\r\n\r\n",
+    "huge length": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999999999999\r\n\r\n",
+    "unicode digits": "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: ５\r\n\r\n".encode(),
+    "obs-fold": b"POST / HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\n\r\n",
+    "obs-fold on the first line": b"POST / HTTP/1.1\r\n Host: h\r\n\r\n",
+    "bare LF": b"POST / HTTP/1.1\nHost: h\r\n\r\n",
+    "bare LF in a field": b"POST / HTTP/1.1\r\nHost: h\r\nX: a\nContent-Length: 5\r\n\r\n",
+    "bare CR in a field": b"POST / HTTP/1.1\r\nHost: h\r\nX: a\rb\r\n\r\n",
+    "NUL": b"POST / HTTP/1.1\r\nHost: h\r\nX: a\0b\r\n\r\n",
+    "no name": b"POST / HTTP/1.1\r\nHost: h\r\n: a\r\n\r\n",
+    "no colon": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length\r\n\r\n",
+    "non-ASCII name": "POST / HTTP/1.1\r\nHost: h\r\nCöntent-Length: 1\r\n\r\n".encode(),
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    "tab in the request line": b"GET\t/ HTTP/1.1\r\nHost: h\r\n\r\n",
+    "two spaces": b"GET  / HTTP/1.1\r\nHost: h\r\n\r\n",
+    "space in the target": b"GET /a b HTTP/1.1\r\nHost: h\r\n\r\n",
+    "no version": b"GET /\r\nHost: h\r\n\r\n",
+    "HTTP/2.0": b"GET / HTTP/2.0\r\nHost: h\r\n\r\n",
+    "HTTP/1.10": b"GET / HTTP/1.10\r\nHost: h\r\n\r\n",
+    "h2 preface": b"PRI * HTTP/2.0\r\n\r\n",
+    "CONNECT": b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org\r\n\r\n",
+    "other scheme": b"GET ftp://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n",
+    "authority form": b"GET example.org:80 HTTP/1.1\r\nHost: example.org\r\n\r\n",
+    "user in the target": b"GET http://u:p@example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("raw", SMUGGLING.values(), ids=SMUGGLING.keys())
+def test_what_two_readers_could_understand_differently_is_refused(raw: bytes):
+    with pytest.raises(Refused) as refusal:
+        request(raw)
+    assert refusal.value.status == 400
+
+
+def test_a_head_has_limits():
+    with pytest.raises(Refused) as long_url:
+        request(b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert long_url.value.status == 414
+    with pytest.raises(Refused) as large:
+        request(b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 70_000 + b"\r\n\r\n")
+    assert large.value.status == 431
+    with pytest.raises(Refused) as many:
+        request(b"GET / HTTP/1.1\r\nHost: h\r\n" + b"X: 1\r\n" * 300 + b"\r\n")
+    assert many.value.status == 431
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"GET / HTTP/1.1\n", 400),
+        (b"G\0", 400),
+        (b"GET /" + b"a" * 17_000, 414),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * 66_000, 431),
+    ],
+)
+def test_a_head_that_can_no_longer_become_good_is_not_waited_for(raw: bytes, status: int):
+    with pytest.raises(Refused) as refusal:
+        refuse_unfinished_head(raw, LIMITS)
+    assert refusal.value.status == status
+
+
+def test_every_beginning_of_a_good_head_is_waited_for():
+    raw = b"POST /v1 HTTP/1.1\r\nHost: h\r\nX: y\r\n\r\n"
+    for end in range(len(raw)):
+        refuse_unfinished_head(raw[:end], LIMITS)
+
+
+def test_an_absolute_target_becomes_a_path_and_its_host_wins():
+    head = request(b"GET http://a.example:81?x=1 HTTP/1.1\r\nHost: b.example\r\n\r\n")
+    assert (head.target, head.host) == ("/?x=1", b"a.example:81")
+    head = request(b"GET HTTP://a.example/y HTTP/1.1\r\nHost: b\r\n\r\n")
+    assert (head.target, head.host) == ("/y", b"a.example")
+
+
+@pytest.mark.parametrize(
+    ("raw", "keep"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", True),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nConnection: foo, Close\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\n\r\n", False),
+        (b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", True),
+    ],
+)
+def test_a_request_says_whether_the_connection_stays(raw: bytes, keep: bool):
+    assert request(raw).keep_alive is keep
+
+
+# --- the same bytes, read by h11
+
+TOKEN = st.text(st.sampled_from("abcXYZ-_!~09"), min_size=1, max_size=8).map(str.encode)
+NAME = (
+    st.sampled_from([b"Content-Length", b"Transfer-Encoding", b"Host", b"Connection", b"Expect", b"X"])
+    | TOKEN
+)
+VALUE = st.sampled_from([b"5", b"0", b"05", b"chunked", b"close", b"h", b"a, b", b"5, 5", b""]) | st.binary(
+    max_size=8
+)
+EOL = st.sampled_from([b"\r\n"] * 12 + [b"\n", b"\r", b"\r\n "])
+LINE = st.builds(
+    lambda n, s, v, e: n + s + v + e, NAME, st.sampled_from([b":", b": ", b" :", b":\t", b""]), VALUE, EOL
+)
+START = st.sampled_from(
+    [b"GET / HTTP/1.1", b"POST /x HTTP/1.1", b"POST /x HTTP/1.0", b"PUT * HTTP/1.1", b"GET /\x7f HTTP/1.1"]
+)
+HEAD = st.builds(
+    lambda start, eol, host, lines: start + eol + host + b"".join(lines) + b"\r\n",
+    START, EOL, st.sampled_from([b"Host: h\r\n", b""]), st.lists(LINE, max_size=5),
+)  # fmt: skip
+
+
+@given(HEAD)
+@settings(max_examples=600, deadline=None)
+@example(b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 05\r\n\r\n")
+def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
+    try:
+        head = request(raw)
+    except Refused:
+        return
+    server = h11.Connection(h11.SERVER)
+    server.receive_data(raw)
+    theirs = server.next_event()
+    assert isinstance(theirs, h11.Request)
+    assert theirs.method.decode() == head.method
+    assert theirs.http_version == b"1.%d" % head.minor
+    ours = [(lower, value) for lower, _, value, *_ in head.fields]
+    assert [(bytes(n), bytes(v)) for n, v in theirs.headers] == [
+        (n, v.lower() if n == b"transfer-encoding" else v) for n, v in ours
+    ]
+    # h11's own view of the framing: how much body does it wait for?
+    after = server.next_event()
+    if head.body is Body.NONE:
+        assert isinstance(after, h11.EndOfMessage)
+    else:
+        assert after is h11.NEED_DATA
+        body = b"0\r\n\r\n" if head.body is Body.CHUNKED else b"x" * head.length
+        server.receive_data(body)
+        seen = server.next_event()
+        while isinstance(seen, h11.Data):
+            seen = server.next_event()
+        assert isinstance(seen, h11.EndOfMessage)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=500, deadline=None)
+def test_no_bytes_raise_anything_but_a_refusal(raw: bytes):
+    with contextlib.suppress(Refused):
+        request(raw)
+    with contextlib.suppress(BadUpstream):
+        response_body(read_response_head(raw), "GET")
+
+
+# --- responses
+
+
+def response(raw: bytes, method: str = "GET"):
+    return response_body(read_response_head(raw), method)
+
+
+@pytest.mark.parametrize(
+    ("raw", "method", "expected"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", "GET", (Body.LENGTH, 3)),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n", "HEAD", (Body.NONE, 0)),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", "GET", (Body.NONE, 0)),
+        (b"HTTP/1.1 304\r\nContent-Length: 3\r\n\r\n", "GET", (Body.NONE, 0)),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "GET", (Body.CHUNKED, 0)),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, Chunked\r\nContent-Length: 3\r\n\r\n",
+            "GET",
+            (Body.CHUNKED, 0),
+        ),
+        (b"HTTP/1.0 200 OK\r\n\r\n", "GET", (Body.CLOSE, 0)),
+        (b"HTTP/1.1 200 \r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\n", "GET", (Body.LENGTH, 3)),
+    ],
+)
+def test_a_response_says_where_its_body_ends(raw: bytes, method: str, expected: tuple[Body, int]):
+    assert response(raw, method) == expected
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX : y\r\n\r\n",
+        b"HTTP/1.1 20 OK\r\n\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        b"ICY 200 OK\r\n\r\n",
+    ],
+)
+def test_what_is_no_http_is_a_bad_upstream(raw: bytes):
+    with pytest.raises(BadUpstream):
+        response(raw)

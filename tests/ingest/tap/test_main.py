@@ -1,0 +1,241 @@
+"""The tap as a process: how it starts, what it says of itself, how it stops."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ingest.record_log.embedded import EmbeddedReader
+from ingest.records import Alive, AnyRecord, Closed, Opened, unpack
+from ingest.tap.main import TapOptions, run
+from ingest.tap.upstreams import parse_upstreams
+
+LIMIT_S = 30.0
+PROGRAM = """
+import logging, pickle, sys
+from ingest.tap.main import run
+logging.basicConfig(level=logging.INFO)
+sys.exit(run(pickle.loads(bytes.fromhex(sys.argv[1]))))
+"""
+
+
+class Hello(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def upstream() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def until(met: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        with contextlib.suppress(OSError, ValueError, KeyError, http.client.HTTPException):
+            if value := met():
+                return value
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def get(url: str) -> tuple[int, bytes]:
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=LIMIT_S)
+    try:
+        connection.request("GET", parts.path or "/")
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def tap(
+    upstream: str, data: Path, **options: Any
+) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+    import pickle
+
+    given = TapOptions(
+        upstreams=parse_upstreams([upstream]), data=data, listen="127.0.0.1:0", admin="127.0.0.1:0", **options
+    )
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, pickle.dumps(given).hex()])
+    try:
+        yield process, until(lambda: json.loads((data / "run" / "tap.json").read_bytes()))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def logged(data: Path) -> list[AnyRecord]:
+    reader = EmbeddedReader(data / "log", "test")
+    records: list[AnyRecord] = []
+    while entries := reader.poll(0.1):
+        for entry in entries:
+            records += unpack(entry.payload)[0]
+    reader.close()
+    return records
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_it_serves_says_so_and_stops_cleanly(upstream: str, tmp_path: Path, workers: int):
+    data = tmp_path / "data"
+    with tap(upstream, data, workers=workers) as (process, said):
+        assert said["pid"] == process.pid
+        assert stat.S_IMODE((data / "run" / "tap.json").stat().st_mode) == 0o600
+        assert stat.S_IMODE((data / "log").stat().st_mode) == 0o700
+        assert stat.S_IMODE((data / "client.key").stat().st_mode) == 0o600
+        for _ in range(6):
+            assert get(said["listen"] + "/x") == (200, b"hello")
+        admin = said["admin"]
+        assert get(admin + "/healthz") == (200, b"ok\n")
+        assert get(admin + "/readyz") == (200, b"ready\n")
+        assert get(admin + "/nothing")[0] == 404
+        ledger = until(lambda: (n := json.loads(get(admin + "/ledger")[1]))["streams_closed"] == 6 and n)
+        assert (ledger["streams_opened"], ledger["workers_now"], ledger["lost_records"]) == (6, workers, 0)
+        assert (ledger["body_bytes"], ledger["uncaptured_bytes"]) == (30, 30)
+        families = {f.name: f for f in text_string_to_metric_families(get(admin + "/metrics")[1].decode())}
+        assert families["streamgauge_tap_streams_opened"].samples[0].value == 6
+        assert families["streamgauge_tap_streams_opened"].type == "counter"
+        causes = families["streamgauge_tap_streams_closed_by_cause"].samples
+        assert {s.labels["cause"]: s.value for s in causes}["complete"] == 6
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+    assert not (data / "run" / "tap.json").exists()
+    records = logged(data)
+    assert sum(isinstance(r, Opened) for r in records) == sum(isinstance(r, Closed) for r in records) == 6
+    last = {r.tap_worker: r for r in records if isinstance(r, Alive)}
+    assert len(last) == workers
+    assert all(r.stopping for r in last.values())
+
+
+def test_a_worker_that_dies_is_started_again_and_counted(upstream: str, tmp_path: Path):
+    with tap(upstream, tmp_path, workers=2) as (process, said):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert len(children) == 2
+        assert get(said["listen"])[0] == 200
+        os.kill(int(children[0]), signal.SIGKILL)
+        ledger = until(
+            lambda: (
+                (n := json.loads(get(said["admin"] + "/ledger")[1]))["worker_restarts"] == 1
+                and n["workers_now"] == 2
+                and n
+            )
+        )
+        assert ledger["workers_now"] == 2
+        until(lambda: get(said["admin"] + "/readyz")[0] == 200)
+        for _ in range(8):
+            assert get(said["listen"])[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_S) == 0
+
+
+def test_workers_do_not_outlive_a_tap_that_was_killed(upstream: str, tmp_path: Path):
+    with tap(upstream, tmp_path, workers=2) as (process, _):
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+        process.wait()
+
+        def gone(pid: str) -> bool:
+            try:
+                return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            except FileNotFoundError:
+                return True
+
+        assert until(lambda: all(gone(pid) for pid in children))
+
+
+def options(data: Path, **given: Any) -> TapOptions:
+    defaults: dict[str, Any] = {"upstreams": parse_upstreams(["http://127.0.0.1:1"]), "data": data}
+    return TapOptions(**{**defaults, "listen": "127.0.0.1:0", "admin": "127.0.0.1:0", **given})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("which", ["listen", "admin"])
+def test_a_port_in_use_is_said_in_one_line(tmp_path: Path, workers: int, which: str):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"cannot listen on {address}: Address already in use") as error:
+            run(options(tmp_path, workers=workers, **{which: address}))
+        assert "\n" not in str(error.value)
+
+
+def test_a_data_folder_that_cannot_be_written_is_said_in_one_line(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="cannot be written"):
+        run(options(tmp_path / "file"))
+
+
+def test_a_second_tap_on_the_same_log_is_refused(upstream: str, tmp_path: Path):
+    with tap(upstream, tmp_path), pytest.raises(OSError, match=r"another process .*--data"):
+        run(options(tmp_path))
+
+
+def test_no_upstream_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="--upstream"):
+        run(options(tmp_path, upstreams=()))
+
+
+def test_a_ca_file_that_is_none_is_refused(tmp_path: Path):
+    ca = tmp_path / "ca.pem"
+    ca.write_text("nothing")
+    with pytest.raises(ValueError, match=r"ca\.pem is not a PEM file"):
+        run(options(tmp_path / "d", upstream_ca=ca, upstreams=parse_upstreams(["https://localhost:1"])))
+
+
+def test_a_ca_file_that_is_not_there_is_refused_whatever_the_upstream(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"ca\.pem is not a PEM file"):
+        run(options(tmp_path, upstream_ca=tmp_path / "ca.pem"))
+
+
+def test_workers_log_in_the_form_of_their_parent(tmp_path: Path):
+    program = (
+        "import logging; from ingest.tap.worker import _log_as; _log_as(logging.Formatter('<%(name)s|%(message)s>'), 20, 3); "
+        "logging.getLogger('streamgauge.tap').info('said')"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert said.stderr == "<streamgauge.tap.w3|said>\n"
+
+
+def test_the_key_of_client_ids_stays(tmp_path: Path):
+    from ingest.tap.main import _kept_key
+
+    key = _kept_key(tmp_path / "client.key")
+    assert len(key) == 32
+    assert _kept_key(tmp_path / "client.key") == key
+    (tmp_path / "client.key").write_bytes(b"")
+    with pytest.raises(ValueError, match="holds no key"):
+        _kept_key(tmp_path / "client.key")

@@ -1,0 +1,168 @@
+"""The log's thread: a log that fails costs no traffic, and what it could not take is told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from ingest.record_log import LogBroken, LogFull
+from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.records import Frames, Lost, Request, encode, unpack
+from ingest.tap.record_log_thread import LogThread
+from tests.ingest.rig import END, SSE_HEAD, MemoryLog, body_of, chunk, complete, read_request, rig, run
+
+GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+def stream_of(size: int, count: int):
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(SSE_HEAD)
+            for _ in range(count):
+                writer.write(chunk(b"x" * size))
+                await writer.drain()
+            writer.write(END)
+
+    return upstream
+
+
+def test_what_could_not_be_opened_is_said_at_the_start():
+    def broken() -> MemoryLog:
+        raise LogBroken("no log of ours")
+
+    thread = LogThread(broken)
+    with pytest.raises(LogBroken, match="no log of ours"):
+        thread.start()
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (OSError(28, "No space left on device"), "log_error"),
+        (LogFull("full"), "log_full"),
+        (LogBroken("x"), "log_error"),
+    ],
+)
+def test_traffic_goes_on_while_the_log_fails_and_the_loss_is_told_after(error: Exception, cause: str):
+    async def scenario() -> None:
+        async with rig(stream_of(1000, 300), queue_bytes=100_000) as it:
+            client = await it.client()
+            it.log.broken = error
+            await client.send(GET)
+            _, body = await client.response()
+            assert body == chunk(b"x" * 1000) * 300 + END
+            await it.until(lambda: it.log.failed > 0)
+            await client.send(GET)
+            await client.response()
+            assert it.worker.stats()["queue_bytes_now"] <= 125_000
+            it.log.broken = None
+            all_records = await it.records(2)
+            assert sum(r.bytes for records in all_records for r in records if isinstance(r, Lost)) > 0
+            for records in all_records:
+                complete(records)
+                lost = [r for r in records if isinstance(r, Lost)]
+                assert len(body_of(records)) + sum(r.bytes for r in lost) == 300_000
+                assert {r.cause for r in lost} <= {cause, "queue_full"}
+            counters = it.worker.counters
+            assert counters.captured_bytes + counters.lost_bytes == counters.body_bytes == 600_000
+            assert it.worker.stats()["log_append_errors"] == it.log.failed
+            await it.until(lambda: it.worker.stats()["log_failing_now"] == 0)
+
+    run(scenario())
+
+
+def test_a_log_that_stands_still_does_not_hold_up_the_traffic():
+    async def scenario() -> None:
+        async with rig(stream_of(10_000, 200), queue_bytes=500_000) as it:
+            it.log.gate.clear()
+            client = await it.client()
+            for _ in range(3):
+                await client.send(GET)
+                _, body = await client.response()
+                assert len(body) > 2_000_000
+            it.log.gate.set()
+            for records in await it.records(3):
+                complete(records)
+            assert it.worker.counters.lost_bytes > 0
+
+    run(scenario())
+
+
+def test_a_batch_that_the_log_can_never_take_is_dropped_and_told():
+    class Picky(MemoryLog):
+        def append(self, payloads) -> None:
+            if not self.failed and self.records:
+                self.failed += 1
+                raise ValueError("not this one")
+            super().append(payloads)
+
+    log = Picky()
+
+    async def scenario() -> None:
+        async with rig(stream_of(100, 3), open_log=lambda: log) as it:
+            await it.until(lambda: bool(log.records))
+            await it.ask(GET)
+            await it.until(lambda: any(isinstance(r, Lost) for r in log.records))
+            assert it.worker.counters.lost_records > 0
+            await it.ask(GET)
+            await it.until(lambda: any(isinstance(r, Frames) for r in log.records))
+
+    run(scenario())
+
+
+def test_stopping_does_not_wait_for_ever_for_a_log_that_fails():
+    log = MemoryLog()
+    log.broken = OSError(28, "No space left on device")
+    thread = LogThread(lambda: log)
+    thread.start()
+    thread.put([encode(Lost("s", 0, 0, "queue_full", 0))], 10)
+    thread.stop(0.2)
+    assert thread.left_records == 1
+    assert log.records == []
+
+
+def test_stopping_appends_what_is_queued():
+    log = MemoryLog()
+    thread = LogThread(lambda: log)
+    thread.start()
+    for i in range(100):
+        thread.put([encode(Lost("s", i, i, "queue_full", 0))], 10)
+    thread.stop(5)
+    assert [r.seq for r in log.records] == list(range(100))
+    assert thread.done_bytes == 1000
+
+
+def test_a_log_as_small_as_it_may_be_takes_what_has_queued_up_and_drops_its_oldest(tmp_path: Path):
+    thread = LogThread(lambda: EmbeddedWriter(tmp_path, "w0", cap_bytes=2**20))
+    records = [Request("s", n, os.urandom(65_536), False) for n in range(64)]
+    for record in records:
+        thread.put([encode(record)], 65_536)
+    thread.start()
+    thread.stop(10)
+    assert (thread.left_records, thread.append_errors, thread.appended_entries) == (0, 0, 64)
+    with EmbeddedReader(tmp_path, "test") as reader:
+        found = [r for entry in iter(lambda: reader.poll(0), []) for e in entry for r in unpack(e.payload)[0]]
+    told = {
+        seq
+        for r in found
+        if isinstance(r, Lost) and r.cause == "log_full"
+        for seq in range(r.seq, r.last_seq + 1)
+    }
+    kept = {r.seq for r in found if isinstance(r, Request)}
+    assert told
+    assert told | kept == set(range(64))
+
+
+def test_streams_are_counted_as_they_are_packed():
+    async def scenario() -> None:
+        async with rig(stream_of(100, 3)) as it:
+            for _ in range(3):
+                await it.ask(GET)
+            await it.records(3)
+            assert it.worker._run_totals().streams_in_log == 3
+
+    run(scenario())
