@@ -15,9 +15,9 @@ def test_a_wheel_of_this_source_is_unpacked_and_one_of_other_source_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "ROOT", tmp_path)
-    for name in ("dist", "ingest", "run"):
-        (tmp_path / name).mkdir()
-    source = tmp_path / "ingest" / "exchange.py"
+    for name in ("dist", "ingest/tap", "run"):
+        (tmp_path / name).mkdir(parents=True)
+    source = tmp_path / "ingest" / "tap" / "exchange.py"
     source.write_text("now = 1\n")
     assert servers.compiled(tmp_path / "run") is None
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
@@ -26,6 +26,6 @@ def test_a_wheel_of_this_source_is_unpacked_and_one_of_other_source_left_out(
         wheel.writestr("ingest/tap/exchange.so", b"")
     found = servers.compiled(tmp_path / "run")
     assert found is not None
-    assert (found / "ingest" / "exchange.so").exists()
+    assert (found / "ingest" / "tap" / "exchange.so").exists()
     source.write_text("now = 2\n")
     assert servers.compiled(tmp_path / "run") is None
