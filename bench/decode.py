@@ -31,7 +31,7 @@ from analytics.dialects import all_dialects
 from analytics.dialects.shape import Exchange
 from analytics.measures.measure import measure
 from bench._streams import WORKLOADS, Workload, reads_of
-from ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHead, pack, unpack
+from ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHeaders, pack, unpack
 
 READS_PER_RECORD = 40
 STREAMS_PER_BATCH = 50
@@ -163,7 +163,7 @@ def _records(workload: Workload, body: list[bytes]) -> list[AnyRecord]:
             client_id=None, headers=[],
         )
     ]  # fmt: skip
-    head = ResponseHead(200, [("content-type", workload.content_type)], 0)
+    head = ResponseHeaders(200, [("content-type", workload.content_type)], 0)
     for at in range(0, len(frames), READS_PER_RECORD):
         records.append(Frames(stream, len(records), frames[at : at + READS_PER_RECORD], None if at else head))
     size = sum(map(len, body))

@@ -4,6 +4,6 @@ The way the data goes: `tap` forwards a request and notes what it saw as `record
 (embedded segments, or Kafka); `ship` moves them from the one home to the other.
 
 Inside a tap: a `client_connection` reads requests (`http_head`, `fields`), each becomes an `exchange` with an
-`upstream_connection` (after a 101 a `tunnel`); `headers` rewrites heads, `http_body` finds where bodies end. Its `witness`
-turns what was seen into records, the `mirror` bounds and gathers them, and the `log_thread` appends them.
+`upstream_connection` (after a 101 a `tunnel`); `headers` rewrites heads, `http_body` finds where bodies end. Its `recorder`
+turns what was seen into records, the `buffer` bounds and gathers them, and the `log_thread` appends them.
 """

@@ -50,7 +50,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=lambda 
     """Base of all records. Fields are only ever appended, with defaults: old logs stay readable."""
 
 
-class ResponseHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class ResponseHeaders(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The head of the upstream's response. `headers` is the allow-listed part, names in lower case."""
 
     status: int
@@ -119,7 +119,7 @@ class Frames(Record, frozen=True):
     seq: int
     frames: list[tuple[int, bytes]]
     """(arrival of the read in ns from t0, its body bytes)."""
-    response: ResponseHead | None = None
+    response: ResponseHeaders | None = None
     uncaptured_bytes: int = 0
     """Body bytes that passed but are not mirrored, by rule (content type, size cap): not a loss."""
     wire_bytes: list[int] | None = None

@@ -24,7 +24,7 @@ from ingest.records import (
     Lost,
     Opened,
     Request,
-    ResponseHead,
+    ResponseHeaders,
     captures,
 )
 from ingest.redaction.records import Redactor
@@ -56,7 +56,7 @@ class FinishedStream:
     """None when it was lost."""
     request: RequestRead
     """What was asked for; stop sequences, which are written by users, only where content is captured."""
-    response: ResponseHead | None
+    response: ResponseHeaders | None
     closed: Closed | None
     decoder: StreamDecoder | None
     """None when no body was seen and no path is known."""
@@ -86,7 +86,7 @@ class OpenStream:
     request: RequestRead = NOTHING
     request_body: bytes | None = None
     """Until the response's body begins; longer only where text is kept."""
-    response: ResponseHead | None = None
+    response: ResponseHeaders | None = None
     decoder: StreamDecoder | None = None
     pending_ns: list[int] = field(default_factory=list)
     pending: list[bytes] = field(default_factory=list)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench.analytics.workload import EVENTS_A_STREAM, at_ns, chunks, model
 from ingest.record_log.embedded import EmbeddedWriter
-from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHead, pack
+from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 TICK_S = 0.03
 WAIT_NS = 65_000_000
@@ -27,7 +27,7 @@ OFFSETS_NS = [at_ns(event, 0) for event in range(EVENTS_A_STREAM)]
 LAST_NS = OFFSETS_NS[-1]
 """From a stream's start to its last byte."""
 _INCARNATION = "01a0c450-6c00-7000-8000-000000000000"
-_HEAD = ResponseHead(200, [("content-type", "text/event-stream")], OFFSETS_NS[0] - 1)
+_HEAD = ResponseHeaders(200, [("content-type", "text/event-stream")], OFFSETS_NS[0] - 1)
 
 
 def stream_id(number: int, wall_ns: int) -> str:

@@ -30,7 +30,7 @@ from analytics.storage.store import Commit, Store
 from bench._stored import bytes_by_table, catalog_bytes, maintain, upkeep_of
 from bench.analytics.chat import EVENTS as CHAT_EVENTS
 from bench.analytics.chat import TOLD, body
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead
+from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 from tests.analytics.corpus import recordings
 
 COMMIT_EVENTS = 3_000
@@ -109,7 +109,7 @@ def _records(
         at_ns += int(15e6 * math.exp(rng.gauss(0, 0.7)) * (10 if rng.random() < 0.02 else 1))
         frames.append((at_ns, part))
     size = sum(map(len, parts))
-    head = ResponseHead(
+    head = ResponseHeaders(
         int(str(told.get("http_status") or 200)),
         [("content-type", str(told.get("content_type")))],
         frames[0][0] - 1,

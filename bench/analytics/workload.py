@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead, pack
+from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 EVENTS_A_STREAM = 100
 SIDE_BY_SIDE = 50
@@ -66,7 +66,7 @@ def _records(number: int) -> list[AnyRecord]:
     body = [b"data: " + data + b"\n\n" for data in (*chunks(number), b"[DONE]")]
     frames = [(at_ns(event, number), data) for event, data in enumerate(body)]
     wall_ns = (_START_MS + number) * 1_000_000
-    head = ResponseHead(200, [("content-type", "text/event-stream")], FIRST_NS - 1)
+    head = ResponseHeaders(200, [("content-type", "text/event-stream")], FIRST_NS - 1)
     records: list[AnyRecord] = [
         Opened(
             stream=sid, seq=0, tap="bench", tap_worker=0, incarnation="i", gateway=f"gw-{number % 2}",

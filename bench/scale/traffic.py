@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 from bench._streams import WORKLOADS, reads_of
 from ingest.record_log import Entry
 from ingest.record_log.kafka import KafkaReader, KafkaWriter
-from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHead, pack
+from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 CHAT = WORKLOADS[0]
 READS = reads_of(CHAT, 97, 1)
@@ -76,9 +76,9 @@ def opening(sid: str, ms: int) -> list[AnyRecord]:
     ]  # fmt: skip
 
 
-def head() -> ResponseHead:
+def head() -> ResponseHeaders:
     """What comes with the first frames."""
-    return ResponseHead(200, [("content-type", "text/event-stream")], 50_000_000)
+    return ResponseHeaders(200, [("content-type", "text/event-stream")], 50_000_000)
 
 
 def closing(sid: str, seq: int, end_ns: int) -> Closed:

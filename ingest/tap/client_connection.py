@@ -20,7 +20,7 @@ from ingest.tap.http_head import Refused, read_request_head, refuse_unfinished_h
 if TYPE_CHECKING:
     import socket
 
-    from ingest.tap.stream_recorder import Witness
+    from ingest.tap.stream_recorder import StreamRecorder
     from ingest.tap.worker import TapWorker
 
 _MAX_AHEAD_BYTES = 262_144
@@ -43,8 +43,8 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         self.transport_paused_by_us = False
         self._exchange: Exchange | None = None
-        self._ending: Witness | None = None
-        """The last exchange's witness, until the socket has drained."""
+        self._ending: StreamRecorder | None = None
+        """The last exchange's recorder, until the socket has drained."""
         self._ahead = b""
         self._ahead_since_ns = 0
         self._searched = 0
@@ -188,7 +188,7 @@ class ClientConnection(asyncio.Protocol):
     def exchange_over(
         self,
         exchange: Exchange,
-        witness: Witness | None,
+        recorder: StreamRecorder | None,
         now_ns: int,
         *,
         answer: Answer | None,
@@ -205,18 +205,18 @@ class ClientConnection(asyncio.Protocol):
         if self._ending is not None:
             self._drained_or_not()
         if self._gone or left:
-            if witness is not None:
-                witness.left(0, self._undelivered_bytes())
+            if recorder is not None:
+                recorder.left(0, self._undelivered_bytes())
             if not self._gone:
                 self.transport.abort()
             return
-        self._ending = witness
+        self._ending = recorder
         if answer is not None:
             without_body = exchange.method == "HEAD"
             self.transport.write(answer.encode(keep_alive=False, without_body=without_body))
         if keep_alive and not worker.stopping:
             self.resume_reading()
-            if witness is not None or self._ahead:
+            if recorder is not None or self._ahead:
                 worker.after_turn(self.turn_over)
         elif abort:
             self._reset_once_sent()

@@ -3,7 +3,7 @@
 The rules: bytes go to the other side first, then the tap does its own work. A body is forwarded as it came, whatever it
 is; only heads are rewritten (`headers`). Whoever pauses, pauses the other side. Whoever leaves first is noted as the cause,
 and the other side is told at once. An exchange ends exactly once, through `_end`, and with one cause. What is recorded of
-it is the `Witness`'s affair. A short exchange is one write to each side, and makes nothing that it does not need.
+it is the `StreamRecorder`'s affair. A short exchange is one write to each side, and makes nothing that it does not need.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ingest.tap.http_head import (
     response_body,
 )
 from ingest.tap.routing import Route
-from ingest.tap.stream_recorder import Witness
+from ingest.tap.stream_recorder import StreamRecorder
 from ingest.tap.trace_context import join_trace
 from ingest.tap.tunnel import Tunnel
 
@@ -55,6 +55,7 @@ class Exchange:
         "_keep_client",
         "_last_ns",
         "_payload_only",
+        "_recorder",
         "_request",
         "_request_over",
         "_response",
@@ -65,7 +66,6 @@ class Exchange:
         "_trace",
         "_unsent",
         "_upstream",
-        "_witness",
         "_worker",
         "_write_client",
         "ended",
@@ -116,9 +116,11 @@ class Exchange:
         self.written_bytes = 0
         """All that was written to the client's transport: heads and chunk framing too."""
         trace = self._trace = join_trace(head.known.get(b"traceparent"))
-        witnesses = worker.witnesses
-        self._witness: Witness | None = (
-            Witness(witnesses, head, route, trace, client_start_ns, now_ns) if witnesses is not None else None
+        factory = worker.recorder_factory
+        self._recorder: StreamRecorder | None = (
+            StreamRecorder(factory, head, route, trace, client_start_ns, now_ns)
+            if factory is not None
+            else None
         )
 
     # --- beginning -------------------------------------------------------------------------------------------
@@ -152,13 +154,13 @@ class Exchange:
         self._unsent = b""
         if client.transport_paused_by_us and not upstream.write_paused:
             client.resume_reading()
-        witness = self._witness
-        if witness is None:
+        recorder = self._recorder
+        if recorder is None:
             return
         if self._request is None and not upstream.write_paused:
-            witness.sent_at_once(now_ns)
+            recorder.sent_at_once(now_ns)
         else:
-            witness.connected(now_ns)
+            recorder.connected(now_ns)
             if self._request_over:
                 self._request_sent(now_ns)
 
@@ -213,8 +215,8 @@ class Exchange:
                 self._client.pause_reading()
         now_ns = self._last_ns = _monotonic_ns()
         self._request_over = reader.over
-        if self._witness is not None:
-            self._witness.request_data(payload)
+        if self._recorder is not None:
+            self._recorder.request_data(payload)
             if reader.over and upstream is not None:
                 self._request_sent(now_ns)
         return rest
@@ -230,11 +232,11 @@ class Exchange:
 
     def _request_sent(self, now_ns: int) -> None:
         """The request's last byte was handed over."""
-        witness, upstream = self._witness, self._upstream
-        if witness is not None:
+        recorder, upstream = self._recorder, self._upstream
+        if recorder is not None:
             if upstream is None or not upstream.write_paused:
-                witness.request_sent(now_ns)
-            witness.record_request(over=True)
+                recorder.request_sent(now_ns)
+            recorder.record_request(over=True)
 
     def upstream_write_paused(self) -> None:
         """The upstream takes the request slower than the client sends it."""
@@ -243,8 +245,8 @@ class Exchange:
     def upstream_write_resumed(self) -> None:
         """It has taken what was waiting."""
         now_ns = self._last_ns = _monotonic_ns()
-        if self._request_over and self._witness is not None:
-            self._witness.request_sent(now_ns)
+        if self._request_over and self._recorder is not None:
+            self._recorder.request_sent(now_ns)
         self._client.resume_reading()
 
     # --- the response's half ---------------------------------------------------------------------------------
@@ -272,8 +274,8 @@ class Exchange:
         self.written_bytes += len(data)
         if payload:
             self.response_bytes += len(payload)
-            if self._witness is not None:
-                self._witness.response_data(payload, now_ns)
+            if self._recorder is not None:
+                self._recorder.response_data(payload, now_ns)
         if reader.over:
             self._end("complete", None, now_ns)
 
@@ -334,13 +336,13 @@ class Exchange:
         self._response = reader
         self._held = b""
         self.response_bytes = len(payload)
-        witness = self._witness
-        if witness is not None:
+        recorder = self._recorder
+        if recorder is not None:
             if not self._request_over:
-                witness.record_request(over=False)
-            witness.response_head(head, now_ns)
+                recorder.record_request(over=False)
+            recorder.response_head(head, now_ns)
             if payload:
-                witness.response_data(payload, now_ns)
+                recorder.response_data(payload, now_ns)
         if reader.over:
             self._end("complete", None, now_ns)
 
@@ -354,8 +356,8 @@ class Exchange:
         self._write_client(sent)
         self.written_bytes += len(sent)
         self._response_head = head
-        if self._witness is not None:
-            self._witness.response_head(head, self._last_ns)
+        if self._recorder is not None:
+            self._recorder.response_head(head, self._last_ns)
         tunnel = self.tunnel = Tunnel(self, self._client, upstream)
         if rest:
             tunnel.upstream_data(rest)
@@ -434,14 +436,14 @@ class Exchange:
         """End the exchange if the upstream has been silent for too long. Called now and then."""
         if self._upstream is None or self.tunnel is not None:
             return
-        options, witness = self._worker.options, self._witness
+        options, recorder = self._worker.options, self._recorder
         limits: tuple[tuple[float, int, Cause], ...]
         if self._response is None:
             limits = ((options.headers_timeout_s, self._last_ns, "headers_timeout"),)
         elif self._client.write_paused:
             return  # a slow client holds the upstream back: the silence is not the upstream's
         else:
-            output_ns = witness.last_output_ns if witness is not None else self._last_ns
+            output_ns = recorder.last_output_ns if recorder is not None else self._last_ns
             limits = (
                 (options.idle_timeout_s, self._last_ns, "idle_bytes"),
                 (options.idle_output_timeout_s, output_ns, "idle_output"),
@@ -469,13 +471,13 @@ class Exchange:
             self._connecting = None
         complete = cause == "complete"
         self._release_upstream(complete)
-        counters, witness = self._worker.counters, self._witness
+        counters, recorder = self._worker.counters, self._recorder
         counters.body_bytes += self.response_bytes
         counters.request_bytes += self.request_bytes
-        if witness is not None:
+        if recorder is not None:
             if self._request is not None:
-                witness.record_request(over=self._request_over)
-            witness.ended(
+                recorder.record_request(over=self._request_over)
+            recorder.ended(
                 cause,
                 detail,
                 now_ns,
@@ -486,7 +488,7 @@ class Exchange:
             )
         self._client.exchange_over(
             self,
-            witness,
+            recorder,
             now_ns,
             answer=answer,
             left=cause == "client_left",

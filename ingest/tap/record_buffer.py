@@ -28,7 +28,7 @@ from ingest.records import (
     Lost,
     Opened,
     Request,
-    ResponseHead,
+    ResponseHeaders,
     decode,
     encode,
 )
@@ -44,7 +44,7 @@ _TICK_S = 0.04
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the head of a bytes object
 RECORD_OVERHEAD_BYTES = 400
 _RESERVE = 0.25
-_MAX_UNTOLD = 65_536
+_MAX_UNREPORTED = 65_536
 _STREAMS_A_TURN = 16  # so that traffic does not wait for the streams of a tick: some 0.1 ms
 
 
@@ -59,7 +59,7 @@ class Sink(Protocol):
     def take_dropped(self) -> list[list[bytes]]: ...
 
 
-class Mirror:
+class RecordBuffer:
     """The way from the loop to the log's thread."""
 
     def __init__(self, sink: Sink, counters: Counters, *, queue_bytes: int) -> None:
@@ -70,14 +70,14 @@ class Mirror:
         self.added_bytes = 0
         self._pending: list[bytes] = []
         self._pending_bytes = 0
-        self._waiting: dict[StreamMirror, None] = {}
-        self._waiting_longer: dict[StreamMirror, None] = {}
+        self._waiting: dict[StreamRecords, None] = {}
+        self._waiting_longer: dict[StreamRecords, None] = {}
         """Since before the last tick."""
-        self._over: list[StreamMirror] = []
+        self._over: list[StreamRecords] = []
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self.untold: dict[str, list[Lost]] = {}
-        self._untold_count = 0
+        self.unreported: dict[str, list[Lost]] = {}
+        self._unreported_count = 0
 
     @property
     def queued_bytes(self) -> int:
@@ -126,13 +126,13 @@ class Mirror:
             self._arm()
         return True
 
-    def wait_to_flush(self, stream: StreamMirror) -> None:
+    def wait_to_flush(self, stream: StreamRecords) -> None:
         """The stream has something to tell: flush it within the time."""
         self._waiting[stream] = None
         if self._timer is None:
             self._arm()
 
-    def wait_to_end(self, stream: StreamMirror) -> None:
+    def wait_to_end(self, stream: StreamRecords) -> None:
         """All is known of the stream: write its end, within the time too."""
         over = self._over
         over.append(stream)
@@ -141,34 +141,34 @@ class Mirror:
         elif self._timer is None:
             self._arm()
 
-    def tell_later(self, lost: Lost) -> None:
+    def report_later(self, lost: Lost) -> None:
         """Keep what is to be told of a stream's loss until there is room; neighbouring losses are joined."""
-        known = self.untold.get(lost.stream)
+        known = self.unreported.get(lost.stream)
         if known and known[-1].last_seq + 1 == lost.seq:
             last = known[-1]
             size = last.bytes + lost.bytes
             known[-1] = Lost(
                 lost.stream, last.seq, lost.last_seq, last.cause, last.at_wall_ns, size, lost.last
             )
-        elif self._untold_count < _MAX_UNTOLD:
-            self.untold.setdefault(lost.stream, []).append(lost)
-            self._untold_count += 1
+        elif self._unreported_count < _MAX_UNREPORTED:
+            self.unreported.setdefault(lost.stream, []).append(lost)
+            self._unreported_count += 1
         else:
             self.counters.lost_untold += 1
         if self._timer is None:
             self._arm()
 
-    def tell(self, stream: str) -> bool:
+    def report(self, stream: str) -> bool:
         """Tell what is kept of a stream, before its next record; False while there is no room even for that."""
-        if not self.untold:
+        if not self.unreported:
             return True
-        known = self.untold.get(stream)
+        known = self.unreported.get(stream)
         while known:
             if not self._room_for(RECORD_OVERHEAD_BYTES):
                 return False
             self.append(known.pop(0), RECORD_OVERHEAD_BYTES)
-            self._untold_count -= 1
-        self.untold.pop(stream, None)
+            self._unreported_count -= 1
+        self.unreported.pop(stream, None)
         return True
 
     def flush_all(self) -> None:
@@ -177,8 +177,8 @@ class Mirror:
             while waiting:
                 waiting.popitem()[0].flush()
         self._end_streams()
-        if self.untold:
-            self._tell_untold()
+        if self.unreported:
+            self._report_losses()
         self._hand_over()
 
     def _end_streams(self) -> None:
@@ -202,9 +202,9 @@ class Mirror:
     def _arm(self) -> None:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
 
-    def _tell_untold(self) -> None:
-        for stream in list(self.untold):
-            if not self.tell(stream):
+    def _report_losses(self) -> None:
+        for stream in list(self.unreported):
+            if not self.report(stream):
                 return
 
     def _hand_over(self) -> None:
@@ -224,17 +224,17 @@ class Mirror:
             return
         self._waiting, self._waiting_longer = waiting, self._waiting
         self._end_streams()
-        if self.untold:
-            self._tell_untold()
+        if self.unreported:
+            self._report_losses()
         self._hand_over()
         for batch in self.sink.take_dropped():
-            self._tell_dropped(batch)
+            self._report_dropped(batch)
         # Only now: what was done above must not arm a second timer.
         self._timer = None
-        if self._waiting_longer or self.untold or self._pending:
+        if self._waiting_longer or self.unreported or self._pending:
             self._arm()
 
-    def _tell_dropped(self, batch: Iterable[bytes]) -> None:
+    def _report_dropped(self, batch: Iterable[bytes]) -> None:
         """Records that the log's thread gave up."""
         for record in map(decode, batch):
             if not isinstance(record, (Alive, Damaged)):
@@ -243,54 +243,54 @@ class Mirror:
                 self.counters.lost_bytes += size
                 last = record.last_seq if isinstance(record, Lost) else record.seq
                 ends = record.last if isinstance(record, Lost) else isinstance(record, Closed)
-                self.tell_later(
+                self.report_later(
                     Lost(record.stream, record.seq, last, "log_error", time.time_ns(), size, ends)
                 )
 
 
-class StreamMirror:
+class StreamRecords:
     """The records of one stream. Every method is called by the exchange, in the order of the protocol."""
 
     __slots__ = (
+        "_buffer",
         "_bytes",
         "_frames",
         "_head",
         "_head_bytes",
         "_lost_bytes",
-        "_mirror",
         "_seq",
         "_uncaptured",
         "stream",
         "waiting",
     )
 
-    def __init__(self, mirror: Mirror, stream: str) -> None:
-        self._mirror = mirror
+    def __init__(self, buffer: RecordBuffer, stream: str) -> None:
+        self._buffer = buffer
         self.stream = stream
-        mirror.counters.streams_opened += 1
+        buffer.counters.streams_opened += 1
         self.waiting = False
-        """The mirror will flush it."""
+        """The buffer will flush it."""
         self._seq = 0
         self._frames: list[tuple[int, bytes]] = []
         self._bytes = 0
-        self._head: ResponseHead | None = None
+        self._head: ResponseHeaders | None = None
         self._head_bytes = 0
         self._uncaptured = 0
         self._lost_bytes = -1  # ≥ 0 while a run of frames is being dropped; then no frames wait
 
     def open(self, opened: Opened, noted_bytes: int) -> None:
         """The first record, seq 0, for which `noted_bytes` were granted."""
-        self._mirror.added_bytes -= noted_bytes
+        self._buffer.added_bytes -= noted_bytes
         self._emit(opened, noted_bytes)
 
     def request(self, body: bytes, *, truncated: bool) -> None:
         """The first bytes of the request's body, which were granted."""
-        self._mirror.added_bytes -= len(body)
+        self._buffer.added_bytes -= len(body)
         self._emit(Request(self.stream, self._seq, body, truncated), RECORD_OVERHEAD_BYTES + len(body))
 
     def note_response(self, size_bytes: int) -> bool:
         """The final head of the response is there: it is to ride on the first `Frames`. False: no room, and it is lost."""
-        granted = self._mirror.note_head(size_bytes)
+        granted = self._buffer.note_head(size_bytes)
         if granted:
             self._head_bytes = size_bytes
             self._wait()
@@ -307,15 +307,15 @@ class StreamMirror:
 
     def frame(self, at_ns: int, body: bytes) -> None:
         """One read's payload. The hot path."""
-        mirror = self._mirror
+        buffer = self._buffer
         size = len(body)
-        if mirror.added_bytes + size - mirror.sink.done_bytes > mirror.bound:
+        if buffer.added_bytes + size - buffer.sink.done_bytes > buffer.bound:
             self._drop(size)
             return
         if self._lost_bytes >= 0:
             self._end_lost_run()
         self._frames.append((at_ns, body))
-        mirror.added_bytes += size + FRAME_OVERHEAD_BYTES
+        buffer.added_bytes += size + FRAME_OVERHEAD_BYTES
         size += self._bytes
         self._bytes = size
         if size >= FLUSH_BYTES:
@@ -337,7 +337,7 @@ class StreamMirror:
 
     def close(self, closed: Closed) -> None:
         """The last record."""
-        counters = self._mirror.counters
+        counters = self._buffer.counters
         counters.streams_closed += 1
         counters.closed_by_cause[closed.cause] += 1
         self._emit(closed, RECORD_OVERHEAD_BYTES)
@@ -348,25 +348,25 @@ class StreamMirror:
         try:
             self._write_waiting()
         except Exception:
-            self._mirror.not_written()
+            self._buffer.not_written()
 
     def end(self) -> None:
-        """Write what is left to tell, after `Mirror.wait_to_end`."""
+        """Write what is left to tell, after `RecordBuffer.wait_to_end`."""
         raise NotImplementedError
 
     def _wait(self) -> None:
         if not self.waiting:
             self.waiting = True
-            self._mirror.wait_to_flush(self)
+            self._buffer.wait_to_flush(self)
 
     def _write_waiting(self) -> None:
         frames, head, uncaptured = self._frames, self._head, self._uncaptured
         if not frames and head is None and not uncaptured:
             return
-        size, seq, mirror = self._bytes, self._seq, self._mirror
+        size, seq, buffer = self._bytes, self._seq, self._buffer
         granted_bytes = size + FRAME_OVERHEAD_BYTES * len(frames)
         self._frames, self._bytes, self._seq = [], 0, seq + 1
-        counters = mirror.counters
+        counters = buffer.counters
         if head is not None or uncaptured:
             counters.uncaptured_bytes += uncaptured
             granted_bytes += self._head_bytes
@@ -374,8 +374,8 @@ class StreamMirror:
             record = Frames(self.stream, seq, frames, head, uncaptured)
         else:
             record = Frames(self.stream, seq, frames)
-        mirror.added_bytes -= granted_bytes
-        if (not mirror.untold or mirror.tell(self.stream)) and mirror.append(
+        buffer.added_bytes -= granted_bytes
+        if (not buffer.unreported or buffer.report(self.stream)) and buffer.append(
             record, granted_bytes + RECORD_OVERHEAD_BYTES
         ):
             counters.frames += len(frames)
@@ -397,19 +397,19 @@ class StreamMirror:
             seq = self._seq
             self._seq += 1
             self._lose(seq, size)
-            self._mirror.tell(self.stream)
+            self._buffer.report(self.stream)
 
     def _emit(self, record: AnyRecord, size_bytes: int) -> None:
         seq = self._seq
         self._seq += 1
-        mirror = self._mirror
-        if (mirror.untold and not mirror.tell(self.stream)) or not mirror.add(record, size_bytes):
+        buffer = self._buffer
+        if (buffer.unreported and not buffer.report(self.stream)) or not buffer.add(record, size_bytes):
             self._lose(seq, 0, last=isinstance(record, Closed))
 
     def _lose(self, seq: int, size_bytes: int, *, last: bool = False) -> None:
         """This number is lost, and told as soon as there is room."""
-        counters = self._mirror.counters
+        counters = self._buffer.counters
         counters.lost_records += 1
         counters.lost_bytes += size_bytes
-        cause = self._mirror.loss_cause()
-        self._mirror.tell_later(Lost(self.stream, seq, seq, cause, time.time_ns(), size_bytes, last))
+        cause = self._buffer.loss_cause()
+        self._buffer.report_later(Lost(self.stream, seq, seq, cause, time.time_ns(), size_bytes, last))

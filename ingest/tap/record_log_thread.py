@@ -1,7 +1,7 @@
 """The thread that takes batches of encoded records from the event loop, packs them and appends them to the log.
 
 The rules: the loop never waits for it. A batch stays here until the log has it, so a log that fails (disk full) makes
-the mirror's bound fill up, and losing is decided there, never here; appending is tried again with growing pauses.
+the buffer's bound fill up, and losing is decided there, never here; appending is tried again with growing pauses.
 A batch that the log can never take (an exception that says it is our bug) is dropped, counted and told. At the
 end what is queued is appended, for at most the time given; what is left then is counted.
 """
@@ -23,7 +23,7 @@ from ingest.records import OPENED, pack_encoded
 logger = logging.getLogger("streamgauge.tap.log")
 
 Batch = tuple[list[bytes], int]
-"""Encoded records and the bytes that they count for in the mirror's bound."""
+"""Encoded records and the bytes that they count for in the buffer's bound."""
 
 _NICE = 10
 _SWITCH_S = 0.000_2
@@ -72,7 +72,7 @@ class LogThread:
         self._wake.set()
 
     def take_dropped(self) -> list[list[bytes]]:
-        """Batches given up since the last call: the mirror tells their loss."""
+        """Batches given up since the last call: the buffer tells their loss."""
         dropped: list[list[bytes]] = []
         while self._dropped:
             dropped.append(self._dropped.popleft())

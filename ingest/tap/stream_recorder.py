@@ -1,8 +1,8 @@
 """What is recorded of one exchange: from what the two connections saw to the records of its stream.
 
 The rules: it is told of everything after the bytes have gone on, and in order. The exchange knows nothing of records, a
-witness nothing of sockets. What it is told it only notes, and asks the mirror for room for heads and bodies as it does;
-the records are made when the mirror flushes the stream, and those of a short exchange all together. `ended` says how the
+recorder nothing of sockets. What it is told it only notes, and asks the buffer for room for heads and bodies as it does;
+the records are made when the buffer flushes the stream, and those of a short exchange all together. `ended` says how the
 exchange ended; the last record comes once the client's socket has drained or it is known that it never will.
 """
 
@@ -11,19 +11,18 @@ from __future__ import annotations
 import time
 
 from ingest.ids import uuid7
-from ingest.records import Cause, Closed, Opened
-from ingest.records import ResponseHead as MirroredHead
+from ingest.records import Cause, Closed, Opened, ResponseHeaders
 from ingest.tap import body_capture as capture
 from ingest.tap import header_allow_list as allow_list
 from ingest.tap.http_head import Body, RequestHead, ResponseHead
 from ingest.tap.options import TapOptions
-from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES, Mirror, StreamMirror
+from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer, StreamRecords
 from ingest.tap.routing import Route
 from ingest.tap.trace_context import TraceContext
 
 
-class Witness(StreamMirror):
-    """The witness of one exchange. Times given are monotonic, in ns."""
+class StreamRecorder(StreamRecords):
+    """The recorder of one exchange. Times given are monotonic, in ns."""
 
     __slots__ = (
         "_asked",
@@ -36,6 +35,7 @@ class Witness(StreamMirror):
         "_drained_ns",
         "_end_ns",
         "_event_stream",
+        "_factory",
         "_left",
         "_left_ns",
         "_request_bytes",
@@ -47,28 +47,27 @@ class Witness(StreamMirror):
         "_t0_ns",
         "_tunnel",
         "_undelivered_bytes",
-        "_witnesses",
         "last_output_ns",
     )
 
     def __init__(
         self,
-        witnesses: Witnesses,
+        factory: RecorderFactory,
         head: RequestHead,
         route: Route,
         trace: TraceContext,
         client_start_ns: int,
         t0_ns: int,
     ) -> None:
-        mirror = witnesses.mirror
-        StreamMirror.__init__(self, mirror, "")
-        self._witnesses = witnesses
+        buffer = factory.buffer
+        StreamRecords.__init__(self, buffer, "")
+        self._factory = factory
         self._asked: tuple[RequestHead, Route, TraceContext, int, int] | None = None
         """What `Opened` says, until it is written."""
         self._t0_ns = t0_ns
         self._captured: capture.RequestCapture | None = None
         if head.body is not _NO_BODY:
-            self._captured = capture.RequestCapture(head, witnesses.options.request_capture_bytes)
+            self._captured = capture.RequestCapture(head, factory.options.request_capture_bytes)
         self._body: bytes | None = None
         self._response: ResponseHead | None = None
         self._left = 0
@@ -81,9 +80,9 @@ class Witness(StreamMirror):
         self.last_output_ns = 0
         """When the last read came that was more than heartbeats."""
         self.waiting = True
-        mirror.wait_to_flush(self)
+        buffer.wait_to_flush(self)
         wall_ns = time.time_ns()
-        if mirror.note_head(head.size_bytes + RECORD_OVERHEAD_BYTES):
+        if buffer.note_head(head.size_bytes + RECORD_OVERHEAD_BYTES):
             self._asked = (head, route, trace, client_start_ns, wall_ns)
         else:
             self.stream = uuid7(wall_ns)
@@ -109,9 +108,9 @@ class Witness(StreamMirror):
             kept_before = captured.size_bytes
             captured.feed(payload)
             noted = captured.size_bytes - kept_before
-            if noted and not self._mirror.note(noted):
+            if noted and not self._buffer.note(noted):
                 self._captured = None
-                self._mirror.added_bytes -= kept_before
+                self._buffer.added_bytes -= kept_before
                 self.lose_noted()
             elif captured.full:
                 self.record_request(over=False)
@@ -180,12 +179,12 @@ class Witness(StreamMirror):
     def drained(self, now_ns: int | None) -> None:
         """The client's socket has taken everything; None: that will not be known."""
         self._drained_ns = now_ns
-        self._mirror.wait_to_end(self)
+        self._buffer.wait_to_end(self)
 
     def left(self, now_ns: int, undelivered_bytes: int) -> None:
         """The client has left before its socket had taken everything."""
         self._left_ns, self._undelivered_bytes = now_ns, undelivered_bytes
-        self._mirror.wait_to_end(self)
+        self._buffer.wait_to_end(self)
 
     # --- the records
 
@@ -200,14 +199,14 @@ class Witness(StreamMirror):
         if response is not None:
             self._response = None
             recorded = [field[4] for field in response.fields if field[4] is not None]
-            self._head = MirroredHead(response.status, recorded, self._responded_ns - self._t0_ns)
-        StreamMirror._write_waiting(self)
+            self._head = ResponseHeaders(response.status, recorded, self._responded_ns - self._t0_ns)
+        StreamRecords._write_waiting(self)
 
     def _open(self) -> None:
         assert self._asked is not None
         (head, route, trace, client_start_ns, wall_ns), self._asked = self._asked, None
-        witnesses = self._witnesses
-        options, upstream, t0_ns = witnesses.options, route.upstream, self._t0_ns
+        factory = self._factory
+        options, upstream, t0_ns = factory.options, route.upstream, self._t0_ns
         stream = self.stream = uuid7(wall_ns)
         path = allow_list.path_of(route.target)
         recorded = [field[4] for field in head.fields if field[4] is not None]
@@ -217,7 +216,7 @@ class Witness(StreamMirror):
             0,
             options.tap_name,
             options.worker,
-            witnesses.incarnation,
+            factory.incarnation,
             upstream.name,
             upstream.host,
             upstream.port,
@@ -230,7 +229,7 @@ class Witness(StreamMirror):
             span_id,
             parent_span_id,
             flags,
-            allow_list.client_id(head.known, witnesses.client_key),
+            allow_list.client_id(head.known, factory.client_key),
             recorded,
             capture.asked_for(head),
         )
@@ -265,11 +264,13 @@ _EVER = capture.EVER
 _NO_BODY = Body.NONE
 
 
-class Witnesses:
-    """What the witnesses of one worker have in common."""
+class RecorderFactory:
+    """What the recorders of one worker have in common."""
 
-    def __init__(self, mirror: Mirror, options: TapOptions, *, incarnation: str, client_key: bytes) -> None:
-        self.mirror = mirror
+    def __init__(
+        self, buffer: RecordBuffer, options: TapOptions, *, incarnation: str, client_key: bytes
+    ) -> None:
+        self.buffer = buffer
         self.options = options
         self.incarnation = incarnation
         self.client_key = client_key

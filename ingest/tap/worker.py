@@ -33,11 +33,11 @@ from ingest.tap.client_connection import ClientConnection
 from ingest.tap.counters import NAMES, Counters
 from ingest.tap.exchange import Exchange
 from ingest.tap.options import TapOptions, split_address
-from ingest.tap.record_buffer import Mirror
+from ingest.tap.record_buffer import RecordBuffer
 from ingest.tap.record_log_thread import LogThread
 from ingest.tap.routing import Router
 from ingest.tap.sockets import HangupWatch
-from ingest.tap.stream_recorder import Witnesses
+from ingest.tap.stream_recorder import RecorderFactory
 from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.upstream_connection import UpstreamPool
 
@@ -72,7 +72,7 @@ class TapWorker:
         self.counters = Counters()
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
-        self.witnesses: Witnesses | None = None
+        self.recorder_factory: RecorderFactory | None = None
         """None when nothing is recorded."""
         self.stopping = False
         self.ready = False
@@ -81,7 +81,7 @@ class TapWorker:
         self._open_log = open_log or self._open_embedded
         self._log: LogThread | None = None
         self._writer_stats: Callable[[], Mapping[str, int]] = dict
-        self._mirror: Mirror | None = None
+        self._buffer: RecordBuffer | None = None
         self._lag_max_ns = 0
         self._lag_last_ns = 0
         self._stop = asyncio.Event()
@@ -150,9 +150,9 @@ class TapWorker:
         if options.log:
             self._log = LogThread(self._open_log)
             self._log.start()
-            self._mirror = Mirror(self._log, self.counters, queue_bytes=options.queue_bytes)
-            self.witnesses = Witnesses(
-                self._mirror, options, incarnation=self.incarnation, client_key=self.client_key
+            self._buffer = RecordBuffer(self._log, self.counters, queue_bytes=options.queue_bytes)
+            self.recorder_factory = RecorderFactory(
+                self._buffer, options, incarnation=self.incarnation, client_key=self.client_key
             )
             self._alive()
         self.hangups = HangupWatch(self.loop)
@@ -200,11 +200,11 @@ class TapWorker:
             await asyncio.sleep(_STOP_POLL_S)
 
     def _close_log(self) -> None:
-        if self._mirror is None or self._log is None:
+        if self._buffer is None or self._log is None:
             return
-        self._mirror.flush_all()
-        self._tell_alive(stopping=True)
-        self._mirror.flush_all()
+        self._buffer.flush_all()
+        self._record_alive(stopping=True)
+        self._buffer.flush_all()
         self._log.stop(self.options.log_stop_timeout_s)
 
     # --- what is told of the worker
@@ -218,8 +218,8 @@ class TapWorker:
         stats["client_connections_now"] = len(self.clients)
         stats["loop_lag_max_ns"] = self._lag_max_ns
         stats["loop_lag_last_max_ns"] = self._lag_last_ns
-        if self._log is not None and self._mirror is not None:
-            stats["queue_bytes_now"] = self._mirror.queued_bytes
+        if self._log is not None and self._buffer is not None:
+            stats["queue_bytes_now"] = self._buffer.queued_bytes
             stats["log_append_errors"] = self._log.append_errors
             stats["log_entries"] = self._log.appended_entries
             stats["log_bytes"] = self._log.appended_bytes
@@ -230,13 +230,13 @@ class TapWorker:
         return stats
 
     def _alive(self) -> None:
-        self._tell_alive()
+        self._record_alive()
         if not self.stopping:
             self.loop.call_later(self.options.alive_s, self._alive)
 
-    def _tell_alive(self, *, stopping: bool = False) -> None:
-        mirror = self._mirror
-        if mirror is None:
+    def _record_alive(self, *, stopping: bool = False) -> None:
+        buffer = self._buffer
+        if buffer is None:
             return
         options = self.options
         alive = Alive(
@@ -249,7 +249,7 @@ class TapWorker:
             stopping=stopping,
             counters=self.stats(),
         )
-        mirror.add(alive, 1024)
+        buffer.add(alive, 1024)
 
     def _measure_lag(self) -> None:
         """How late the loop runs what is due: what every stream here waited for at worst."""

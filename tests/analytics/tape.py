@@ -9,7 +9,7 @@ from typing import Any
 
 from analytics.assembly.assembler import Assembler, Position
 from analytics.measures.measure import measure
-from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHead
+from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 
 SECOND_NS = 1_000_000_000
 START_NS = 1_800_000_000 * SECOND_NS
@@ -72,8 +72,8 @@ def opened(
     )
 
 
-def head(status: int = 200, content_type: str = "text/event-stream") -> ResponseHead:
-    return ResponseHead(status, [("content-type", content_type)], 50)
+def head(status: int = 200, content_type: str = "text/event-stream") -> ResponseHeaders:
+    return ResponseHeaders(status, [("content-type", content_type)], 50)
 
 
 def closed(

@@ -19,7 +19,7 @@ import zstandard
 from analytics.assembly.assembler import Assembler
 from analytics.decoding.content_coding import BodyDecoder
 from analytics.measures.measure import measure
-from ingest.records import AnyRecord, Frames, Request, ResponseHead, unpack
+from ingest.records import AnyRecord, Frames, Request, ResponseHeaders, unpack
 from ingest.redaction.records import Redactor
 from tests.analytics.corpus import WHY_NOT, Recording, recordings
 from tests.analytics.tape import alive, closed, opened, stream_id
@@ -46,7 +46,7 @@ def exchange(
         opened(one, path=path, headers=list(request_headers), **more),
         Request(one, 1, request, False),
     ]
-    head = ResponseHead(status, list(headers), 5 * MS)
+    head = ResponseHeaders(status, list(headers), 5 * MS)
     for i in range(0, max(1, len(frames)), 3):
         records.append(Frames(one, len(records), frames[i : i + 3], head if i == 0 else None))
     size = sum(map(len, body))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ingest.record_log import Damage, Entry
-from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHead, pack
+from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 MS = 1_000_000
 T0_WALL_NS = 1_790_000_000_000 * MS
@@ -58,7 +58,7 @@ def stream(
 ) -> list[AnyRecord]:
     """All records of one good stream: `chunks` output events, finish, usage and [DONE]."""
     sid = stream_id(number)
-    head = ResponseHead(200, [("content-type", "text/event-stream")], 100 * MS)
+    head = ResponseHeaders(200, [("content-type", "text/event-stream")], 100 * MS)
     records: list[AnyRecord] = [opened(number, **who)]  # type: ignore[arg-type]
     records.append(Request(sid, 1, b'{"model":"gpt-test","stream":true,"messages":[]}', False))
     frames = [(200 * MS + i * gap_ns, chunk(f"word{i} ")) for i in range(chunks)]

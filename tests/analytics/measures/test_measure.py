@@ -10,7 +10,7 @@ import pytest
 
 from analytics.assembly.assembler import Assembler
 from analytics.measures.measure import measure
-from ingest.records import AnyRecord, Frames, Lost, Request, ResponseHead
+from ingest.records import AnyRecord, Frames, Lost, Request, ResponseHeaders
 from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream
 
 A, B = stream_id(1), stream_id(2)
@@ -30,7 +30,7 @@ def tables(*streams: list[AnyRecord], **options: Any) -> dict[str, pl.DataFrame]
 def exchange(
     *reads: tuple[int, bytes],
     cause: Any = "complete",
-    response: ResponseHead | None = None,
+    response: ResponseHeaders | None = None,
     request: bytes = b'{"model":"m"}',
     path: str = "/v1/chat/completions",
     uncaptured: int = 0,

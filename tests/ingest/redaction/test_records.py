@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 
 from analytics.decoding.content_coding import BodyDecoder
-from ingest.records import PLAIN, AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead, pack, unpack
+from ingest.records import (
+    PLAIN,
+    AnyRecord,
+    Closed,
+    Frames,
+    Lost,
+    Opened,
+    Request,
+    ResponseHeaders,
+    pack,
+    unpack,
+)
 from ingest.redaction.records import Redactor, filled_poison
 from ingest.redaction.state import FILE, RedactionState
 from tests.analytics.tape import alive, chunk, closed, head, opened, stream_id, whole_stream
@@ -29,7 +40,7 @@ def coded_stream(stream: str, coding: str = "gzip", reads: int = 9) -> list[AnyR
     for i in range(reads):
         frame = (10 + i, body[i * size : (i + 1) * size])
         records.append(
-            Frames(stream, len(records), [frame], ResponseHead(200, headers, 5) if i == 0 else None)
+            Frames(stream, len(records), [frame], ResponseHeaders(200, headers, 5) if i == 0 else None)
         )
     return [*records, closed(stream, len(records), response_bytes=len(body))]
 

@@ -7,12 +7,12 @@ import random
 
 import uvloop
 
-from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHead, decode
+from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHeaders, decode
 from ingest.tap.counters import Counters
-from ingest.tap.record_buffer import FLUSH_BYTES, RECORD_OVERHEAD_BYTES, Mirror, StreamMirror
+from ingest.tap.record_buffer import FLUSH_BYTES, RECORD_OVERHEAD_BYTES, RecordBuffer, StreamRecords
 from tests.ingest.rig import body_of, complete
 
-HEAD = ResponseHead(200, [("content-type", "text/event-stream")], 5)
+HEAD = ResponseHeaders(200, [("content-type", "text/event-stream")], 5)
 
 
 class HeldSink:
@@ -47,35 +47,35 @@ def opened(stream: str) -> Opened:
     )  # fmt: skip
 
 
-def closed(stream: StreamMirror) -> Closed:
+def closed(stream: StreamRecords) -> Closed:
     return Closed(
         stream=stream.stream, seq=stream.end_frames(), cause="complete", detail=None, end_ns=0, connected_ns=0,
         request_sent_ns=0, request_bytes=0, response_bytes=0, delivered_bytes=0, client_drain_ns=0,
     )  # fmt: skip
 
 
-class Told(StreamMirror):
-    """A stream that notes what it is told, as a witness does."""
+class Told(StreamRecords):
+    """A stream that notes what it is told, as a recorder does."""
 
     def begin(self) -> None:
-        if self._mirror.note_head(RECORD_OVERHEAD_BYTES):
+        if self._buffer.note_head(RECORD_OVERHEAD_BYTES):
             self.open(opened(self.stream), RECORD_OVERHEAD_BYTES)
         else:
             self.lose_noted()
 
     def ask(self, body: bytes) -> None:
-        if self._mirror.note(len(body)):
+        if self._buffer.note(len(body)):
             self.request(body, truncated=False)
         else:
             self.lose_noted()
 
-    def respond(self, head: ResponseHead) -> None:
+    def respond(self, head: ResponseHeaders) -> None:
         if self.note_response(50):
             self._head = head
 
 
-def begin(mirror: Mirror, name: str = "s") -> Told:
-    stream = Told(mirror, name)
+def begin(buffer: RecordBuffer, name: str = "s") -> Told:
+    stream = Told(buffer, name)
     stream.begin()
     return stream
 
@@ -83,19 +83,19 @@ def begin(mirror: Mirror, name: str = "s") -> Told:
 def test_frames_are_flushed_by_size_and_the_head_rides_on_the_first():
     async def scenario() -> None:
         sink = HeldSink()
-        mirror = Mirror(sink, Counters(), queue_bytes=2**30)
-        stream = begin(mirror)
+        buffer = RecordBuffer(sink, Counters(), queue_bytes=2**30)
+        stream = begin(buffer)
         stream.respond(HEAD)
         for i in range(10):
             stream.frame(i, b"x" * (FLUSH_BYTES // 4))
         stream.close(closed(stream))
-        mirror.flush_all()
+        buffer.flush_all()
         sink.take()
         complete(sink.records)
         frames = [r for r in sink.records if isinstance(r, Frames)]
         assert [len(f.frames) for f in frames] == [4, 4, 2]
         assert [f.response for f in frames] == [HEAD, None, None]
-        assert mirror.queued_bytes == 0
+        assert buffer.queued_bytes == 0
 
     uvloop.run(scenario())
 
@@ -103,8 +103,8 @@ def test_frames_are_flushed_by_size_and_the_head_rides_on_the_first():
 def test_frames_are_flushed_by_time():
     async def scenario() -> None:
         sink = HeldSink()
-        mirror = Mirror(sink, Counters(), queue_bytes=2**30)
-        stream = begin(mirror)
+        buffer = RecordBuffer(sink, Counters(), queue_bytes=2**30)
+        stream = begin(buffer)
         stream.respond(HEAD)
         stream.frame(1, b"x")
         async with asyncio.timeout(5):
@@ -120,18 +120,18 @@ def test_over_the_bound_data_is_dropped_and_told_with_its_numbers_and_bytes():
     async def scenario() -> None:
         sink = HeldSink()
         counters = Counters()
-        mirror = Mirror(sink, counters, queue_bytes=20_000)
-        stream = begin(mirror)
+        buffer = RecordBuffer(sink, counters, queue_bytes=20_000)
+        stream = begin(buffer)
         stream.respond(HEAD)
         for i in range(60):
             stream.frame(i, b"a" * 1000)
         sink.take()
-        mirror.flush_all()
+        buffer.flush_all()
         sink.take()
-        assert mirror.has_room(1000)
+        assert buffer.has_room(1000)
         stream.frame(61, b"b" * 1000)
         stream.close(closed(stream))
-        mirror.flush_all()
+        buffer.flush_all()
         sink.take()
         complete(sink.records)
         [lost] = [r for r in sink.records if isinstance(r, Lost)]
@@ -142,7 +142,7 @@ def test_over_the_bound_data_is_dropped_and_told_with_its_numbers_and_bytes():
         assert len(got) + lost.bytes == 61_000
         assert (counters.lost_bytes, counters.lost_records) == (lost.bytes, 1)
         assert counters.captured_bytes == len(got)
-        assert mirror.queued_bytes == 0
+        assert buffer.queued_bytes == 0
 
     uvloop.run(scenario())
 
@@ -151,15 +151,15 @@ def test_the_cause_of_a_loss_is_what_stops_the_log():
     async def scenario() -> None:
         sink = HeldSink()
         sink.failing = "log_error"
-        mirror = Mirror(sink, Counters(), queue_bytes=10_000)
-        stream = begin(mirror)
+        buffer = RecordBuffer(sink, Counters(), queue_bytes=10_000)
+        stream = begin(buffer)
         stream.respond(HEAD)
         for i in range(20):
             stream.frame(i, b"a" * 1000)
         stream.close(closed(stream))
-        mirror.flush_all()
+        buffer.flush_all()
         sink.take()
-        mirror.flush_all()
+        buffer.flush_all()
         sink.take()
         complete(sink.records)
         assert [r.cause for r in sink.records if isinstance(r, Lost)] == ["log_error"]
@@ -170,14 +170,14 @@ def test_the_cause_of_a_loss_is_what_stops_the_log():
 def test_the_head_of_a_response_survives_when_its_data_does_not():
     async def scenario() -> None:
         sink = HeldSink()
-        mirror = Mirror(sink, Counters(), queue_bytes=10_000)
-        stream = begin(mirror)
-        mirror.added_bytes += 10_001  # somebody else's
+        buffer = RecordBuffer(sink, Counters(), queue_bytes=10_000)
+        stream = begin(buffer)
+        buffer.added_bytes += 10_001  # somebody else's
         stream.respond(HEAD)
         stream.frame(1, b"a" * 100)
-        mirror.added_bytes -= 10_001
+        buffer.added_bytes -= 10_001
         stream.close(closed(stream))
-        mirror.flush_all()
+        buffer.flush_all()
         sink.take()
         complete(sink.records)
         assert [type(r) for r in sink.records] == [Opened, Frames, Lost, Closed]
@@ -189,11 +189,11 @@ def test_batches_that_the_log_gave_up_are_told():
     async def scenario() -> None:
         sink = HeldSink()
         counters = Counters()
-        mirror = Mirror(sink, counters, queue_bytes=2**20)
-        stream = begin(mirror)
+        buffer = RecordBuffer(sink, counters, queue_bytes=2**20)
+        stream = begin(buffer)
         stream.frame(1, b"abc")
         stream.flush()
-        mirror.flush_all()
+        buffer.flush_all()
         [(batch, size)] = sink.batches
         sink.batches = []
         sink.done_bytes += size
@@ -213,20 +213,20 @@ def test_batches_that_the_log_gave_up_are_told():
 def test_a_record_that_cannot_be_encoded_costs_no_other_and_is_told():
     async def scenario() -> None:
         sink = HeldSink()
-        mirror = Mirror(sink, Counters(), queue_bytes=2**30)
-        stream = begin(mirror)
+        buffer = RecordBuffer(sink, Counters(), queue_bytes=2**30)
+        stream = begin(buffer)
         stream.respond(HEAD)
         stream.frame(1, b"good")
         stream.flush()
         stream.frame(2**70, b"a bug of ours")
         stream.close(closed(stream))
-        mirror.flush_all()
+        buffer.flush_all()
         sink.take()
         complete(sink.records)
         assert body_of(sink.records) == b"good"
         [lost] = [r for r in sink.records if isinstance(r, Lost)]
         assert lost.bytes == len(b"a bug of ours")
-        assert mirror.queued_bytes == 0
+        assert buffer.queued_bytes == 0
 
     uvloop.run(scenario())
 
@@ -238,14 +238,14 @@ def test_any_play_of_full_and_free_leaves_each_stream_without_a_silent_gap():
         dice = random.Random(seed)
         sink = HeldSink()
         counters = Counters()
-        mirror = Mirror(sink, counters, queue_bytes=dice.choice([500, 5000, 50_000]))
+        buffer = RecordBuffer(sink, counters, queue_bytes=dice.choice([500, 5000, 50_000]))
         streams: dict[str, Told] = {}
         sent: dict[str, int] = {}
         for step in range(400):
             move = dice.random()
             if move < 0.15 and len(streams) < 20:
                 name = f"s{step}"
-                streams[name] = begin(mirror, name)
+                streams[name] = begin(buffer, name)
                 sent[name] = 0
                 if dice.random() < 0.8:
                     streams[name].ask(b"r" * dice.randint(1, 2000))
@@ -259,15 +259,15 @@ def test_any_play_of_full_and_free_leaves_each_stream_without_a_silent_gap():
                 name = dice.choice(list(streams))
                 streams[name].close(closed(streams.pop(name)))
             elif move < 0.92:
-                mirror.flush_all()
+                buffer.flush_all()
             else:
                 sink.take()
         for stream in streams.values():
             stream.close(closed(stream))
         for _ in range(200):
-            mirror.flush_all()
+            buffer.flush_all()
             sink.take()
-        assert mirror.queued_bytes == 0
+        assert buffer.queued_bytes == 0
         assert counters.lost_untold == 0
         for name, size in sent.items():
             records = [r for r in sink.records if getattr(r, "stream", None) == name]

@@ -1,4 +1,4 @@
-"""What a witness notes is bounded from the moment at which it is noted, and every loss is told in its stream."""
+"""What a recorder notes is bounded from the moment at which it is noted, and every loss is told in its stream."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import uvloop
 
 from ingest.records import Closed, Frames, Lost, Opened, Request
 from ingest.tap import header_allow_list as allow_list
-from ingest.tap import stream_recorder as witness_module
+from ingest.tap import stream_recorder as recorder_module
 from ingest.tap.counters import Counters
 from ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
 from ingest.tap.options import TapOptions
-from ingest.tap.record_buffer import Mirror
+from ingest.tap.record_buffer import RecordBuffer
 from ingest.tap.routing import Router
-from ingest.tap.stream_recorder import Witness, Witnesses
+from ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
 from ingest.tap.trace_context import join_trace
 from ingest.tap.upstreams import parse_upstreams
 from tests.ingest.rig import body_of, complete, request_of
@@ -28,40 +28,40 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encodi
 
 
 class Play:
-    """Witnesses of one worker whose log stands still until `settle` is called."""
+    """RecorderFactory of one worker whose log stands still until `settle` is called."""
 
     def __init__(self, *, queue_bytes: int) -> None:
         self.sink = HeldSink()
         self.counters = Counters()
-        self.mirror = Mirror(self.sink, self.counters, queue_bytes=queue_bytes)
+        self.buffer = RecordBuffer(self.sink, self.counters, queue_bytes=queue_bytes)
         options = TapOptions(upstreams=UPSTREAMS, data=Path("nowhere"))
-        self._witnesses = Witnesses(self.mirror, options, incarnation="i", client_key=b"k" * 32)
+        self._recorders = RecorderFactory(self.buffer, options, incarnation="i", client_key=b"k" * 32)
 
-    def ask(self, *, fields: bytes = b"") -> Witness:
+    def ask(self, *, fields: bytes = b"") -> StreamRecorder:
         raw = b"POST /v1/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n%b\r\n" % fields
         head = read_request_head(raw, HeadLimits())
         route = Router(UPSTREAMS).route(head)
         assert route is not None
-        return Witness(self._witnesses, head, route, join_trace(None), 0, 0)
+        return StreamRecorder(self._recorders, head, route, join_trace(None), 0, 0)
 
-    def answer(self, witness: Witness, *, fields: bytes = b"") -> None:
-        witness.response_head(read_response_head(ANSWER % fields), 1)
+    def answer(self, recorder: StreamRecorder, *, fields: bytes = b"") -> None:
+        recorder.response_head(read_response_head(ANSWER % fields), 1)
 
-    def end(self, witness: Witness) -> None:
-        witness.record_request(over=False)
-        witness.ended("complete", None, 2, 0, 0, reused=False, tunnel=False)
-        witness.drained(2)
+    def end(self, recorder: StreamRecorder) -> None:
+        recorder.record_request(over=False)
+        recorder.ended("complete", None, 2, 0, 0, reused=False, tunnel=False)
+        recorder.drained(2)
 
     def settle(self) -> None:
         """The log takes everything, also what could not be told before."""
         for _ in range(100):
-            self.mirror.flush_all()
+            self.buffer.flush_all()
             self.sink.take()
-        assert self.mirror.queued_bytes == 0
+        assert self.buffer.queued_bytes == 0
         assert self.counters.lost_untold == 0
 
-    def records_of(self, witness: Witness) -> list[Opened | Request | Frames | Lost | Closed]:
-        return [r for r in self.sink.records if getattr(r, "stream", None) == witness.stream]  # type: ignore[misc]
+    def records_of(self, recorder: StreamRecorder) -> list[Opened | Request | Frames | Lost | Closed]:
+        return [r for r in self.sink.records if getattr(r, "stream", None) == recorder.stream]  # type: ignore[misc]
 
 
 def playing(scenario: Callable[[], None]) -> None:
@@ -75,19 +75,19 @@ def playing(scenario: Callable[[], None]) -> None:
 def test_bodies_that_are_noted_stay_within_the_bound_and_what_has_no_room_is_told():
     def scenario() -> None:
         play = Play(queue_bytes=200_000)
-        witnesses = [play.ask() for _ in range(20)]
+        recorders = [play.ask() for _ in range(20)]
         for _ in range(8):
-            for witness in witnesses:
-                witness.request_data(b"q" * 5_000)
-                assert play.mirror.queued_bytes <= 200_000
-        for witness in witnesses:
-            play.answer(witness)
-            play.end(witness)
-            assert play.mirror.queued_bytes <= 250_000
+            for recorder in recorders:
+                recorder.request_data(b"q" * 5_000)
+                assert play.buffer.queued_bytes <= 200_000
+        for recorder in recorders:
+            play.answer(recorder)
+            play.end(recorder)
+            assert play.buffer.queued_bytes <= 250_000
         play.settle()
         lost = 0
-        for witness in witnesses:
-            records = play.records_of(witness)
+        for recorder in recorders:
+            records = play.records_of(recorder)
             complete(records)
             request = request_of(records)
             if request is None:
@@ -104,17 +104,17 @@ def test_bodies_that_are_noted_stay_within_the_bound_and_what_has_no_room_is_tol
 def test_a_body_counts_from_its_first_byte_and_no_longer_than_it_is_kept():
     def scenario() -> None:
         play = Play(queue_bytes=2**20)
-        witness = play.ask()
-        before = play.mirror.queued_bytes
-        witness.request_data(b"q" * 30_000)
-        assert play.mirror.queued_bytes == before + 30_000
-        witness.request_data(b"q" * 50_000)
-        assert play.mirror.queued_bytes == before + 65_536
-        witness.request_data(b"q" * 50_000)
-        assert play.mirror.queued_bytes == before + 65_536
-        play.end(witness)
+        recorder = play.ask()
+        before = play.buffer.queued_bytes
+        recorder.request_data(b"q" * 30_000)
+        assert play.buffer.queued_bytes == before + 30_000
+        recorder.request_data(b"q" * 50_000)
+        assert play.buffer.queued_bytes == before + 65_536
+        recorder.request_data(b"q" * 50_000)
+        assert play.buffer.queued_bytes == before + 65_536
+        play.end(recorder)
         play.settle()
-        request = request_of(play.records_of(witness))
+        request = request_of(play.records_of(recorder))
         assert request is not None
         assert (len(request.body), request.truncated) == (65_536, True)
 
@@ -124,17 +124,17 @@ def test_a_body_counts_from_its_first_byte_and_no_longer_than_it_is_kept():
 def test_a_body_that_was_lost_is_not_begun_again_when_there_is_room():
     def scenario() -> None:
         play = Play(queue_bytes=20_000)
-        witness, other = play.ask(), play.ask()
+        recorder, other = play.ask(), play.ask()
         other.request_data(b"o" * 15_000)
-        witness.request_data(b"q" * 15_000)
+        recorder.request_data(b"q" * 15_000)
         play.end(other)
         play.settle()
-        witness.request_data(b"q" * 1_000)
-        play.answer(witness)
-        witness.response_data(b"data: x\n\n", 2)
-        play.end(witness)
+        recorder.request_data(b"q" * 1_000)
+        play.answer(recorder)
+        recorder.response_data(b"data: x\n\n", 2)
+        play.end(recorder)
         play.settle()
-        records = play.records_of(witness)
+        records = play.records_of(recorder)
         assert [type(r) for r in records] == [Opened, Lost, Frames, Closed]
         complete(records)
         assert body_of(records) == b"data: x\n\n"
@@ -146,19 +146,19 @@ def test_a_requests_head_counts_while_it_waits_and_is_told_when_it_is_lost():
     def scenario() -> None:
         play = Play(queue_bytes=100_000)
         large = b"User-Agent: %b\r\n" % (b"u" * 30_000)
-        witnesses = []
+        recorders = []
         for _ in range(8):
-            witnesses.append(play.ask(fields=large))
-            assert play.mirror.queued_bytes <= 125_000
-        assert play.mirror.queued_bytes > 60_000
-        for witness in witnesses:
-            play.end(witness)
+            recorders.append(play.ask(fields=large))
+            assert play.buffer.queued_bytes <= 125_000
+        assert play.buffer.queued_bytes > 60_000
+        for recorder in recorders:
+            play.end(recorder)
         play.settle()
         opened = [r for r in play.sink.records if isinstance(r, Opened)]
         lost = [r for r in play.sink.records if isinstance(r, Lost)]
         assert len(opened) == 4
-        assert {r.stream for r in lost if r.seq == 0} == {w.stream for w in witnesses[4:]}
-        assert len({w.stream for w in witnesses}) == 8
+        assert {r.stream for r in lost if r.seq == 0} == {w.stream for w in recorders[4:]}
+        assert len({w.stream for w in recorders}) == 8
 
     playing(scenario)
 
@@ -167,19 +167,19 @@ def test_a_responses_head_counts_while_it_waits_and_is_told_when_it_is_lost():
     def scenario() -> None:
         play = Play(queue_bytes=100_000)
         large = b"X-Some: %b\r\n" % (b"s" * 50_000)
-        witnesses = [play.ask() for _ in range(4)]
-        for witness in witnesses:
-            play.answer(witness, fields=large)
-            assert play.mirror.queued_bytes <= 125_000
-        assert play.mirror.queued_bytes > 100_000
-        for witness in witnesses:
-            play.end(witness)
+        recorders = [play.ask() for _ in range(4)]
+        for recorder in recorders:
+            play.answer(recorder, fields=large)
+            assert play.buffer.queued_bytes <= 125_000
+        assert play.buffer.queued_bytes > 100_000
+        for recorder in recorders:
+            play.end(recorder)
         play.settle()
-        seen = [[type(r) for r in play.records_of(w)] for w in witnesses]
+        seen = [[type(r) for r in play.records_of(w)] for w in recorders]
         assert seen[:2] == [[Opened, Frames, Closed]] * 2
         assert seen[2:] == [[Opened, Lost, Closed]] * 2
-        for witness in witnesses:
-            complete(play.records_of(witness))
+        for recorder in recorders:
+            complete(play.records_of(recorder))
 
     playing(scenario)
 
@@ -188,22 +188,22 @@ def test_a_body_that_is_not_recorded_is_not_lost_when_there_is_no_room():
     def scenario() -> None:
         play = Play(queue_bytes=20_000)
         others = []
-        while play.mirror.has_room(0):
+        while play.buffer.has_room(0):
             others.append(play.ask())
-        witness = play.ask(fields=b"Content-Type: audio/mpeg\r\n")
-        witness.request_data(b"q" * 1_000)
-        for one in (witness, *others):
+        recorder = play.ask(fields=b"Content-Type: audio/mpeg\r\n")
+        recorder.request_data(b"q" * 1_000)
+        for one in (recorder, *others):
             play.settle()
             play.end(one)
         play.settle()
-        assert [type(r) for r in play.records_of(witness)] == [Opened, Closed]
+        assert [type(r) for r in play.records_of(recorder)] == [Opened, Closed]
         assert play.counters.lost_records == 0
 
     playing(scenario)
 
 
 @pytest.mark.skipif(
-    str(witness_module.__file__).endswith(".so"), reason="machine code does not look up what is broken here"
+    str(recorder_module.__file__).endswith(".so"), reason="machine code does not look up what is broken here"
 )
 def test_a_stream_whose_records_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch):
     made = allow_list.client_id
