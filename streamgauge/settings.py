@@ -166,15 +166,15 @@ class Settings(BaseSettings):
         description="Key of the hash that makes client_id from API keys; a random one is kept in the data folder "
         "when none is given.",
     )
-    log_cap: int = Field(
+    record_log_max_bytes: int = Field(
         default=2 * 2**30,
         ge=2**20,
         description="Cap on the bytes of the tap's local log, all workers together.",
     )
-    log_age: str | None = Field(
+    record_log_max_age: str | None = Field(
         default="7d",
         description="Age at which what nothing has read goes from the tap's local log (7d, 36h; 'forever' keeps it "
-        "up to --log-cap); it is told as lost.",
+        "up to --record-log-max-bytes); it is told as lost.",
     )
     tap_queue: int = Field(
         default=64 * 2**20,
@@ -256,7 +256,9 @@ class Settings(BaseSettings):
             value = [part for part in value.replace(",", " ").split() if part]
         return parse_upstreams(value)
 
-    @field_validator("retain_events", "retain_streams", "retain_rollups", "log_age", "tap_gone_after")
+    @field_validator(
+        "retain_events", "retain_streams", "retain_rollups", "record_log_max_age", "tap_gone_after"
+    )
     @classmethod
     def _ages(cls, value: str | None) -> str | None:
         parse_age(value)

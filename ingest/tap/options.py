@@ -29,9 +29,9 @@ class TapOptions:
     # the log
     log: bool = True
     """False forwards without recording anything (for measuring what recording costs)."""
-    log_cap_bytes: int = 2 * 2**30
+    record_log_max_bytes: int = 2 * 2**30
     """Cap on the local log, all workers together."""
-    log_age_s: float | None = 7 * 86_400.0
+    record_log_max_age_s: float | None = 7 * 86_400.0
     """Segments that nobody has read go at this age, told as lost; None: only the cap in bytes."""
     queue_bytes: int = 64 * 2**20
     """Cap on bytes that wait in memory for the log, per worker; beyond it, counted loss."""

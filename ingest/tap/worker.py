@@ -99,7 +99,10 @@ class TapWorker:
         partition = f"w{options.worker}"
         try:
             writer = EmbeddedWriter(
-                options.data / "log", partition, cap_bytes=options.log_cap_bytes, max_age_s=options.log_age_s
+                options.data / "log",
+                partition,
+                cap_bytes=options.record_log_max_bytes,
+                max_age_s=options.record_log_max_age_s,
             )
         except LogInUse as e:
             raise OSError(

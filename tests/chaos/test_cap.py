@@ -94,8 +94,11 @@ def audited(chaos: Run, cause: str) -> None:
 @pytest.mark.parametrize(
     ("limits", "cause"),
     [
-        (("--log-cap", str(MIB)), "log_full"),
-        (("--log-cap", str(1024 * MIB), "--log-age", "3s"), "log_aged"),  # the age alone
+        (("--record-log-max-bytes", str(MIB)), "log_full"),
+        (
+            ("--record-log-max-bytes", str(1024 * MIB), "--record-log-max-age", "3s"),
+            "log_aged",
+        ),  # the age alone
     ],
 )
 def test_analytics_hangs_until_the_cap_is_reached(
@@ -123,7 +126,7 @@ def test_analytics_hangs_until_the_cap_is_reached(
 @pytest.mark.timeout(300)
 def test_kafka_is_away_until_the_cap_is_reached(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
     broker = own_broker()
-    with run(tmp_path, "--log-cap", str(2 * MIB), kafka=broker.address, faults=0.0) as chaos:
+    with run(tmp_path, "--record-log-max-bytes", str(2 * MIB), kafka=broker.address, faults=0.0) as chaos:
         chaos.more(10)
         broker.stop()
         for seed in range(60):

@@ -452,7 +452,10 @@ def search_catalog(searched: Searched, postgres: Postgres, dsn: str) -> None:
 
 def test_the_raw_log_is_gone_once_it_was_read(tmp_path: Path, searched: Searched) -> None:
     data = tmp_path / "data"
-    with upstream() as server, up(f"gw={server.url}", data, "--log-cap", str(16 * 2**20)) as running:
+    with (
+        upstream() as server,
+        up(f"gw={server.url}", data, "--record-log-max-bytes", str(16 * 2**20)) as running,
+    ):
         plant(running.tap)
         running.rows(len(CASES))
         raw = [file for file in segments(data) if MARK in records_in(file)]
