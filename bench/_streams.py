@@ -1,4 +1,4 @@
-"""Streams to decode, one kind for each dialect and for what costs extra within one: made here, alike at every run."""
+"""Generated streams to decode: one workload per dialect and per costly variant of a dialect. Identical in every run."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.postgres import Postgres
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The broker starts in the time of the first test that asks for it: on a busy machine that was 96 of its 120 s."""
+    """Tests that use the broker get a longer timeout: the first one also waits for the broker to start."""
     for item in items:
         if "kafka_broker" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """HOST:PORT of a real broker, one for each pytest process. Use topics of your own; never stop it."""
+    """HOST:PORT of a real broker, shared within one pytest process. Tests use their own topics and never stop it."""
     skip_without_java()
     broker = Broker(tmp_path_factory.mktemp("kafka"))
     try:
@@ -31,7 +31,7 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
-    """Makes brokers that a test may kill and restart; arguments as for `deploy/kafka/broker start`."""
+    """Starts brokers that a test may kill and restart. Takes the arguments of `deploy/kafka/broker start`."""
     skip_without_java()
     made: list[Broker] = []
 
@@ -50,7 +50,7 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """A real PostgreSQL, one for each pytest process. Use databases of your own; never stop it."""
+    """A real PostgreSQL server, shared within one pytest process. Tests use their own databases and never stop it."""
     cluster = Postgres()
     cluster.start()
     try:

@@ -1,4 +1,4 @@
-"""A real broker for tests: `deploy/kafka/broker` on a port and in a folder of its own, ended by pid."""
+"""A real Kafka broker for tests: `deploy/kafka/broker` with its own port and data folder."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Broker:
     address: str = ""
 
     def start(self) -> str:
-        """Start it, or go on with the data that is there; HOST:PORT. Skips the test where Kafka cannot be had."""
+        """Start or restart the broker and return HOST:PORT. Skips the test if Kafka is not installed."""
         done = subprocess.run(
             [SCRIPT, "start", "--port", "0", "--data", self.data, *self.arguments],
             capture_output=True,
             text=True,
         )
         if done.returncode:
-            said = done.stderr.strip()
-            if "is not installed" in said or "needs Java" in said or "Maven" in said:
-                pytest.skip(said)
-            raise RuntimeError(said)
-        assert self.address in ("", done.stdout.strip()), "another process took the broker's port meanwhile"
+            error = done.stderr.strip()
+            if "is not installed" in error or "needs Java" in error or "Maven" in error:
+                pytest.skip(error)
+            raise RuntimeError(error)
+        assert self.address in ("", done.stdout.strip()), "another process took the broker's port"
         self.address = done.stdout.strip()
         return self.address
 
@@ -53,7 +53,7 @@ class Broker:
 
 
 def skip_without_java() -> None:
-    """Skip early and with the reason. (`broker` itself says it too.)"""
+    """Skip the test, with the reason, if the broker cannot run here."""
     if not shutil.which("java") or not shutil.which("mvn"):
         pytest.skip("no Java 17 and Maven; on Debian: apt-get install openjdk-17-jre-headless maven")
 
@@ -61,22 +61,20 @@ def skip_without_java() -> None:
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
-def let_in_by_scram(broker: str, options: dict[str, str], password: str) -> None:
-    """Let the user `gauge` in by SCRAM as well, with that password; `options` are those of one who is in."""
+def add_scram_user(broker: str, options: dict[str, str], password: str) -> None:
+    """Create SCRAM credentials for the user `gauge`. `options` connect as an authenticated client."""
     admin = KafkaAdminClient(bootstrap_servers=broker, **options)
     try:
-        for kind in (
-            ScramMechanism.SCRAM_SHA_256,
-            ScramMechanism.SCRAM_SHA_512,
-        ):  # one user once in a request
-            said = admin.alter_user_scram_credentials([UserScramCredentialUpsertion("gauge", kind, password)])
-            assert said == {"gauge": None}
+        # A request may name a user only once.
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            change = UserScramCredentialUpsertion("gauge", mechanism, password)
+            assert admin.alter_user_scram_credentials([change]) == {"gauge": None}
     finally:
         admin.close()
 
 
 def sasl_ssl(store: Path, ca: Path, password: str) -> tuple[list[str], dict[str, str]]:
-    """Arguments of a broker that wants SASL_SSL of the user `gauge`, and the options of a client that has it."""
+    """Arguments of a broker that requires SASL_SSL with the user `gauge`, and the matching client options."""
     properties = {
         "sasl.enabled.mechanisms": ",".join(("PLAIN", *SCRAM)),
         "listener.name.client.plain.sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "

@@ -1,4 +1,4 @@
-"""Free ports of loopback, for processes that must be told theirs before they start."""
+"""Free loopback ports, for processes that take their port as an argument."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports that nobody listens on now. Another process may take one before it is used."""
+    """`count` different unused ports. Another process may take one before the caller uses it."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -18,5 +18,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """One of `free_ports`."""
+    """One unused port."""
     return free_ports(1)[0]

@@ -24,7 +24,7 @@ from ingest.record_log.kafka_client import check_options, ensure_topic, split_br
 from ingest.record_log.kafka_codec import MAX_BATCH_BYTES, gunzip, unzstd
 from ingest.records import Alive, Damaged, Frames, Lost, pack, unpack
 from tests.ingest.record_log.entries import entry_of, frames, records_of
-from tests.kafka import SCRAM, Broker, let_in_by_scram, sasl_ssl
+from tests.kafka import SCRAM, Broker, add_scram_user, sasl_ssl
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
@@ -388,7 +388,7 @@ def test_tls_and_sasl_reach_kafka_through_the_options(
     open_writer(broker.address, topic, options).append([entry_of(frames("s", 0))])
     assert len(read_until(open_reader(broker.address, topic, options), lambda got: len(got) >= 1)) == 1
 
-    let_in_by_scram(broker.address, options, "another secret")
+    add_scram_user(broker.address, options, "another secret")
     for number, mechanism in enumerate(SCRAM, 1):
         signed_in = {**options, "sasl_mechanism": mechanism, "sasl_plain_password": "another secret"}
         open_writer(broker.address, topic, signed_in).append([entry_of(frames("s", number))])
