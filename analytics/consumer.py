@@ -26,9 +26,9 @@ import polars as pl
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.stream import FinishedStream
+from analytics.measures.dead_letters import DeadLetters
 from analytics.measures.measured_rows import Measure, measured_rows
 from analytics.owned_partitions import Holdings, Tables
-from analytics.storage.dead_letters import DeadLetters
 from analytics.storage.store import Commit, Tap
 from ingest.record_log import Entry, LogReader
 from ingest.records import pack, read_damage, unpack

@@ -45,15 +45,21 @@ def test_imports_point_down_the_stream(package: str) -> None:
 
 
 def test_readers_use_no_code_of_the_writer() -> None:
-    """`analytics.query` runs in other processes: it shares where the store is, how it is attached and its columns."""
-    shared = ("location", "database", "columns")
-    allowed = ("analytics.query", *(f"analytics.storage.{module}" for module in shared))
+    """Readers run in other processes. Of the store they import its location, how it is attached, and the schema."""
+    shared = ("analytics.storage.location", "analytics.storage.database", "analytics.schema")
+    allowed = ("analytics.query", *shared)
     for path in sorted((ROOT / "analytics" / "query").rglob("*.py")):
         for module in imports_of(path):
             if module.split(".")[0] in OURS and module != "analytics":
                 assert any(module == a or module.startswith(a + ".") for a in allowed), (
                     f"{path.relative_to(ROOT)} imports {module}"
                 )
+
+
+def test_the_schema_imports_nothing_else_of_the_product() -> None:
+    for path in sorted((ROOT / "analytics" / "schema").rglob("*.py")):
+        for module in imports_of(path):
+            assert module.split(".")[0] not in OURS or module.startswith("analytics.schema"), path.name
 
 
 def test_no_part_of_analytics_but_its_readers_uses_the_readers() -> None:

@@ -45,7 +45,7 @@ def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
         digests.add(hashlib.sha256(wheel.read_bytes()).hexdigest())
     assert len(digests) == 1
     names = zipfile.ZipFile(wheel).namelist()
-    assert "analytics/storage/schema.sql" in names
+    assert "analytics/schema/schema.sql" in names
     assert not [n for n in names if n.startswith(("tests/", "bench/", "deploy/"))]
 
 

@@ -33,7 +33,7 @@ from analytics.assembly.open_stream_rows import open_frame
 from analytics.assembly.partition import Checkpoint, Failure, Outbox, Partition, Position
 from analytics.assembly.stream import FinishedStream
 from analytics.assembly.tap_liveness import GONE_AFTER_NS
-from analytics.storage.tables import LOSSES, frame
+from analytics.schema.tables import LOSSES, frame
 from ingest.records import Alive, AnyRecord, Damaged, unpack
 
 __all__ = ["Assembler", "Checkpoint", "Failure", "FinishedStream", "Position"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from analytics.assembly.stream import OpenStream
-from analytics.storage.tables import OPEN_STREAMS, frame
+from analytics.schema.tables import OPEN_STREAMS, frame
 
 
 def open_frame(streams: Sequence[OpenStream]) -> pl.DataFrame:

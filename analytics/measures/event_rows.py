@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from analytics.assembly.stream import FinishedStream
-from analytics.storage.tables import EVENTS
+from analytics.schema.tables import EVENTS
 
 MAX_NAME_CHARS = 200
 """Names and finish reasons are words; what is longer is cut."""

@@ -33,7 +33,7 @@ from analytics.measures.event_rows import event_frame
 from analytics.measures.recorded_headers import request_head, response_head
 from analytics.measures.request_fields import operation_of, request_id_of, worker_of
 from analytics.measures.timing import NOTHING, Timing, timing_of
-from analytics.storage.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
+from analytics.schema.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
 from ingest.redaction.values import numbers_only
 
 MAX_WORD_CHARS = 256

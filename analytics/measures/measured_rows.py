@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from analytics.assembly.stream import FinishedStream
-from analytics.storage.dead_letters import DeadLetters
+from analytics.measures.dead_letters import DeadLetters
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from analytics.dialects.shape import OUTPUT_KINDS
-from analytics.storage.tables import EVENTS, HISTOGRAM_MINUTES, STALLS, STREAM_MINUTES, STREAMS, Columns
+from analytics.schema.tables import EVENTS, HISTOGRAM_MINUTES, STALLS, STREAM_MINUTES, STREAMS, Columns
 
 BUCKETS_PER_DECADE = 120
 """A multiple of 12 and of 6, so that wider bins of a chart are made of whole buckets."""

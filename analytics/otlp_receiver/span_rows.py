@@ -27,7 +27,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from analytics.otlp_receiver.attribute_allow_list import kept, name
-from analytics.storage.tables import SPANS, frame_of_rows
+from analytics.schema.tables import SPANS, frame_of_rows
 from analytics.telemetry.spans import hex_id
 
 AHEAD_NS = 3600 * 10**9
@@ -37,7 +37,7 @@ _KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUSES = ("unset", "ok", "error")
 
 Row = tuple[Any, ...]
-"""A row of `spans`, in the order of `analytics.storage.tables.SPANS`."""
+"""A row of `spans`, in the order of `analytics.schema.tables.SPANS`."""
 TRACE_ID, SPAN_ID = (list(SPANS).index(column) for column in ("trace_id", "span_id"))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.storage.columns import sql_columns
+from analytics.schema.columns import sql_columns
 from analytics.storage.database import quoted
 
 NAME = "open_streams"

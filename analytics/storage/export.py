@@ -8,9 +8,9 @@ from pathlib import Path
 
 import duckdb
 
+from analytics.schema.ddl import statements
 from analytics.storage.database import attach, message, new_database, quoted
 from analytics.storage.location import ALIAS, StoreLocation
-from analytics.storage.schema import statements
 from analytics.storage.upkeep import first_id_at
 
 BY_ID = ("streams", "events", "usage_reports", "server_stats", "stalls")

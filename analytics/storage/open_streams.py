@@ -14,8 +14,8 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
+from analytics.schema.tables import OPEN_STREAMS
 from analytics.storage.database import quoted
-from analytics.storage.tables import OPEN_STREAMS
 
 FOLDER = "open_streams"
 ENDING = ".live"

@@ -30,8 +30,10 @@ import duckdb
 import polars as pl
 
 from analytics.measures.rollup import DEFAULT_STALL, rollups
+from analytics.schema.tables import LOG_POSITIONS, TAPS, frame
 from analytics.storage.appender import Appender
 from analytics.storage.catalog import NAME, Catalog, create_file, integers, is_conflict, without_nul
+from analytics.storage.create_schema import prepare
 from analytics.storage.database import attach, data_path_of, first_row, message, new_database, quoted
 from analytics.storage.layout import (
     Appends,
@@ -43,8 +45,6 @@ from analytics.storage.layout import (
 )
 from analytics.storage.location import ALIAS, StoreLocation
 from analytics.storage.open_streams import OpenStreamsFile
-from analytics.storage.schema import prepare
-from analytics.storage.tables import LOG_POSITIONS, TAPS, frame
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import SpanKind
 from opentelemetry.trace.status import StatusCode
 
-from analytics.storage.tables import SPANS, frame_of_rows
+from analytics.schema.tables import SPANS, frame_of_rows
 from analytics.telemetry.semconv import OWN
 from analytics.telemetry.spans import UNSET, StreamSpan
 

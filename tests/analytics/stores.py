@@ -12,8 +12,8 @@ import duckdb
 
 from analytics.query.frame import frame
 from analytics.query.reader import Reader
+from analytics.schema.ddl import statements
 from analytics.storage.location import StoreLocation, locate
-from analytics.storage.schema import statements
 from analytics.storage.store import Store
 
 

@@ -25,12 +25,12 @@ import duckdb
 import polars as pl
 
 from analytics.measures.rollup import rollups
+from analytics.schema.tables import OPEN_STREAMS
 from analytics.storage.location import SQLITE, TABLES_FOLDER, locate
 from analytics.storage.open_streams import ENDING, FOLDER
 from analytics.storage.store import Store
-from analytics.storage.tables import OPEN_STREAMS
 
-SCHEMA = Path(__file__).parents[2] / "analytics" / "storage" / "schema.sql"
+SCHEMA = Path(__file__).parents[2] / "analytics" / "schema" / "schema.sql"
 MODELS: dict[str, tuple[float, float, str, str]] = {
     # median TTFT s, median ITL s, dialect, provider
     "gpt-4o-mini": (0.35, 0.012, "openai_chat", "openai"),

@@ -81,13 +81,15 @@ def by_insert(folder: Path, streams: int, commits: int) -> dict[str, float]:
     location = module("analytics.storage.location").locate("sqlite", folder)
     module("analytics.storage.catalog").create_file(location.catalog)
     database = module("analytics.storage.database")
-    schema = module("analytics.storage.schema")
     connection = database.new_database()
     database.attach(connection, location, read_only=False)
-    options = {**schema.OPTIONS, "data_inlining_row_limit": module("analytics.storage.store").INLINED_ROWS}
+    options = {
+        **module("analytics.storage.create_schema").OPTIONS,
+        "data_inlining_row_limit": module("analytics.storage.store").INLINED_ROWS,
+    }
     for option, value in options.items():
         connection.execute(f"CALL ducklake_set_option('lake', '{option}', '{value}')")
-    connection.execute(schema.statements()[0])
+    connection.execute(module("analytics.schema.ddl").statements()[0])
 
     def commit(number: int, tables: dict[str, Any]) -> None:
         connection.execute("BEGIN TRANSACTION")

@@ -339,7 +339,7 @@ def test_server_reported_timing_is_kept() -> None:
 
 def stored(found: dict[str, pl.DataFrame]) -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
-    con.execute((Path(__file__).parents[3] / "analytics" / "storage" / "schema.sql").read_text())
+    con.execute((Path(__file__).parents[3] / "analytics" / "schema" / "schema.sql").read_text())
     for table, rows in found.items():
         con.register("appended", rows)
         con.execute(f"INSERT INTO {table} BY NAME FROM appended")

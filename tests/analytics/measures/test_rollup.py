@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.measures.rollup import METRICS, ZERO_BUCKET, rollups
+from analytics.schema.tables import EVENTS, STREAMS, frame
 from analytics.storage.rollup_compaction import MOST_NAMES, OTHER, compact_rollups
-from analytics.storage.tables import EVENTS, STREAMS, frame
 from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
 from tests.analytics.stores import plain_tables
 

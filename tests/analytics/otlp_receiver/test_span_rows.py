@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from analytics.otlp_receiver.attribute_allow_list import KEYS, MAX_WORD_CHARS
 from analytics.otlp_receiver.span_rows import AHEAD_NS, NotOtlp, Received, as_frame, received
-from analytics.storage.tables import SPANS
+from analytics.schema.tables import SPANS
 
 NOW = 1_790_000_000_000_000_000
 SECRET = "the river is 4 m high"

@@ -10,7 +10,7 @@ import pytest
 
 from analytics.query.open_streams import COLUMNS
 from analytics.query.reader import Reader
-from analytics.storage.tables import OPEN_STREAMS
+from analytics.schema.tables import OPEN_STREAMS
 from tests.analytics.query.conftest import make_store
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from analytics.schema.tables import OPEN_STREAMS, frame
 from analytics.storage.location import StoreLocation
 from analytics.storage.store import Commit, Store
-from analytics.storage.tables import OPEN_STREAMS, frame
 from tests.analytics.storage.rows import STARTED_US, new_ids, streams
 from tests.analytics.stores import ask_as_reader
 

@@ -20,14 +20,14 @@ import duckdb
 import polars as pl
 import pytest
 
+from analytics.schema.ddl import statements
+from analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
 from analytics.storage import layout
 from analytics.storage import store as store_module
 from analytics.storage.catalog import create_file
 from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
-from analytics.storage.schema import statements
 from analytics.storage.store import INLINED_ROWS, Commit, Fenced, Store, StoredPosition, StoreFailed, Tap
-from analytics.storage.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
 from analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.conftest import CATALOGS, ROOT, SecondProcess
 from tests.analytics.storage.rows import commit_of, count, count_of, files, new_ids, streams
@@ -619,7 +619,7 @@ def test_a_store_of_another_schema_is_refused_in_one_line(location: StoreLocatio
 def test_a_catalog_of_another_format_is_refused_in_one_line(
     location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analytics.storage.schema.FORMAT_VERSION", "2.0")
+    monkeypatch.setattr("analytics.storage.create_schema.FORMAT_VERSION", "2.0")
     with pytest.raises(OSError, match=r"has DuckLake format 1\.0; this version writes 2\.0") as refused:
         Store(location)
     assert "\n" not in str(refused.value)
@@ -631,7 +631,7 @@ def test_changed_views_are_replaced_when_the_store_is_opened(
     tables, views, comments = statements()
     changed = views + "CREATE OR REPLACE VIEW errors_by_minute AS SELECT 7 AS seven;\n"
     with monkeypatch.context() as later:
-        later.setattr("analytics.storage.schema.statements", lambda: (tables, changed, comments))
+        later.setattr("analytics.storage.create_schema.statements", lambda: (tables, changed, comments))
         store = Store(location)
         assert ask(store, "FROM errors_by_minute") == [(7,)]
         store.close()

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import re
 import uuid
 from collections.abc import Iterator
-from importlib import resources
 
 import duckdb
 import polars as pl
 
+from analytics.schema.ddl import statements
 from analytics.storage.catalog import NAME, Catalog
 from analytics.storage.database import quoted
 from analytics.storage.layout import FORMAT_VERSION, add_statistics, read_layouts
@@ -116,15 +115,6 @@ def _create(connection: duckdb.DuckDBPyConnection, catalog: Catalog, tables: str
         add_statistics(catalog, layouts)
     for name, key in KEYS.items():
         catalog.create_index(f"{layouts[name].inlined}_key", layouts[name].inlined, key)
-
-
-def statements() -> tuple[str, str, str]:
-    """Tables, views and comments."""
-    here = resources.files("analytics.storage")
-    tables, views, comments = ((here / f"{name}.sql").read_text() for name in ("schema", "views", "comments"))
-    of_views = re.findall(r"^COMMENT ON .*?;\n", views, flags=re.DOTALL | re.MULTILINE)
-    views = re.sub(r"^COMMENT ON .*?;\n", "", views, flags=re.DOTALL | re.MULTILINE)
-    return tables, views, comments + "".join(of_views)
 
 
 def _digest(text: str) -> str:

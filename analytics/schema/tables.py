@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from analytics.storage.columns import sql_columns
+from analytics.schema.columns import sql_columns
 
 Columns = dict[str, pl.DataType]
 

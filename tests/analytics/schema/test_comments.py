@@ -12,7 +12,7 @@ ANALYTICS = Path(__file__).parents[3] / "analytics"
 def con() -> duckdb.DuckDBPyConnection:
     con = duckdb.connect()
     for name in ("schema", "comments", "open_streams"):
-        con.execute((ANALYTICS / "storage" / f"{name}.sql").read_text())
+        con.execute((ANALYTICS / "schema" / f"{name}.sql").read_text())
     return con
 
 

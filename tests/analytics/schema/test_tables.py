@@ -6,9 +6,9 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.storage import tables
+from analytics.schema import tables
 
-STORAGE = Path(__file__).parents[3] / "analytics" / "storage"
+SCHEMA = Path(__file__).parents[3] / "analytics" / "schema"
 DUCKDB_TYPES = {
     pl.String(): {"VARCHAR", "UUID"},
     pl.Int64(): {"BIGINT"},
@@ -44,7 +44,7 @@ DUCKDB_TYPES = {
 def test_columns_and_types_are_those_of_the_schema(table: str) -> None:
     con = duckdb.connect()
     for name in ("schema", "open_streams"):
-        con.execute((STORAGE / f"{name}.sql").read_text())
+        con.execute((SCHEMA / f"{name}.sql").read_text())
     described = con.execute(f"SELECT column_name, column_type FROM (DESCRIBE {table})").fetchall()
     columns: tables.Columns = getattr(tables, table.upper())
     assert list(columns) == [name for name, _ in described]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from analytics.storage.tables import LOSSES, frame
+from analytics.schema.tables import LOSSES, frame
 
 MAX_ROWS = 1_000
 """Rows per commit; further ones are only counted (a garbage producer must not fill the table)."""

@@ -1,0 +1,1 @@
+"""Definitions of the store's tables, views and columns. Imports nothing else of the product."""

@@ -1,0 +1,15 @@
+"""The SQL statements that create the tables, the views and their comments."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+_COMMENT = re.compile(r"^COMMENT ON .*?;\n", flags=re.DOTALL | re.MULTILINE)
+
+
+def statements() -> tuple[str, str, str]:
+    """SQL of the tables, of the views, and of all comments. Run each in a transaction of its own, in this order."""
+    here = resources.files("analytics.schema")
+    tables, views, comments = ((here / f"{name}.sql").read_text() for name in ("schema", "views", "comments"))
+    return tables, _COMMENT.sub("", views), comments + "".join(_COMMENT.findall(views))
