@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.ingest.exchanges import compare_many
-from tests.ingest.rig import run
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_exchanges_are_the_same_as_directly(seed: int):
-    seen = run(compare_many(seed, 200))
+async def test_random_exchanges_are_the_same_as_directly(seed: int):
+    seen = await compare_many(seed, 200)
     kinds = (
         "length",
         "chunked",
@@ -28,6 +27,6 @@ def test_random_exchanges_are_the_same_as_directly(seed: int):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_hundred_thousand_random_exchanges_are_the_same_as_directly():
+async def test_a_hundred_thousand_random_exchanges_are_the_same_as_directly():
     for first in range(0, 100_000, 2000):
-        run(compare_many(1_000_000 + first, 2000))
+        await compare_many(1_000_000 + first, 2000)

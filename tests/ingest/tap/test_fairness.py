@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from tests.ingest.rig import Rig, rig, run
+from tests.ingest.rig import Rig, rig
 
 BODY_BYTES = 24 * 2**20
 MOST_A_TURN_BYTES = 2**19
@@ -60,31 +60,28 @@ def exchange(
     return thread
 
 
-def most_in_a_turn(*, request_bytes: int, response_bytes: int) -> int:
+async def most_in_a_turn(*, request_bytes: int, response_bytes: int) -> int:
     """The most bytes that the tap took of one exchange in a turn of its loop, while both ends had more to give and take."""
-
-    async def scenario() -> int:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            async with rig(None, upstreams=[f"http://127.0.0.1:{listener.getsockname()[1]}"]) as it:
-                thread = exchange(listener, it.worker.address, request_bytes, response_bytes)
-                steps: list[int] = []
-                while thread.is_alive():
-                    before = taken(it)
-                    time.sleep(0.02)  # noqa: ASYNC251 - the loop stands still: the kernel's buffers fill up behind it
-                    await asyncio.sleep(0)
-                    steps.append(taken(it) - before)
-                assert it.worker.counters.streams_opened == 1
-                return max(steps)
 
     def taken(it: Rig) -> int:
         return sum(e.request_bytes + e.response_bytes for e in it.worker.exchanges)
 
-    return run(scenario())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        async with rig(None, upstreams=[f"http://127.0.0.1:{listener.getsockname()[1]}"]) as it:
+            thread = exchange(listener, it.worker.address, request_bytes, response_bytes)
+            steps: list[int] = []
+            while thread.is_alive():
+                before = taken(it)
+                time.sleep(0.02)  # noqa: ASYNC251 - the loop stands still: the kernel's buffers fill up behind it
+                await asyncio.sleep(0)
+                steps.append(taken(it) - before)
+            assert it.worker.counters.streams_opened == 1
+            return max(steps)
 
 
-def test_a_fat_response_takes_no_more_than_its_turn():
-    assert 0 < most_in_a_turn(request_bytes=1, response_bytes=BODY_BYTES) <= MOST_A_TURN_BYTES
+async def test_a_fat_response_takes_no_more_than_its_turn():
+    assert 0 < await most_in_a_turn(request_bytes=1, response_bytes=BODY_BYTES) <= MOST_A_TURN_BYTES
 
 
-def test_a_fat_upload_takes_no_more_than_its_turn():
-    assert 0 < most_in_a_turn(request_bytes=BODY_BYTES, response_bytes=1) <= MOST_A_TURN_BYTES
+async def test_a_fat_upload_takes_no_more_than_its_turn():
+    assert 0 < await most_in_a_turn(request_bytes=BODY_BYTES, response_bytes=1) <= MOST_A_TURN_BYTES

@@ -18,7 +18,6 @@ from tests.ingest.rig import (
     read_request,
     request_of,
     rig,
-    run,
 )
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: tap\r\n\r\n"
@@ -29,50 +28,47 @@ def fields(head: bytes) -> list[bytes]:
     return head.split(b"\r\n")[1:-2]
 
 
-def test_a_stream_passes_and_is_recorded():
-    async def scenario() -> None:
-        async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_request(reader)
-            writer.write(SSE_HEAD)
-            for i in range(3):
-                writer.write(chunk(b"data: %d\n\n" % i))
-                await asked.wait()
-                asked.clear()
-            writer.write(END)
+async def test_a_stream_passes_and_is_recorded():
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(SSE_HEAD)
+        for i in range(3):
+            writer.write(chunk(b"data: %d\n\n" % i))
+            await asked.wait()
+            asked.clear()
+        writer.write(END)
 
-        asked = asyncio.Event()
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(POST)
-            assert await client.until(b"\r\n\r\n") == SSE_HEAD
-            for i in range(3):
-                assert await client.read(14) == b"9\r\ndata: %d\n\n\r\n" % i
-                asked.set()
-            assert await client.read(5) == END
-            [records] = await it.records()
-            complete(records)
-            assert body_of(records) == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
-            opened, closed = records[0], records[-1]
-            assert isinstance(opened, Opened)
-            assert isinstance(closed, Closed)
-            assert (opened.method, opened.path, opened.server_port) == ("POST", "/v1/chat", it.upstream_port)
-            assert opened.client_start_ns <= 0
-            request = request_of(records)
-            assert request is not None
-            assert (request.body, request.truncated) == (b"{}", False)
-            assert (closed.cause, closed.request_bytes, closed.response_bytes) == ("complete", 2, 27)
-            assert closed.delivered_bytes == 27
-            frames = [f for r in records if isinstance(r, Frames) for f in r.frames]
-            assert [data for _, data in frames] == [b"data: 0\n\n", b"data: 1\n\n", b"data: 2\n\n"]
-            times = [at for at, _ in frames]
-            assert times == sorted(times)
-            assert 0 <= (closed.connected_ns or 0) <= (closed.request_sent_ns or 0) <= times[0]
-            assert times[-1] <= closed.end_ns <= (closed.client_drain_ns or 0)
-
-    run(scenario())
+    asked = asyncio.Event()
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(POST)
+        assert await client.until(b"\r\n\r\n") == SSE_HEAD
+        for i in range(3):
+            assert await client.read(14) == b"9\r\ndata: %d\n\n\r\n" % i
+            asked.set()
+        assert await client.read(5) == END
+        [records] = await it.records()
+        complete(records)
+        assert body_of(records) == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+        opened, closed = records[0], records[-1]
+        assert isinstance(opened, Opened)
+        assert isinstance(closed, Closed)
+        assert (opened.method, opened.path, opened.server_port) == ("POST", "/v1/chat", it.upstream_port)
+        assert opened.client_start_ns <= 0
+        request = request_of(records)
+        assert request is not None
+        assert (request.body, request.truncated) == (b"{}", False)
+        assert (closed.cause, closed.request_bytes, closed.response_bytes) == ("complete", 2, 27)
+        assert closed.delivered_bytes == 27
+        frames = [f for r in records if isinstance(r, Frames) for f in r.frames]
+        assert [data for _, data in frames] == [b"data: 0\n\n", b"data: 1\n\n", b"data: 2\n\n"]
+        times = [at for at, _ in frames]
+        assert times == sorted(times)
+        assert 0 <= (closed.connected_ns or 0) <= (closed.request_sent_ns or 0) <= times[0]
+        assert times[-1] <= closed.end_ns <= (closed.client_drain_ns or 0)
 
 
-def test_heads_keep_order_case_and_values_without_hop_by_hop_fields():
+async def test_heads_keep_order_case_and_values_without_hop_by_hop_fields():
     answer = (
         b"HTTP/1.1 299 Very  Fine\r\nX-b: 1\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nConnection: x-hop, keep-alive\r\n"
         b"X-Hop: gone\r\nKeep-Alive: timeout=5\r\nx-B: \xff\r\nContent-Length: 0\r\n\r\n"
@@ -84,35 +80,32 @@ def test_heads_keep_order_case_and_values_without_hop_by_hop_fields():
         writer.write(answer)
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            head, _ = await it.ask(
-                b"GET /a%20b?key=1&x=%zz HTTP/1.1\r\nAccept: */*\r\nHOST: tap:1\r\nx-ZED: 1\r\nConnection: x-drop\r\n"
-                b"X-Drop: gone\r\nX-Zed: 2\r\nx-streamgauge-capture: none\r\nTE: trailers\r\n\r\n"
-            )
-            assert head == (
-                b"HTTP/1.1 299 Very  Fine\r\nX-b: 1\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nx-B: \xff\r\n"
-                b"Content-Length: 0\r\n\r\n"
-            )
-            [got] = seen
-            assert got.startswith(b"GET /a%20b?key=1&x=%zz HTTP/1.1\r\n")
-            host = b"Host: 127.0.0.1:%d" % it.upstream_port
-            assert fields(got)[:4] == [b"Accept: */*", host, b"x-ZED: 1", b"X-Zed: 2"]
-            added = dict(f.split(b": ", 1) for f in fields(got)[4:])
-            assert added.pop(b"traceparent").startswith(b"00-")
-            assert added == {
-                b"X-Forwarded-For": b"127.0.0.1",
-                b"X-Forwarded-Proto": b"http",
-                b"X-Forwarded-Host": b"tap:1",
-                b"TE": b"trailers",
-                b"Connection": b"TE",
-            }
-            [records] = await it.records()
-            assert isinstance(records[0], Opened)
-            assert records[0].capture_content is False
-            assert records[0].path == "/a%20b"
-
-    run(scenario())
+    async with rig(upstream) as it:
+        head, _ = await it.ask(
+            b"GET /a%20b?key=1&x=%zz HTTP/1.1\r\nAccept: */*\r\nHOST: tap:1\r\nx-ZED: 1\r\nConnection: x-drop\r\n"
+            b"X-Drop: gone\r\nX-Zed: 2\r\nx-streamgauge-capture: none\r\nTE: trailers\r\n\r\n"
+        )
+        assert head == (
+            b"HTTP/1.1 299 Very  Fine\r\nX-b: 1\r\nSet-Cookie: a=b\r\nset-cookie: c=d\r\nx-B: \xff\r\n"
+            b"Content-Length: 0\r\n\r\n"
+        )
+        [got] = seen
+        assert got.startswith(b"GET /a%20b?key=1&x=%zz HTTP/1.1\r\n")
+        host = b"Host: 127.0.0.1:%d" % it.upstream_port
+        assert fields(got)[:4] == [b"Accept: */*", host, b"x-ZED: 1", b"X-Zed: 2"]
+        added = dict(f.split(b": ", 1) for f in fields(got)[4:])
+        assert added.pop(b"traceparent").startswith(b"00-")
+        assert added == {
+            b"X-Forwarded-For": b"127.0.0.1",
+            b"X-Forwarded-Proto": b"http",
+            b"X-Forwarded-Host": b"tap:1",
+            b"TE": b"trailers",
+            b"Connection": b"TE",
+        }
+        [records] = await it.records()
+        assert isinstance(records[0], Opened)
+        assert records[0].capture_content is False
+        assert records[0].path == "/a%20b"
 
 
 @pytest.mark.parametrize(
@@ -129,59 +122,50 @@ def test_heads_keep_order_case_and_values_without_hop_by_hop_fields():
         (b"HTTP/1.1 503 Busy\r\nRetry-After: 3\r\nContent-Length: 2\r\n\r\nno", True),
     ],
 )
-def test_an_answer_is_passed_on_to_the_byte_and_both_connections_live_on(answer: bytes, kept: bool):
-    async def scenario() -> None:
-        async with rig(answering(answer, answer)) as it:
-            client = await it.client()
-            for _ in range(2):
-                await client.send(GET)
-                head, body = await client.response()
-                assert head + body == answer
-            for records in await it.records(2):
-                complete(records)
-            assert len(it.upstream_connections) == 1
-            assert it.worker.counters.upstream_reuses == 1
-
-    run(scenario())
+async def test_an_answer_is_passed_on_to_the_byte_and_both_connections_live_on(answer: bytes, kept: bool):
+    async with rig(answering(answer, answer)) as it:
+        client = await it.client()
+        for _ in range(2):
+            await client.send(GET)
+            head, body = await client.response()
+            assert head + body == answer
+        for records in await it.records(2):
+            complete(records)
+        assert len(it.upstream_connections) == 1
+        assert it.worker.counters.upstream_reuses == 1
 
 
-def test_a_body_that_ends_with_the_connection():
+async def test_a_body_that_ends_with_the_connection():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nhello")
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(GET)
-            assert (
-                await client.rest()
-                == b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nhello"
-            )
-            [records] = await it.records()
-            assert records[-1].cause == "complete"
-            assert body_of(records) == b"hello"
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(GET)
+        assert (
+            await client.rest()
+            == b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nhello"
+        )
+        [records] = await it.records()
+        assert records[-1].cause == "complete"
+        assert body_of(records) == b"hello"
 
 
-def test_head_requests_get_no_body():
-    async def scenario() -> None:
-        async with rig(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", GET)) as it:
-            client = await it.client()
-            await client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
-            head, body = await client.response(head_only=True)
-            assert (head, body) == (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", b"")
-            [records] = await it.records()
-            complete(records)
-            frames = [r for r in records if isinstance(r, Frames)]
-            assert [f.frames for f in frames] == [[]]
-            assert frames[0].response.status == 200
-
-    run(scenario())
+async def test_head_requests_get_no_body():
+    async with rig(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", GET)) as it:
+        client = await it.client()
+        await client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
+        head, body = await client.response(head_only=True)
+        assert (head, body) == (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", b"")
+        [records] = await it.records()
+        complete(records)
+        frames = [r for r in records if isinstance(r, Frames)]
+        assert [f.frames for f in frames] == [[]]
+        assert frames[0].response.status == 200
 
 
-def test_pipelined_requests_are_answered_in_order():
+async def test_pipelined_requests_are_answered_in_order():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             head, body = await read_request(reader)
@@ -189,28 +173,25 @@ def test_pipelined_requests_are_answered_in_order():
             text = path + body
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(
-                b"GET /1 HTTP/1.1\r\nHost: h\r\n\r\n"
-                b"POST /2 HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
-                b"POST /3 HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n0\r\n\r\n"
-                b"GET /4 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
-            )
-            for expected in (b"/1", b"/2abc", b"/33\r\nxyz\r\n0\r\n\r\n"):
-                assert (await client.response())[1] == expected
-            head, body = await client.response()
-            assert body == b"/4"
-            assert b"Connection: close" in head
-            assert await client.rest() == b""
-            for records in await it.records(4):
-                complete(records)
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(
+            b"GET /1 HTTP/1.1\r\nHost: h\r\n\r\n"
+            b"POST /2 HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
+            b"POST /3 HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nxyz\r\n0\r\n\r\n"
+            b"GET /4 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        )
+        for expected in (b"/1", b"/2abc", b"/33\r\nxyz\r\n0\r\n\r\n"):
+            assert (await client.response())[1] == expected
+        head, body = await client.response()
+        assert body == b"/4"
+        assert b"Connection: close" in head
+        assert await client.rest() == b""
+        for records in await it.records(4):
+            complete(records)
 
 
-def test_interim_answers_and_expect_continue():
+async def test_interim_answers_and_expect_continue():
     early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     final = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"
 
@@ -223,69 +204,51 @@ def test_interim_answers_and_expect_continue():
         writer.write(final)
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(
-                b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
-            )
-            assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-            assert await client.until(b"\r\n\r\n") == early
-            await client.send(b"body")
-            assert await client.read(len(final)) == final
-            [records] = await it.records()
-            assert [r.response.status for r in records if isinstance(r, Frames)] == [200]
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
+        assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await client.until(b"\r\n\r\n") == early
+        await client.send(b"body")
+        assert await client.read(len(final)) == final
+        [records] = await it.records()
+        assert [r.response.status for r in records if isinstance(r, Frames)] == [200]
 
 
-def test_a_client_of_http_1_0_gets_no_chunks_and_no_interim_answers():
-    async def scenario() -> None:
-        answer = (
-            b"HTTP/1.1 100 Continue\r\n\r\n" + SSE_HEAD + chunk(b"data: 1\n\n") + chunk(b"data: 2\n\n") + END
+async def test_a_client_of_http_1_0_gets_no_chunks_and_no_interim_answers():
+    answer = b"HTTP/1.1 100 Continue\r\n\r\n" + SSE_HEAD + chunk(b"data: 1\n\n") + chunk(b"data: 2\n\n") + END
+    async with rig(answering(answer)) as it:
+        client = await it.client()
+        await client.send(b"GET / HTTP/1.0\r\n\r\n")
+        assert await client.rest() == (
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\ndata: 1\n\ndata: 2\n\n"
         )
-        async with rig(answering(answer)) as it:
-            client = await it.client()
-            await client.send(b"GET / HTTP/1.0\r\n\r\n")
-            assert await client.rest() == (
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\ndata: 1\n\ndata: 2\n\n"
-            )
-            [records] = await it.records()
-            assert records[-1].cause == "complete"
-
-    run(scenario())
+        [records] = await it.records()
+        assert records[-1].cause == "complete"
 
 
-def test_keep_alive_of_http_1_0_is_honoured():
-    async def scenario() -> None:
-        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"
-        async with rig(answering(answer, answer)) as it:
-            client = await it.client()
-            for _ in range(2):
-                await client.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
-                head, body = await client.response()
-                assert b"Connection: keep-alive" in head
-                assert body == b"x"
-
-    run(scenario())
-
-
-def test_bytes_after_a_response_are_not_passed_on():
-    async def scenario() -> None:
-        answer = (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
-        )
-        fine = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-        async with rig(answering(answer)) as it:
-            client = await it.client()
-            await client.send(GET + GET)
+async def test_keep_alive_of_http_1_0_is_honoured():
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"
+    async with rig(answering(answer, answer)) as it:
+        client = await it.client()
+        for _ in range(2):
+            await client.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
             head, body = await client.response()
-            assert head + body == fine
-            head, body = await client.response()
-            assert head + body == fine
-            assert len(it.upstream_connections) == 2
+            assert b"Connection: keep-alive" in head
+            assert body == b"x"
 
-    run(scenario())
+
+async def test_bytes_after_a_response_are_not_passed_on():
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
+    fine = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    async with rig(answering(answer)) as it:
+        client = await it.client()
+        await client.send(GET + GET)
+        head, body = await client.response()
+        assert head + body == fine
+        head, body = await client.response()
+        assert head + body == fine
+        assert len(it.upstream_connections) == 2
 
 
 @pytest.mark.parametrize(
@@ -295,7 +258,7 @@ def test_bytes_after_a_response_are_not_passed_on():
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", b"2\r\ncd\r\n0\r\n\r\n"),
     ],
 )
-def test_bytes_after_a_response_are_not_passed_on_in_a_later_read_either(begin: bytes, end: bytes):
+async def test_bytes_after_a_response_are_not_passed_on_in_a_later_read_either(begin: bytes, end: bytes):
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(begin)
@@ -305,19 +268,16 @@ def test_bytes_after_a_response_are_not_passed_on_in_a_later_read_either(begin: 
 
     go = asyncio.Event()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-            await client.until(b"ab")
-            go.set()
-            assert (await client.rest()).endswith(end)
-            assert it.worker.counters.bad_upstream_excess_bytes > 0
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        await client.until(b"ab")
+        go.set()
+        assert (await client.rest()).endswith(end)
+        assert it.worker.counters.bad_upstream_excess_bytes > 0
 
 
-def test_a_large_upload_is_streamed_not_collected():
+async def test_a_large_upload_is_streamed_not_collected():
     size = 8 * 2**20
     held = asyncio.Event()
 
@@ -330,29 +290,26 @@ def test_a_large_upload_is_streamed_not_collected():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            client.writer.write(
-                b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % size
-            )
-            sender = asyncio.create_task(client.send(b"x" * size))
-            await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
-            [exchange] = it.worker.exchanges
-            assert exchange.request_bytes < size
-            held.set()
-            await sender
-            await client.response()
-            [records] = await it.records()
-            complete(records)
-            assert records[-1].request_bytes == size
-            assert request_of(records).truncated
-            assert len(request_of(records).body) == 65_536
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        client.writer.write(
+            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % size
+        )
+        sender = asyncio.create_task(client.send(b"x" * size))
+        await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
+        [exchange] = it.worker.exchanges
+        assert exchange.request_bytes < size
+        held.set()
+        await sender
+        await client.response()
+        [records] = await it.records()
+        complete(records)
+        assert records[-1].request_bytes == size
+        assert request_of(records).truncated
+        assert len(request_of(records).body) == 65_536
 
 
-def test_a_slow_client_holds_the_upstream_back_within_bounds():
+async def test_a_slow_client_holds_the_upstream_back_within_bounds():
     total = 32 * 2**20
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -368,28 +325,25 @@ def test_a_slow_client_holds_the_upstream_back_within_bounds():
 
     sent: list[int] = []
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client(limit=4096)
-            await client.send(GET)
-            await it.until(lambda: any(c.write_paused for c in it.worker.clients))
-            [connection] = it.worker.clients
-            assert connection.transport.get_write_buffer_size() < 2**20
-            await client.until(b"\r\n\r\n")
-            got = 0
-            while got < total:
-                got += len(await client.reader.read(2**20))
-            assert sum(sent) == total
-            [records] = await it.records()
-            complete(records)
-            closed = records[-1]
-            assert (closed.cause, closed.response_bytes, closed.delivered_bytes) == ("complete", total, total)
-            assert sum(r.uncaptured_bytes for r in records if isinstance(r, Frames)) == total
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client(limit=4096)
+        await client.send(GET)
+        await it.until(lambda: any(c.write_paused for c in it.worker.clients))
+        [connection] = it.worker.clients
+        assert connection.transport.get_write_buffer_size() < 2**20
+        await client.until(b"\r\n\r\n")
+        got = 0
+        while got < total:
+            got += len(await client.reader.read(2**20))
+        assert sum(sent) == total
+        [records] = await it.records()
+        complete(records)
+        closed = records[-1]
+        assert (closed.cause, closed.response_bytes, closed.delivered_bytes) == ("complete", total, total)
+        assert sum(r.uncaptured_bytes for r in records if isinstance(r, Frames)) == total
 
 
-def test_an_absolute_target_goes_to_the_configured_upstream_alone():
+async def test_an_absolute_target_goes_to_the_configured_upstream_alone():
     seen: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -397,33 +351,25 @@ def test_an_absolute_target_goes_to_the_configured_upstream_alone():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            await it.ask(b"GET http://elsewhere.example:81/v1/models?a=b HTTP/1.1\r\nHost: h\r\n\r\n")
-            assert seen[0].startswith(
-                b"GET /v1/models?a=b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % it.upstream_port
-            )
-            assert b"\r\nX-Forwarded-Host: elsewhere.example:81\r\n" in seen[0]
-
-    run(scenario())
+    async with rig(upstream) as it:
+        await it.ask(b"GET http://elsewhere.example:81/v1/models?a=b HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert seen[0].startswith(b"GET /v1/models?a=b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % it.upstream_port)
+        assert b"\r\nX-Forwarded-Host: elsewhere.example:81\r\n" in seen[0]
 
 
-def test_small_writes_are_not_held_back_on_either_side():
-    async def scenario() -> None:
-        async with rig(answering(SSE_HEAD)) as it:
-            client = await it.client()
-            await client.send(GET)
-            await client.until(b"\r\n\r\n")
-            [ours] = it.worker.clients
-            [exchange] = it.worker.exchanges
-            for transport in (ours.transport, exchange._upstream.transport):
-                sock = transport.get_extra_info("socket")
-                assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-    run(scenario())
+async def test_small_writes_are_not_held_back_on_either_side():
+    async with rig(answering(SSE_HEAD)) as it:
+        client = await it.client()
+        await client.send(GET)
+        await client.until(b"\r\n\r\n")
+        [ours] = it.worker.clients
+        [exchange] = it.worker.exchanges
+        for transport in (ours.transport, exchange._upstream.transport):
+            sock = transport.get_extra_info("socket")
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_ipv6_and_a_base_path():
+async def test_ipv6_and_a_base_path():
     seen: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -431,11 +377,8 @@ def test_ipv6_and_a_base_path():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream, host="::1", upstreams=["http://[::1]:{port}/base/"]) as it:
-            await it.ask(GET)
-            assert seen[0].startswith(b"GET /base/v1/models HTTP/1.1\r\n")
-            assert b"Host: [::1]:%d\r\n" % it.upstream_port in seen[0]
-            assert b"X-Forwarded-For: ::1\r\n" in seen[0]
-
-    run(scenario())
+    async with rig(upstream, host="::1", upstreams=["http://[::1]:{port}/base/"]) as it:
+        await it.ask(GET)
+        assert seen[0].startswith(b"GET /base/v1/models HTTP/1.1\r\n")
+        assert b"Host: [::1]:%d\r\n" % it.upstream_port in seen[0]
+        assert b"X-Forwarded-For: ::1\r\n" in seen[0]

@@ -10,7 +10,7 @@ import pytest
 from ingest.records import Opened
 from ingest.tap.header_allow_list import client_id, of_request, of_response, path_of
 from ingest.tap.http_head import HeadLimits, read_request_head
-from tests.ingest.rig import read_request, rig, run
+from tests.ingest.rig import read_request, rig
 
 SECRET = "sk-plan7ed-s3cret"
 KEY = b"k" * 32
@@ -66,7 +66,7 @@ def test_a_client_is_known_by_a_keyed_hash_of_its_key():
     assert SECRET not in bearer
 
 
-def test_planted_secrets_are_in_no_record():
+async def test_planted_secrets_are_in_no_record():
     """Over the wire, everywhere a credential can stand, and the answer echoes headers too."""
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -77,29 +77,26 @@ def test_planted_secrets_are_in_no_record():
         )
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            names = [
-                "Authorization",
-                "X-Api-Key",
-                "api-key",
-                "X-Goog-Api-Key",
-                "Cookie",
-                "Proxy-Authorization",
-                "X-Weird",
-            ]
-            lines = "".join(f"{n}: Bearer {SECRET}\r\n" for n in names)
-            await it.ask(f"GET /m?key={SECRET}&alt=sse HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
-            [records] = await it.records()
-            assert SECRET.encode() not in msgspec.msgpack.encode(records)
-            assert isinstance(records[0], Opened)
-            assert records[0].path == "/m?alt=sse"
-            assert records[0].client_id is not None
-
-    run(scenario())
+    async with rig(upstream) as it:
+        names = [
+            "Authorization",
+            "X-Api-Key",
+            "api-key",
+            "X-Goog-Api-Key",
+            "Cookie",
+            "Proxy-Authorization",
+            "X-Weird",
+        ]
+        lines = "".join(f"{n}: Bearer {SECRET}\r\n" for n in names)
+        await it.ask(f"GET /m?key={SECRET}&alt=sse HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
+        [records] = await it.records()
+        assert SECRET.encode() not in msgspec.msgpack.encode(records)
+        assert isinstance(records[0], Opened)
+        assert records[0].path == "/m?alt=sse"
+        assert records[0].client_id is not None
 
 
-def request_seen(extra: bytes, **options: object) -> bytes:
+async def request_seen(extra: bytes, **options: object) -> bytes:
     seen: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -107,16 +104,13 @@ def request_seen(extra: bytes, **options: object) -> bytes:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream, **options) as it:
-            await it.ask(b"GET / HTTP/1.1\r\nHost: tap.example\r\n" + extra + b"\r\n")
-
-    run(scenario())
+    async with rig(upstream, **options) as it:
+        await it.ask(b"GET / HTTP/1.1\r\nHost: tap.example\r\n" + extra + b"\r\n")
     return seen[0]
 
 
-def test_forwarding_fields_are_added_to_what_came():
-    head = request_seen(b"X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n")
+async def test_forwarding_fields_are_added_to_what_came():
+    head = await request_seen(b"X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n")
     assert b"\r\nX-Forwarded-For: 10.0.0.1, 127.0.0.1\r\n" in head
     assert head.count(b"X-Forwarded-Proto") == 1
     assert b"X-Forwarded-Proto: https" in head
@@ -124,10 +118,10 @@ def test_forwarding_fields_are_added_to_what_came():
     assert b"Via" not in head
 
 
-def test_forwarding_fields_can_be_left_alone():
+async def test_forwarding_fields_can_be_left_alone():
     from ingest.tap.header_rewrite import Forwarding
 
-    head = request_seen(
+    head = await request_seen(
         b"X-Forwarded-For: 10.0.0.1\r\nVia: 1.0 a\r\n",
         forwarding=Forwarding(x_forwarded=False, via=True, preserve_host=True),
     )
@@ -137,16 +131,16 @@ def test_forwarding_fields_can_be_left_alone():
     assert b"\r\nHost: tap.example\r\n" in head
 
 
-def test_the_standards_forwarded_says_the_same_where_it_is_asked_for():
+async def test_the_standards_forwarded_says_the_same_where_it_is_asked_for():
     from ingest.tap.header_rewrite import Forwarding
 
     asked = Forwarding(x_forwarded=False, forwarded=True)
-    head = request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked)
+    head = await request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked)
     assert b'\r\nForwarded: for=10.0.0.1, for=127.0.0.1;proto=http;host="tap.example"\r\n' in head
     assert head.count(b"Forwarded") == 1
-    head = request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked, host="::1")
+    head = await request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked, host="::1")
     assert b'for="[::1]";proto=http' in head
-    assert b"\r\nForwarded: for=10.0.0.1\r\n" in request_seen(b"Forwarded: for=10.0.0.1\r\n")
+    assert b"\r\nForwarded: for=10.0.0.1\r\n" in await request_seen(b"Forwarded: for=10.0.0.1\r\n")
 
 
 def test_a_head_too_long_to_remember_and_one_with_keys_are_read_the_same():
@@ -171,18 +165,20 @@ def test_remembered_fields_are_bounded():
         assert len(REQUEST_FIELDS) <= _MAX_LINES
 
 
-def test_fields_of_the_tap_itself_do_not_go_upstream():
-    assert b"streamgauge" not in request_seen(b"x-streamgauge-capture: none\r\nX-Streamgauge-Whatever: 1\r\n")
+async def test_fields_of_the_tap_itself_do_not_go_upstream():
+    assert b"streamgauge" not in await request_seen(
+        b"x-streamgauge-capture: none\r\nX-Streamgauge-Whatever: 1\r\n"
+    )
 
 
-def test_a_connection_header_cannot_take_away_what_frames_the_message():
+async def test_a_connection_header_cannot_take_away_what_frames_the_message():
     raw = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: content-length, host, x-a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
     assert read_request_head(raw, HeadLimits()).length == 0
-    head = request_seen(b"Connection: content-length, host, x-a\r\nX-A: 1\r\nContent-Length: 0\r\n")
+    head = await request_seen(b"Connection: content-length, host, x-a\r\nX-A: 1\r\nContent-Length: 0\r\n")
     assert b"Content-Length: 0\r\n" in head
     assert b"Host: " in head
     assert b"X-A" not in head
 
 
-def test_what_frames_the_message_goes_on_without_odd_blanks():
-    assert b"\r\nCONTENT-length: 0\r\n" in request_seen(b"CONTENT-length:\t 0\t\r\n")
+async def test_what_frames_the_message_goes_on_without_odd_blanks():
+    assert b"\r\nCONTENT-length: 0\r\n" in await request_seen(b"CONTENT-length:\t 0\t\r\n")

@@ -20,7 +20,6 @@ from tests.ingest.rig import (
     read_request,
     request_of,
     rig,
-    run,
 )
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -43,80 +42,71 @@ async def closed(it: Rig) -> Closed:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-def test_a_client_that_leaves_in_mid_stream_is_told_upstream_at_once(how: str):
-    async def scenario() -> None:
-        left = asyncio.Event()
+async def test_a_client_that_leaves_in_mid_stream_is_told_upstream_at_once(how: str):
+    left = asyncio.Event()
 
-        async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_request(reader)
-            writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
-            try:
-                assert await reader.read() == b""
-            finally:
-                left.set()
-
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(POST)
-            await client.until(b"data: 1\n\n\r\n")
-            if how == "close":
-                client.close()
-            else:
-                linger_reset(client.writer)
-            async with asyncio.timeout(5):
-                await left.wait()
-            last = await closed(it)
-            assert last.cause == "client_left"
-            assert last.client_left_ns == last.end_ns
-            assert last.client_drain_ns is None
-            assert last.response_bytes == 9
-
-    run(scenario())
-
-
-def test_a_client_that_leaves_before_the_answer_is_told_upstream():
-    async def scenario() -> None:
-        left = asyncio.Event()
-
-        async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_request(reader)
-            asked.set()
-            await reader.read()
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
+        try:
+            assert await reader.read() == b""
+        finally:
             left.set()
 
-        asked = asyncio.Event()
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(GET)
-            await asked.wait()
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(POST)
+        await client.until(b"data: 1\n\n\r\n")
+        if how == "close":
             client.close()
-            async with asyncio.timeout(5):
-                await left.wait()
-            assert (await closed(it)).cause == "client_left"
-
-    run(scenario())
-
-
-def test_a_client_that_leaves_in_the_middle_of_its_request():
-    async def scenario() -> None:
-        async with rig(answering(b"")) as it:
-            client = await it.client()
-            await client.send(
-                b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nabc"
-            )
-            await it.until(lambda: any(e.request_bytes == 3 for e in it.worker.exchanges))
-            client.close()
-            [records] = await it.records()
-            complete(records)
-            assert records[-1].cause == "client_left"
-            assert records[-1].request_bytes == 3
-            assert records[-1].request_sent_ns is None
-            assert (request_of(records).body, request_of(records).truncated) == (b"abc", True)
-
-    run(scenario())
+        else:
+            linger_reset(client.writer)
+        async with asyncio.timeout(5):
+            await left.wait()
+        last = await closed(it)
+        assert last.cause == "client_left"
+        assert last.client_left_ns == last.end_ns
+        assert last.client_drain_ns is None
+        assert last.response_bytes == 9
 
 
-def test_what_a_slow_client_never_took_is_not_called_delivered():
+async def test_a_client_that_leaves_before_the_answer_is_told_upstream():
+    left = asyncio.Event()
+
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        asked.set()
+        await reader.read()
+        left.set()
+
+    asked = asyncio.Event()
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(GET)
+        await asked.wait()
+        client.close()
+        async with asyncio.timeout(5):
+            await left.wait()
+        assert (await closed(it)).cause == "client_left"
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_request():
+    async with rig(answering(b"")) as it:
+        client = await it.client()
+        await client.send(
+            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nabc"
+        )
+        await it.until(lambda: any(e.request_bytes == 3 for e in it.worker.exchanges))
+        client.close()
+        [records] = await it.records()
+        complete(records)
+        assert records[-1].cause == "client_left"
+        assert records[-1].request_bytes == 3
+        assert records[-1].request_sent_ns is None
+        assert (request_of(records).body, request_of(records).truncated) == (b"abc", True)
+
+
+async def test_what_a_slow_client_never_took_is_not_called_delivered():
     total = 16 * 2**20
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,38 +114,32 @@ def test_what_a_slow_client_never_took_is_not_called_delivered():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total + b"y" * total)
         await writer.drain()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client(limit=4096)
-            await client.send(GET)
-            await it.until(lambda: any(c.write_paused for c in it.worker.clients))
-            linger_reset(client.writer)
-            last = await closed(it)
-            assert last.cause == "client_left"
-            assert last.delivered_bytes < last.response_bytes < total
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client(limit=4096)
+        await client.send(GET)
+        await it.until(lambda: any(c.write_paused for c in it.worker.clients))
+        linger_reset(client.writer)
+        last = await closed(it)
+        assert last.cause == "client_left"
+        assert last.delivered_bytes < last.response_bytes < total
 
 
-def test_an_upstream_cut_short_ends_the_client_without_the_last_chunk():
+async def test_an_upstream_cut_short_ends_the_client_without_the_last_chunk():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + b"ff\r\ndata: half")
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(POST)
-            assert await client.rest() == SSE_HEAD + chunk(b"data: 1\n\n") + b"ff\r\ndata: half"
-            [records] = await it.records()
-            complete(records)
-            assert (records[-1].cause, records[-1].detail) == ("upstream_reset", None)
-            assert body_of(records) == b"data: 1\n\ndata: half"
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(POST)
+        assert await client.rest() == SSE_HEAD + chunk(b"data: 1\n\n") + b"ff\r\ndata: half"
+        [records] = await it.records()
+        complete(records)
+        assert (records[-1].cause, records[-1].detail) == ("upstream_reset", None)
+        assert body_of(records) == b"data: 1\n\ndata: half"
 
 
-def test_an_upstream_that_resets_a_stream():
+async def test_an_upstream_that_resets_a_stream():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
@@ -164,20 +148,17 @@ def test_an_upstream_that_resets_a_stream():
 
     go = asyncio.Event()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(POST)
-            await client.until(b"data: 1\n\n\r\n")
-            go.set()
-            assert await client.rest() == b""
-            last = await closed(it)
-            assert (last.cause, last.detail) == ("upstream_reset", "ConnectionResetError")
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(POST)
+        await client.until(b"data: 1\n\n\r\n")
+        go.set()
+        assert await client.rest() == b""
+        last = await closed(it)
+        assert (last.cause, last.detail) == ("upstream_reset", "ConnectionResetError")
 
 
-def test_a_reset_of_a_body_that_only_the_end_delimits_does_not_look_like_its_end():
+async def test_a_reset_of_a_body_that_only_the_end_delimits_does_not_look_like_its_end():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf")
@@ -186,61 +167,49 @@ def test_a_reset_of_a_body_that_only_the_end_delimits_does_not_look_like_its_end
 
     go = asyncio.Event()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(GET)
-            await client.until(b"half")
-            go.set()
-            with pytest.raises(ConnectionResetError):
-                await client.rest()
-            assert (await closed(it)).cause == "upstream_reset"
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(GET)
+        await client.until(b"half")
+        go.set()
+        with pytest.raises(ConnectionResetError):
+            await client.rest()
+        assert (await closed(it)).cause == "upstream_reset"
 
 
 @pytest.mark.parametrize("partial", [b"", b"HTTP/1.1 200 OK\r\nContent-"])
-def test_an_upstream_that_closes_before_it_answers_is_a_502(partial: bytes):
+async def test_an_upstream_that_closes_before_it_answers_is_a_502(partial: bytes):
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(partial)
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            head, body = await it.ask(POST)
-            assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
-            assert b"x-streamgauge-error: upstream_reset" in head
-            assert b'"code": "upstream_reset"' in body
-            [records] = await it.records()
-            complete(records)
-            assert records[-1].cause == "upstream_reset"
-            assert not [r for r in records if isinstance(r, Frames)]
-
-    run(scenario())
+    async with rig(upstream) as it:
+        head, body = await it.ask(POST)
+        assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
+        assert b"x-streamgauge-error: upstream_reset" in head
+        assert b'"code": "upstream_reset"' in body
+        [records] = await it.records()
+        complete(records)
+        assert records[-1].cause == "upstream_reset"
+        assert not [r for r in records if isinstance(r, Frames)]
 
 
-def test_nobody_listening_is_a_502_that_says_so():
-    async def scenario() -> None:
-        async with rig(None) as it:
-            head, body = await it.ask(POST)
-            assert head.startswith(b"HTTP/1.1 502 ")
-            assert b"ConnectionRefusedError" in body
-            last = await closed(it)
-            assert (last.cause, last.detail) == ("connect_error", "ConnectionRefusedError")
-            assert (last.connected_ns, last.request_sent_ns) == (None, None)
-
-    run(scenario())
+async def test_nobody_listening_is_a_502_that_says_so():
+    async with rig(None) as it:
+        head, body = await it.ask(POST)
+        assert head.startswith(b"HTTP/1.1 502 ")
+        assert b"ConnectionRefusedError" in body
+        last = await closed(it)
+        assert (last.cause, last.detail) == ("connect_error", "ConnectionRefusedError")
+        assert (last.connected_ns, last.request_sent_ns) == (None, None)
 
 
-def test_a_name_that_does_not_resolve_is_a_502():
-    async def scenario() -> None:
-        async with rig(answering(), upstreams=["http://nowhere.invalid:80"]) as it:
-            head, _ = await it.ask(GET)
-            assert head.startswith(b"HTTP/1.1 502 ")
-            last = await closed(it)
-            assert (last.cause, last.detail) == ("connect_error", "gaierror")
-
-    run(scenario())
+async def test_a_name_that_does_not_resolve_is_a_502():
+    async with rig(answering(), upstreams=["http://nowhere.invalid:80"]) as it:
+        head, _ = await it.ask(GET)
+        assert head.startswith(b"HTTP/1.1 502 ")
+        last = await closed(it)
+        assert (last.cause, last.detail) == ("connect_error", "gaierror")
 
 
 @pytest.mark.parametrize(
@@ -251,52 +220,43 @@ def test_a_name_that_does_not_resolve_is_a_502():
         b"HTTP/1.1 101 X\r\n\r\n",
     ],
 )
-def test_an_answer_that_is_no_http_is_a_502(answer: bytes):
-    async def scenario() -> None:
-        async with rig(answering(answer)) as it:
-            head, _ = await it.ask(GET)
-            assert head.startswith(b"HTTP/1.1 502 ")
-            assert (await closed(it)).cause == "bad_upstream"
-
-    run(scenario())
+async def test_an_answer_that_is_no_http_is_a_502(answer: bytes):
+    async with rig(answering(answer)) as it:
+        head, _ = await it.ask(GET)
+        assert head.startswith(b"HTTP/1.1 502 ")
+        assert (await closed(it)).cause == "bad_upstream"
 
 
-def test_a_chunk_that_is_malformed_in_mid_stream_ends_the_client():
-    async def scenario() -> None:
-        async with rig(answering(SSE_HEAD + chunk(b"a"), b"")) as it:
-            client = await it.client()
-            await client.send(GET)
-            await client.until(b"a\r\n")
-            it.upstream_connections[0].write(b"zz\r\nHTTP/1.1 200 OK\r\n\r\n")
-            assert await client.rest() == b""
-            assert (await closed(it)).cause == "bad_upstream"
-
-    run(scenario())
+async def test_a_chunk_that_is_malformed_in_mid_stream_ends_the_client():
+    async with rig(answering(SSE_HEAD + chunk(b"a"), b"")) as it:
+        client = await it.client()
+        await client.send(GET)
+        await client.until(b"a\r\n")
+        it.upstream_connections[0].write(b"zz\r\nHTTP/1.1 200 OK\r\n\r\n")
+        assert await client.rest() == b""
+        assert (await closed(it)).cause == "bad_upstream"
 
 
-def test_a_request_without_body_is_asked_again_when_the_kept_connection_had_just_died():
+async def test_a_request_without_body_is_asked_again_when_the_kept_connection_had_just_died():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         await reader.readuntil(b"\r\n\r\n")  # the second request arrives, and this connection dies
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(GET)
-            await client.response()
-            await client.send(GET)
-            _, body = await client.response()
-            assert body == b"ok"
-            assert it.worker.counters.retries == 1
-            for records in await it.records(2):
-                complete(records)
-                assert records[-1].cause == "complete"
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(GET)
+        await client.response()
+        await client.send(GET)
+        _, body = await client.response()
+        assert body == b"ok"
+        assert it.worker.counters.retries == 1
+        for records in await it.records(2):
+            complete(records)
+            assert records[-1].cause == "complete"
 
 
-def test_a_request_with_a_body_is_never_asked_twice():
+async def test_a_request_with_a_body_is_never_asked_twice():
     requests: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -304,35 +264,29 @@ def test_a_request_with_a_body_is_never_asked_twice():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         requests.append((await read_request(reader))[0])
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(POST)
-            await client.response()
-            await client.send(POST)
-            head, _ = await client.response()
-            assert head.startswith(b"HTTP/1.1 502 ")
-            assert len(requests) == 2
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(POST)
+        await client.response()
+        await client.send(POST)
+        head, _ = await client.response()
+        assert head.startswith(b"HTTP/1.1 502 ")
+        assert len(requests) == 2
 
 
-def test_a_kept_connection_that_the_server_closed_is_not_used():
+async def test_a_kept_connection_that_the_server_closed_is_not_used():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            for _ in range(5):
-                _, body = await it.ask(POST)
-                assert body == b"ok"
-            assert it.worker.counters.retries == 0
-
-    run(scenario())
+    async with rig(upstream) as it:
+        for _ in range(5):
+            _, body = await it.ask(POST)
+            assert body == b"ok"
+        assert it.worker.counters.retries == 0
 
 
-def test_an_early_answer_to_an_upload_reaches_the_client():
+async def test_an_early_answer_to_an_upload_reaches_the_client():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
@@ -340,48 +294,39 @@ def test_an_early_answer_to_an_upload_reaches_the_client():
         )
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1000)
-            head, body = await client.response()
-            assert (head[:12], body) == (b"HTTP/1.1 401", b"{}")
-            client.close()
-            assert (await closed(it)).cause == "complete"
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1000)
+        head, body = await client.response()
+        assert (head[:12], body) == (b"HTTP/1.1 401", b"{}")
+        client.close()
+        assert (await closed(it)).cause == "complete"
 
 
-def test_the_end_of_the_stream_is_the_end_even_if_the_client_closes_right_after():
-    async def scenario() -> None:
-        async with rig(answering(SSE_HEAD + chunk(b"data: 1\n\n") + END)) as it:
-            client = await it.client()
-            await client.send(POST)
-            await client.until(END)
-            linger_reset(client.writer)
-            assert (await closed(it)).cause == "complete"
-
-    run(scenario())
+async def test_the_end_of_the_stream_is_the_end_even_if_the_client_closes_right_after():
+    async with rig(answering(SSE_HEAD + chunk(b"data: 1\n\n") + END)) as it:
+        client = await it.client()
+        await client.send(POST)
+        await client.until(END)
+        linger_reset(client.writer)
+        assert (await closed(it)).cause == "complete"
 
 
-def test_a_client_that_leaves_while_its_upload_is_held_back_is_noticed():
+async def test_a_client_that_leaves_while_its_upload_is_held_back_is_noticed():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await stop.wait()  # and reads no further
 
     stop = asyncio.Event()
 
-    async def scenario() -> None:
-        # Without limits of time nothing looks now and then: the kernel tells that the client has gone.
-        never = {"head_timeout_s": 0, "body_timeout_s": 0, "keep_alive_timeout_s": 0}
-        async with rig(upstream, **never) as it:
-            client = await it.client()
-            client.writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n")
-            sender = asyncio.create_task(client.send(b"x" * 50_000_000))
-            await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
-            sender.cancel()
-            linger_reset(client.writer)
-            assert (await closed(it)).cause == "client_left"
-            stop.set()
-
-    run(scenario())
+    # Without limits of time nothing looks now and then: the kernel tells that the client has gone.
+    never = {"head_timeout_s": 0, "body_timeout_s": 0, "keep_alive_timeout_s": 0}
+    async with rig(upstream, **never) as it:
+        client = await it.client()
+        client.writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n")
+        sender = asyncio.create_task(client.send(b"x" * 50_000_000))
+        await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
+        sender.cancel()
+        linger_reset(client.writer)
+        assert (await closed(it)).cause == "client_left"
+        stop.set()

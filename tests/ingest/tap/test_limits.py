@@ -11,7 +11,7 @@ import pytest
 from ingest.records import Closed, Frames
 from ingest.tap import client_connection, exchange, upstream_connection
 from ingest.tap.http_head import HeadLimits
-from tests.ingest.rig import END, SSE_HEAD, answering, chunk, complete, read_request, rig, run
+from tests.ingest.rig import END, SSE_HEAD, answering, chunk, complete, read_request, rig
 from tests.ingest.tap.test_http_body import MALFORMED
 from tests.ingest.tap.test_http_head import SMUGGLING
 
@@ -19,50 +19,44 @@ GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-def test_smuggling_is_refused_closed_and_never_reaches_the_upstream():
-    async def scenario() -> None:
-        reached: list[bytes] = []
+async def test_smuggling_is_refused_closed_and_never_reaches_the_upstream():
+    reached: list[bytes] = []
 
-        async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            reached.append((await read_request(reader))[0])
+    async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.append((await read_request(reader))[0])
 
-        async with rig(upstream) as it:
-            for name, raw in SMUGGLING.items():
-                client = await it.client()
-                await client.send(raw + SMUGGLED)
-                answer = await client.rest()
-                assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n"), name
-                assert b"Connection: close\r\n" in answer
-                assert answer.count(b"Content-Length: ") == 1
-            assert reached == []
-            assert it.worker.counters.requests_refused == len(SMUGGLING)
-
-    run(scenario())
+    async with rig(upstream) as it:
+        for name, raw in SMUGGLING.items():
+            client = await it.client()
+            await client.send(raw + SMUGGLED)
+            answer = await client.rest()
+            assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n"), name
+            assert b"Connection: close\r\n" in answer
+            assert answer.count(b"Content-Length: ") == 1
+        assert reached == []
+        assert it.worker.counters.requests_refused == len(SMUGGLING)
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_chunk_is_refused_and_the_upstream_never_sees_the_end(name: str):
+async def test_a_malformed_chunk_is_refused_and_the_upstream_never_sees_the_end(name: str):
     seen: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         seen.append(await reader.read())
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
-            await it.until(lambda: bool(it.upstream_connections))
-            await client.send(MALFORMED[name] + SMUGGLED)
-            answer = await client.rest()
-            assert answer.startswith(b"HTTP/1.1 400 ")
-            assert answer.count(b"HTTP/1.1") == 1
-            [records] = await it.records()
-            complete(records)
-            assert records[-1].cause == "bad_request"
-        assert not any(b"smuggled" in s or s.endswith(END) for s in seen)
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await it.until(lambda: bool(it.upstream_connections))
+        await client.send(MALFORMED[name] + SMUGGLED)
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        [records] = await it.records()
+        complete(records)
+        assert records[-1].cause == "bad_request"
+    assert not any(b"smuggled" in s or s.endswith(END) for s in seen)
 
 
 @pytest.mark.parametrize(
@@ -76,107 +70,86 @@ def test_a_malformed_chunk_is_refused_and_the_upstream_never_sees_the_end(name: 
         (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + b"x" * 2000, b"413"),
     ],
 )
-def test_what_is_too_large_is_refused(raw: bytes, status: bytes):
-    async def scenario() -> None:
-        async with rig(answering(b""), max_request_bytes=1000) as it:
-            client = await it.client()
-            await client.send(raw)
-            assert (await client.rest()).startswith(b"HTTP/1.1 " + status)
-
-    run(scenario())
+async def test_what_is_too_large_is_refused(raw: bytes, status: bytes):
+    async with rig(answering(b""), max_request_bytes=1000) as it:
+        client = await it.client()
+        await client.send(raw)
+        assert (await client.rest()).startswith(b"HTTP/1.1 " + status)
 
 
-def test_a_head_that_dawdles_is_answered_408():
-    async def scenario() -> None:
-        async with rig(answering(b""), head_timeout_s=0.1) as it:
-            client = await it.client()
-            await client.send(b"GET / HTTP/1.1\r\nHost")
-            assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
-
-    run(scenario())
+async def test_a_head_that_dawdles_is_answered_408():
+    async with rig(answering(b""), head_timeout_s=0.1) as it:
+        client = await it.client()
+        await client.send(b"GET / HTTP/1.1\r\nHost")
+        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
 
 
-def test_bytes_that_trickle_in_do_not_buy_a_head_more_time():
-    async def scenario() -> None:
-        async with rig(answering(b""), head_timeout_s=0.2) as it:
-            client = await it.client()
+async def test_bytes_that_trickle_in_do_not_buy_a_head_more_time():
+    async with rig(answering(b""), head_timeout_s=0.2) as it:
+        client = await it.client()
 
-            async def trickle() -> None:
-                while True:
-                    await client.send(b"X")
-                    await asyncio.sleep(0.02)
+        async def trickle() -> None:
+            while True:
+                await client.send(b"X")
+                await asyncio.sleep(0.02)
 
-            await client.send(b"GET / HTTP/1.1\r\n")
-            task = asyncio.create_task(trickle())
-            assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
-            task.cancel()
-
-    run(scenario())
+        await client.send(b"GET / HTTP/1.1\r\n")
+        task = asyncio.create_task(trickle())
+        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+        task.cancel()
 
 
-def test_a_body_that_stops_is_answered_408():
-    async def scenario() -> None:
-        async with rig(answering(b""), body_timeout_s=0.1) as it:
-            client = await it.client()
-            await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab")
-            assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
-            [records] = await it.records()
-            assert records[-1].cause == "bad_request"
-
-    run(scenario())
+async def test_a_body_that_stops_is_answered_408():
+    async with rig(answering(b""), body_timeout_s=0.1) as it:
+        client = await it.client()
+        await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab")
+        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+        [records] = await it.records()
+        assert records[-1].cause == "bad_request"
 
 
-def test_an_idle_client_connection_is_closed():
-    async def scenario() -> None:
-        async with rig(
-            answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), keep_alive_timeout_s=0.1
-        ) as it:
-            client = await it.client()
-            await client.send(GET)
-            await client.response()
-            assert await client.rest() == b""
-
-    run(scenario())
+async def test_an_idle_client_connection_is_closed():
+    async with rig(
+        answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), keep_alive_timeout_s=0.1
+    ) as it:
+        client = await it.client()
+        await client.send(GET)
+        await client.response()
+        assert await client.rest() == b""
 
 
-def test_silence_before_the_answer_is_a_504():
+async def test_silence_before_the_answer_is_a_504():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream, headers_timeout_s=0.1) as it:
-            head, body = await it.ask(GET)
-            assert head.startswith(b"HTTP/1.1 504 ")
-            assert b"headers_timeout" in body
-            [records] = await it.records()
-            complete(records)
-            assert records[-1].cause == "headers_timeout"
-
-    run(scenario())
+    async with rig(upstream, headers_timeout_s=0.1) as it:
+        head, body = await it.ask(GET)
+        assert head.startswith(b"HTTP/1.1 504 ")
+        assert b"headers_timeout" in body
+        [records] = await it.records()
+        complete(records)
+        assert records[-1].cause == "headers_timeout"
 
 
-def test_silence_in_mid_stream_ends_it():
+async def test_silence_in_mid_stream_ends_it():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream, idle_timeout_s=0.1) as it:
-            client = await it.client()
-            await client.send(GET)
-            assert (await client.rest()).endswith(chunk(b"data: 1\n\n"))
-            [records] = await it.records()
-            complete(records)
-            assert records[-1].cause == "idle_bytes"
-
-    run(scenario())
+    async with rig(upstream, idle_timeout_s=0.1) as it:
+        client = await it.client()
+        await client.send(GET)
+        assert (await client.rest()).endswith(chunk(b"data: 1\n\n"))
+        [records] = await it.records()
+        complete(records)
+        assert records[-1].cause == "idle_bytes"
 
 
 @pytest.mark.parametrize(
     ("beat", "cause"), [(b": heartbeat\n\n", "idle_output"), (b"data: x\n\n", "complete")]
 )
-def test_heartbeats_are_no_output_for_the_output_limit(beat: bytes, cause: str):
+async def test_heartbeats_are_no_output_for_the_output_limit(beat: bytes, cause: str):
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD)
@@ -186,15 +159,12 @@ def test_heartbeats_are_no_output_for_the_output_limit(beat: bytes, cause: str):
         writer.write(END)
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream, idle_output_timeout_s=0.3, idle_timeout_s=5.0) as it:
-            client = await it.client()
-            await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-            await client.rest()
-            [records] = await it.records()
-            assert records[-1].cause == cause
-
-    run(scenario())
+    async with rig(upstream, idle_output_timeout_s=0.3, idle_timeout_s=5.0) as it:
+        client = await it.client()
+        await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        await client.rest()
+        [records] = await it.records()
+        assert records[-1].cause == cause
 
 
 class Clock:
@@ -218,7 +188,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.mark.parametrize("limit", ["idle_timeout_s", "idle_output_timeout_s"])
-def test_a_slow_client_is_not_taken_for_a_silent_upstream(clock: Clock, limit: str):
+async def test_a_slow_client_is_not_taken_for_a_silent_upstream(clock: Clock, limit: str):
     total = 24 * 2**20
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -226,28 +196,25 @@ def test_a_slow_client_is_not_taken_for_a_silent_upstream(clock: Clock, limit: s
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total + b"y" * total)
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream, **{limit: 60.0}) as it:
-            client = await it.client(limit=4096)
-            await client.send(GET)
-            await it.until(lambda: any(c.write_paused for c in it.worker.clients))
-            [connection], [under_way] = it.worker.clients, it.worker.exchanges
-            clock.forward(61)
-            connection.check_time(clock.now_ns())
-            assert not under_way.ended
-            # The client takes it up again, and the limit is looked at before the upstream's next byte is read.
-            connection.resume_writing()
-            connection.check_time(clock.now_ns())
-            assert not under_way.ended
-            await client.until(b"\r\n\r\n")
-            assert len(await client.read(total)) == total
-            [records] = await it.records()
-            assert records[-1].cause == "complete"
-
-    run(scenario())
+    async with rig(upstream, **{limit: 60.0}) as it:
+        client = await it.client(limit=4096)
+        await client.send(GET)
+        await it.until(lambda: any(c.write_paused for c in it.worker.clients))
+        [connection], [under_way] = it.worker.clients, it.worker.exchanges
+        clock.forward(61)
+        connection.check_time(clock.now_ns())
+        assert not under_way.ended
+        # The client takes it up again, and the limit is looked at before the upstream's next byte is read.
+        connection.resume_writing()
+        connection.check_time(clock.now_ns())
+        assert not under_way.ended
+        await client.until(b"\r\n\r\n")
+        assert len(await client.read(total)) == total
+        [records] = await it.records()
+        assert records[-1].cause == "complete"
 
 
-def test_after_a_slow_client_the_upstream_may_not_be_silent_either(clock: Clock):
+async def test_after_a_slow_client_the_upstream_may_not_be_silent_either(clock: Clock):
     total = 24 * 2**20
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -255,25 +222,22 @@ def test_after_a_slow_client_the_upstream_may_not_be_silent_either(clock: Clock)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (total + 1) + b"y" * total)
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream, idle_timeout_s=60.0) as it:
-            client = await it.client(limit=4096)
-            await client.send(GET)
-            await it.until(lambda: any(c.write_paused for c in it.worker.clients))
-            [connection] = it.worker.clients
-            await client.until(b"\r\n\r\n")
-            await client.read(total)
-            await it.until(lambda: not connection.write_paused)
-            clock.forward(61)
-            connection.check_time(clock.now_ns())
-            assert await client.rest() == b""
-            [records] = await it.records()
-            assert records[-1].cause == "idle_bytes"
-
-    run(scenario())
+    async with rig(upstream, idle_timeout_s=60.0) as it:
+        client = await it.client(limit=4096)
+        await client.send(GET)
+        await it.until(lambda: any(c.write_paused for c in it.worker.clients))
+        [connection] = it.worker.clients
+        await client.until(b"\r\n\r\n")
+        await client.read(total)
+        await it.until(lambda: not connection.write_paused)
+        clock.forward(61)
+        connection.check_time(clock.now_ns())
+        assert await client.rest() == b""
+        [records] = await it.records()
+        assert records[-1].cause == "idle_bytes"
 
 
-def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence(clock: Clock):
+async def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence(clock: Clock):
     total = 24 * 2**20
     read_on = asyncio.Event()
 
@@ -283,28 +247,23 @@ def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence(clock: Cl
         await reader.readexactly(total)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async def scenario() -> None:
-        async with rig(upstream, body_timeout_s=60.0, headers_timeout_s=60.0) as it:
-            client = await it.client()
-            sending = asyncio.create_task(
-                client.send(
-                    b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % total + b"x" * total
-                )
-            )
-            await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
-            [connection], [under_way] = it.worker.clients, it.worker.exchanges
-            clock.forward(61)
-            under_way.upstream_write_resumed()
-            connection.check_time(clock.now_ns())
-            assert not under_way.ended
-            read_on.set()
-            assert (await client.response())[1] == b"ok"
-            await sending
-
-    run(scenario())
+    async with rig(upstream, body_timeout_s=60.0, headers_timeout_s=60.0) as it:
+        client = await it.client()
+        sending = asyncio.create_task(
+            client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % total + b"x" * total)
+        )
+        await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
+        [connection], [under_way] = it.worker.clients, it.worker.exchanges
+        clock.forward(61)
+        under_way.upstream_write_resumed()
+        connection.check_time(clock.now_ns())
+        assert not under_way.ended
+        read_on.set()
+        assert (await client.response())[1] == b"ok"
+        await sending
 
 
-def test_a_connection_is_idle_from_the_end_of_its_response(clock: Clock):
+async def test_a_connection_is_idle_from_the_end_of_its_response(clock: Clock):
     go_on = asyncio.Event()
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -314,48 +273,42 @@ def test_a_connection_is_idle_from_the_end_of_its_response(clock: Clock):
             await go_on.wait()
             writer.write(END)
 
-    async def scenario() -> None:
-        async with rig(upstream, keep_alive_timeout_s=60.0) as it:
-            client = await it.client()
-            await client.send(GET)
-            await client.until(b"data: 1\n\n")
-            clock.forward(61)
-            go_on.set()
-            await client.until(END)
-            [connection] = it.worker.clients
-            connection.check_time(clock.now_ns())
-            await client.send(GET)
-            await client.response()
-            clock.forward(61)
-            connection.check_time(clock.now_ns())
-            assert await client.rest() == b""
-
-    run(scenario())
+    async with rig(upstream, keep_alive_timeout_s=60.0) as it:
+        client = await it.client()
+        await client.send(GET)
+        await client.until(b"data: 1\n\n")
+        clock.forward(61)
+        go_on.set()
+        await client.until(END)
+        [connection] = it.worker.clients
+        connection.check_time(clock.now_ns())
+        await client.send(GET)
+        await client.response()
+        clock.forward(61)
+        connection.check_time(clock.now_ns())
+        assert await client.rest() == b""
 
 
-def test_a_connection_that_is_never_made_is_a_504():
-    async def scenario() -> None:
-        # A listener with a full backlog: its SYN queue does not answer any more.
-        import socket
+async def test_a_connection_that_is_never_made_is_a_504():
+    # A listener with a full backlog: its SYN queue does not answer any more.
+    import socket
 
-        with socket.socket() as deaf:
-            deaf.bind(("127.0.0.1", 0))
-            deaf.listen(0)
-            port = deaf.getsockname()[1]
-            fill = [socket.socket() for _ in range(4)]
-            for s in fill:
-                s.setblocking(False)
-                s.connect_ex(("127.0.0.1", port))
-            async with rig(None, upstreams=[f"http://127.0.0.1:{port}"], connect_timeout_s=0.2) as it:
-                head, body = await it.ask(GET)
-                assert head.startswith(b"HTTP/1.1 504 ")
-                assert b"connect_timeout" in body
-                [records] = await it.records()
-                assert records[-1].cause == "connect_timeout"
-            for s in fill:
-                s.close()
-
-    run(scenario())
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        port = deaf.getsockname()[1]
+        fill = [socket.socket() for _ in range(4)]
+        for s in fill:
+            s.setblocking(False)
+            s.connect_ex(("127.0.0.1", port))
+        async with rig(None, upstreams=[f"http://127.0.0.1:{port}"], connect_timeout_s=0.2) as it:
+            head, body = await it.ask(GET)
+            assert head.startswith(b"HTTP/1.1 504 ")
+            assert b"connect_timeout" in body
+            [records] = await it.records()
+            assert records[-1].cause == "connect_timeout"
+        for s in fill:
+            s.close()
 
 
 def _echo_target(name: bytes):
@@ -379,18 +332,15 @@ def _echo_target(name: bytes):
         (b"/a/v1/x", b"x-streamgauge-upstream: a\r\n", b"/v1/x", "a"),
     ],
 )
-def test_several_upstreams_are_chosen_by_prefix_or_header(
+async def test_several_upstreams_are_chosen_by_prefix_or_header(
     path: bytes, extra: bytes, target: bytes, gateway: str
 ):
-    async def scenario() -> None:
-        ups = ["a=http://127.0.0.1:{port}", "b=http://127.0.0.1:{port}/base"]
-        async with rig(_echo_target(b"got"), upstreams=ups) as it:
-            _, body = await it.ask(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n" + extra + b"\r\n")
-            assert body == b"got " + target
-            [records] = await it.records()
-            assert records[0].gateway == gateway
-
-    run(scenario())
+    ups = ["a=http://127.0.0.1:{port}", "b=http://127.0.0.1:{port}/base"]
+    async with rig(_echo_target(b"got"), upstreams=ups) as it:
+        _, body = await it.ask(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n" + extra + b"\r\n")
+        assert body == b"got " + target
+        [records] = await it.records()
+        assert records[0].gateway == gateway
 
 
 @pytest.mark.parametrize(
@@ -400,47 +350,35 @@ def test_several_upstreams_are_chosen_by_prefix_or_header(
         b"GET /a/ HTTP/1.1\r\nHost: h\r\nx-streamgauge-upstream: c\r\n\r\n",
     ],
 )
-def test_an_unknown_upstream_is_a_404_that_names_the_known_ones(raw: bytes):
-    async def scenario() -> None:
-        ups = ["a=http://127.0.0.1:{port}", "b=http://127.0.0.1:{port}"]
-        async with rig(_echo_target(b"x"), upstreams=ups) as it:
-            head, body = await it.ask(raw)
-            assert head.startswith(b"HTTP/1.1 404 ")
-            assert json.loads(body)["error"]["upstreams"] == ["a", "b"]
-            assert it.worker.counters.requests_unrouted == 1
-
-    run(scenario())
+async def test_an_unknown_upstream_is_a_404_that_names_the_known_ones(raw: bytes):
+    ups = ["a=http://127.0.0.1:{port}", "b=http://127.0.0.1:{port}"]
+    async with rig(_echo_target(b"x"), upstreams=ups) as it:
+        head, body = await it.ask(raw)
+        assert head.startswith(b"HTTP/1.1 404 ")
+        assert json.loads(body)["error"]["upstreams"] == ["a", "b"]
+        assert it.worker.counters.requests_unrouted == 1
 
 
-def test_a_single_upstream_takes_every_path():
-    async def scenario() -> None:
-        async with rig(_echo_target(b"x"), upstreams=["a=http://127.0.0.1:{port}"]) as it:
-            _, body = await it.ask(b"GET /a/v1 HTTP/1.1\r\nHost: h\r\n\r\n")
-            assert body == b"x /a/v1"
-
-    run(scenario())
+async def test_a_single_upstream_takes_every_path():
+    async with rig(_echo_target(b"x"), upstreams=["a=http://127.0.0.1:{port}"]) as it:
+        _, body = await it.ask(b"GET /a/v1 HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert body == b"x /a/v1"
 
 
-def test_limits_of_the_head_can_be_set():
-    async def scenario() -> None:
-        async with rig(answering(b""), head_limits=HeadLimits(head_bytes=200, target_bytes=50)) as it:
-            client = await it.client()
-            await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 300 + b"\r\n\r\n")
-            assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
-
-    run(scenario())
+async def test_limits_of_the_head_can_be_set():
+    async with rig(answering(b""), head_limits=HeadLimits(head_bytes=200, target_bytes=50)) as it:
+        client = await it.client()
+        await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 300 + b"\r\n\r\n")
+        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
 
 
-def test_bodies_that_are_no_text_are_only_counted():
-    async def scenario() -> None:
-        answer = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 4\r\n\r\n\x89PNG"
-        async with rig(answering(answer)) as it:
-            await it.ask(GET)
-            [records] = await it.records()
-            complete(records)
-            [frames] = [r for r in records if isinstance(r, Frames)]
-            assert (frames.frames, frames.uncaptured_bytes) == ([], 4)
-            assert isinstance(records[-1], Closed)
-            assert records[-1].response_bytes == 4
-
-    run(scenario())
+async def test_bodies_that_are_no_text_are_only_counted():
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 4\r\n\r\n\x89PNG"
+    async with rig(answering(answer)) as it:
+        await it.ask(GET)
+        [records] = await it.records()
+        complete(records)
+        [frames] = [r for r in records if isinstance(r, Frames)]
+        assert (frames.frames, frames.uncaptured_bytes) == ([], 4)
+        assert isinstance(records[-1], Closed)
+        assert records[-1].response_bytes == 4

@@ -9,7 +9,7 @@ import pytest
 
 from ingest.records import Opened
 from ingest.tap.trace_context import join_trace
-from tests.ingest.rig import read_request, rig, run
+from tests.ingest.rig import read_request, rig
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -41,7 +41,7 @@ def test_what_is_malformed_begins_a_new_trace(header: str | None):
     assert (trace.parent_span_id, trace.flags) == (None, 1)
 
 
-def test_over_the_wire():
+async def test_over_the_wire():
     seen: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -49,16 +49,13 @@ def test_over_the_wire():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            lines = f"Host: h\r\nTraceparent: 00-{TRACE}-{SPAN}-01\r\nTraceState: a=b\r\n\r\n"
-            await it.ask(f"GET / HTTP/1.1\r\n{lines}".encode())
-            [records] = await it.records()
-            opened = records[0]
-            assert isinstance(opened, Opened)
-            assert (opened.trace_id, opened.parent_span_id) == (TRACE, SPAN)
-            assert f"traceparent: 00-{TRACE}-{opened.span_id}-01\r\n".encode() in seen[0]
-            assert seen[0].lower().count(b"traceparent") == 1
-            assert b"TraceState: a=b\r\n" in seen[0]
-
-    run(scenario())
+    async with rig(upstream) as it:
+        lines = f"Host: h\r\nTraceparent: 00-{TRACE}-{SPAN}-01\r\nTraceState: a=b\r\n\r\n"
+        await it.ask(f"GET / HTTP/1.1\r\n{lines}".encode())
+        [records] = await it.records()
+        opened = records[0]
+        assert isinstance(opened, Opened)
+        assert (opened.trace_id, opened.parent_span_id) == (TRACE, SPAN)
+        assert f"traceparent: 00-{TRACE}-{opened.span_id}-01\r\n".encode() in seen[0]
+        assert seen[0].lower().count(b"traceparent") == 1
+        assert b"TraceState: a=b\r\n" in seen[0]

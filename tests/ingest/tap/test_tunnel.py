@@ -8,13 +8,13 @@ import websockets.asyncio.client
 import websockets.asyncio.server
 
 from ingest.records import Closed, Frames
-from tests.ingest.rig import answering, complete, rig, run
+from tests.ingest.rig import answering, complete, rig
 
 UPGRADE = b"GET /ws HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
 
 
-def test_bytes_pass_both_ways_until_both_ends_are_done():
+async def test_bytes_pass_both_ways_until_both_ends_are_done():
     heads: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -23,41 +23,35 @@ def test_bytes_pass_both_ways_until_both_ends_are_done():
         assert await reader.read() == b"early late"
         writer.write(b"last")
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            client = await it.client()
-            await client.send(UPGRADE + b"early")
-            assert await client.read(len(SWITCH) + 5) == SWITCH + b"first"
-            await client.send(b" late")
-            client.writer.write_eof()
-            assert await client.rest() == b"last"
-            [records] = await it.records()
-            complete(records)
-            closed = records[-1]
-            assert isinstance(closed, Closed)
-            assert (closed.cause, closed.tunnel) == ("complete", True)
-            assert (closed.request_bytes, closed.response_bytes) == (10, 9)
-            [frames] = [r for r in records if isinstance(r, Frames)]
-            assert (frames.frames, frames.response.status) == ([], 101)
-        assert b"Connection: Upgrade\r\nUpgrade: echo\r\n\r\n" in heads[0]
-
-    run(scenario())
+    async with rig(upstream) as it:
+        client = await it.client()
+        await client.send(UPGRADE + b"early")
+        assert await client.read(len(SWITCH) + 5) == SWITCH + b"first"
+        await client.send(b" late")
+        client.writer.write_eof()
+        assert await client.rest() == b"last"
+        [records] = await it.records()
+        complete(records)
+        closed = records[-1]
+        assert isinstance(closed, Closed)
+        assert (closed.cause, closed.tunnel) == ("complete", True)
+        assert (closed.request_bytes, closed.response_bytes) == (10, 9)
+        [frames] = [r for r in records if isinstance(r, Frames)]
+        assert (frames.frames, frames.response.status) == ([], 101)
+    assert b"Connection: Upgrade\r\nUpgrade: echo\r\n\r\n" in heads[0]
 
 
-def test_an_upgrade_that_is_declined_is_an_ordinary_exchange():
-    async def scenario() -> None:
-        answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
-        async with rig(answering(answer, answer)) as it:
-            client = await it.client()
-            for _ in range(2):
-                await client.send(UPGRADE)
-                head, body = await client.response()
-                assert head + body == answer
-
-    run(scenario())
+async def test_an_upgrade_that_is_declined_is_an_ordinary_exchange():
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
+    async with rig(answering(answer, answer)) as it:
+        client = await it.client()
+        for _ in range(2):
+            await client.send(UPGRADE)
+            head, body = await client.response()
+            assert head + body == answer
 
 
-def test_http2_over_cleartext_is_not_negotiated_through_the_tap():
+async def test_http2_over_cleartext_is_not_negotiated_through_the_tap():
     heads: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -65,36 +59,28 @@ def test_http2_over_cleartext_is_not_negotiated_through_the_tap():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async def scenario() -> None:
-        async with rig(upstream) as it:
-            await it.ask(
-                b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
-                b"HTTP2-Settings: AAA\r\n\r\n"
-            )
-        assert b"pgrade" not in heads[0]
-        assert b"HTTP2" not in heads[0]
-
-    run(scenario())
+    async with rig(upstream) as it:
+        await it.ask(
+            b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
+            b"HTTP2-Settings: AAA\r\n\r\n"
+        )
+    assert b"pgrade" not in heads[0]
+    assert b"HTTP2" not in heads[0]
 
 
-def test_a_real_websocket():
+async def test_a_real_websocket():
     async def echo(socket: websockets.asyncio.server.ServerConnection) -> None:
         async for message in socket:
             await socket.send(message)
 
-    async def scenario() -> None:
-        async with websockets.asyncio.server.serve(echo, "127.0.0.1", 0) as server:
-            port = next(iter(server.sockets)).getsockname()[1]
-            async with rig(None, upstreams=[f"http://127.0.0.1:{port}"]) as it:
-                host, tap_port = it.worker.address
-                async with websockets.asyncio.client.connect(
-                    f"ws://{host}:{tap_port}/chat", proxy=None
-                ) as ws:
-                    for size in (1, 1000, 300_000):
-                        await ws.send("x" * size)
-                        assert len(await ws.recv()) == size
-                [records] = await it.records()
-                complete(records)
-                assert records[-1].cause == "complete"
-
-    run(scenario())
+    async with websockets.asyncio.server.serve(echo, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        async with rig(None, upstreams=[f"http://127.0.0.1:{port}"]) as it:
+            host, tap_port = it.worker.address
+            async with websockets.asyncio.client.connect(f"ws://{host}:{tap_port}/chat", proxy=None) as ws:
+                for size in (1, 1000, 300_000):
+                    await ws.send("x" * size)
+                    assert len(await ws.recv()) == size
+            [records] = await it.records()
+            complete(records)
+            assert records[-1].cause == "complete"
