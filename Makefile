@@ -62,7 +62,7 @@ screenshots: test-setup ## the pictures of README and docs, from a demo of five 
 fuzz: setup ## coverage-guided, five minutes; needs atheris in .venv
 	$(PY) -m tests.fuzz.decode -max_total_time=300 $(ARGS)
 
-bench: setup ## measure; writes what docs/performance.md quotes
+bench: setup ## measure; writes what docs/explanation/performance.md quotes
 	$(PY) -m bench $(ARGS)
 
 site: setup ## the documentation as a site, in site/
@@ -78,7 +78,7 @@ wheel: setup ## the wheel, the same bytes wherever it is built, and the bill of 
 audit: setup ## known vulnerabilities of what is locked (asks the advisory database of the package index)
 	$(PY) -m pip_audit --disable-pip --require-hashes -r requirements.lock
 
-licences: setup ## renew docs/licences.md
+licences: setup ## renew docs/reference/licences.md
 	deploy/setup/licences
 
 lock: setup ## renew the locks from pyproject.toml

@@ -1,1 +1,1 @@
-"""What docs/performance.md quotes, reproducible by anyone: `python -m bench NAME`."""
+"""What docs/explanation/performance.md quotes, reproducible by anyone: `python -m bench NAME`."""

@@ -1,4 +1,4 @@
-"""Ready queries for the SQL page. Each runs as it stands; docs/sql.md tells more of them."""
+"""Ready queries for the SQL page. Each runs as it stands; docs/how-to/query.md tells more of them."""
 
 from __future__ import annotations
 

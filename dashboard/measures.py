@@ -1,4 +1,4 @@
-"""What each number means, in one or two sentences: the help text beside it. docs/metrics.md has the long form.
+"""What each number means, in one or two sentences: the help text beside it. docs/explanation/measurement.md has the long form.
 
 These speak of many streams. What a single column means is said by the database's own comments (`queries.catalog`), where
 single streams and tables are shown.

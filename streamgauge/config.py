@@ -40,7 +40,7 @@ def check() -> int:
 
 @config_command.command()
 def reference() -> int:
-    """Print docs/configuration.md, made from the settings model."""
+    """Print docs/reference/configuration.md, made from the settings model."""
     click.echo(reference_text(), nl=False)
     return 0
 

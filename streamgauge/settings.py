@@ -1,7 +1,7 @@
 """All settings, once: flags, `STREAMGAUGE_*` environment and `streamgauge.toml` are made from this model.
 
 Precedence: flags > environment > file > the defaults here. Every field's description is its `--help` text and its row in
-docs/configuration.md.
+docs/reference/configuration.md.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     dashboard_oidc: Path | None = Field(
         default=None,
         description="TOML file of an OpenID Connect provider: readers of the dashboard sign in there, no token needed "
-        "(docs/dashboard.md).",
+        "(docs/reference/dashboard.md).",
     )
     no_dashboard: bool = Field(default=False, description="Start no dashboard.")
     serve: bool = Field(default=False, description="Also start `serve`: read-only SQL over the network.")

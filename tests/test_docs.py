@@ -103,7 +103,7 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
 
 
 def test_the_configuration_reference_is_current() -> None:
-    assert (ROOT / "docs" / "configuration.md").read_text() == reference_text()
+    assert (ROOT / "docs" / "reference" / "configuration.md").read_text() == reference_text()
 
 
 def test_readme_names_every_command() -> None:

@@ -1,4 +1,4 @@
-"""docs/reliability.md names a test for each promise and a cap for each buffer: both must be there, and be true."""
+"""docs/explanation/guarantees.md names a test for each promise and a cap for each buffer: both must be there, and be true."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from streamgauge.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "reliability.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
 LIMITS = PAGE.partition("## Limits")[2]
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1}
 

@@ -20,7 +20,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "WARNING" not in done.stderr
-    for page in (ROOT / "docs").glob("*.md"):
-        assert f"{page.name}" in (ROOT / "mkdocs.yml").read_text(), f"{page.name} is not in the navigation"
-    assert (tmp_path / "site" / "deployment" / "index.html").exists()
+    for page in (ROOT / "docs").rglob("*.md"):
+        assert f"{page.relative_to(ROOT / 'docs')}" in (ROOT / "mkdocs.yml").read_text(), (
+            f"{page.name} is not in the navigation"
+        )
+    assert (tmp_path / "site" / "how-to" / "deploy" / "index.html").exists()
     assert "https://fonts" not in (tmp_path / "site" / "index.html").read_text()

@@ -71,7 +71,7 @@ def test_every_locked_version_has_its_hashes_and_no_address(lock: str) -> None:
 
 def test_every_package_that_is_shipped_is_listed_with_a_licence_that_lets_us_ship_it() -> None:
     rows = re.findall(
-        r"^\| (\S+) +\| (\S+) +\| (.+?) +\|$", (ROOT / "docs" / "licences.md").read_text(), re.M
+        r"^\| (\S+) +\| (\S+) +\| (.+?) +\|$", (ROOT / "docs" / "reference" / "licences.md").read_text(), re.M
     )[1:]
     listed = {name.lower().replace("_", "-"): (version, licence) for name, version, licence in rows}
     pinned: dict[str, set[str]] = {}  # a package may have a version for each Python

@@ -1,1 +1,1 @@
-"""Finished streams become rows: times, tokens, outcomes, roll-ups. The definitions are in docs/metrics.md."""
+"""Finished streams become rows: times, tokens, outcomes, roll-ups. The definitions are in docs/explanation/measurement.md."""

@@ -1,6 +1,6 @@
 """Measure finished streams: the rows of `streams`, `events`, `usage_reports` and `server_stats`. No I/O, no clock.
 
-docs/metrics.md has every definition; this file keeps them:
+docs/explanation/measurement.md has every definition; this file keeps them:
 
 - An unknown value is NULL, never 0. Of a stream with a hole (`tap_lost`) nothing is measured: its row says who it was and
   what the transport counted; its events are those before the hole. Of a body that is mirrored in part, by rule, the

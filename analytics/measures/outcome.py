@@ -1,6 +1,6 @@
 """Decide how a stream ended: one closed list, decided by the semantic terminal, never by EOF or `[DONE]` alone.
 
-Rules that this file keeps (docs/metrics.md has them as a table):
+Rules that this file keeps (docs/explanation/measurement.md has them as a table):
 
 - The first cause wins, by time: an error event before the client left is the upstream's error, a client that left before the
   error event is the client's abort. Of an error and a terminal of the same event, the error is told.

@@ -1,6 +1,6 @@
 """Times between the output events of one stream: gaps, quantiles, stalls, burstiness. No I/O, no clock.
 
-Definitions (docs/metrics.md), each over the output events a1…aM of a stream:
+Definitions (docs/explanation/measurement.md), each over the output events a1…aM of a stream:
 
 - A gap (icl) lies between two consecutive output events of one choice; events of one read have gap 0.
 - Quantiles interpolate linearly between the two nearest gaps, as DuckDB's `quantile_cont` does.

@@ -1,5 +1,5 @@
 -- Short definitions of the tables and their columns: what a SQL client shows, and the help text in the dashboard.
--- docs/metrics.md has them at length.
+-- docs/explanation/measurement.md has them at length.
 
 COMMENT ON TABLE streams IS 'One row per finished request. Times *_ns are ns from t0, when the tap turned to the upstream; unknown is NULL, never 0.';
 COMMENT ON COLUMN streams.stream_id IS 'Identity of the request: a UUIDv7 that the tap made; begins with the time.';
@@ -8,7 +8,7 @@ COMMENT ON COLUMN streams.tap IS 'Name of the tap that the request went through.
 COMMENT ON COLUMN streams.client_id IS 'Keyed hash of the client''s API key; NULL without a key.';
 COMMENT ON COLUMN streams.worker IS 'What a response header says of the serving worker (x-…-worker-id and its like).';
 COMMENT ON COLUMN streams.provider IS 'Vendor of the API, as far as host, headers or the stream tell.';
-COMMENT ON COLUMN streams.dialect IS 'How the stream speaks (docs/dialects.md); ''unknown'' is measured by bytes and events.';
+COMMENT ON COLUMN streams.dialect IS 'How the stream speaks (docs/reference/dialects.md); ''unknown'' is measured by bytes and events.';
 COMMENT ON COLUMN streams.operation IS 'Kind of request: chat, text_completion, generate_content, embeddings …';
 COMMENT ON COLUMN streams.method IS 'HTTP method.';
 COMMENT ON COLUMN streams.path IS 'Path as sent upstream, without the query.';

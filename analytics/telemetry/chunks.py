@@ -1,6 +1,6 @@
 """Times between output chunks, put into buckets a stream at a time: a hundred thousand a second are too many to add singly.
 
-Gaps are those of `analytics.measures.timing` (the icl of docs/metrics.md): between consecutive output events of one choice.
+Gaps are those of `analytics.measures.timing` (the icl of docs/explanation/measurement.md): between consecutive output events of one choice.
 Sorted, the bounds cut them by bisection, so that a stream costs about as much as sorting its gaps does (polars' queries cost
 more here: a commit's events are few for it).
 """

@@ -1,7 +1,7 @@
 """The names that OpenTelemetry's GenAI conventions give to what we measure: one table, two profiles.
 
 The conventions left the core repository in 2026 and are in flux. `1.41` is their last release there (v1.41.0); `genai-main` is
-what their own repository says by now, unreleased (docs/traces.md says which state of it was read, and what differs). Only these
+what their own repository says by now, unreleased (docs/reference/telemetry.md says which state of it was read, and what differs). Only these
 two tables know a `gen_ai.*` name, which a test keeps so; none is invented: what the conventions have no word for is
 `streamgauge.*` (`OWN`).
 """

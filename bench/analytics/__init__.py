@@ -1,7 +1,7 @@
 """From log records to committed rows, and from rows to answers: speed, peers beside it, freshness, query times, bytes.
 
 `python -m bench analytics [PART …]` runs these parts (all by default), prints each, keeps its lines in
-`bench/analytics/results.json` and writes the analytics' section of docs/performance.md from them. A part is kept until it is
+`bench/analytics/results.json` and writes the analytics' section of docs/explanation/performance.md from them. A part is kept until it is
 run again. On a quiet machine each takes under four minutes:
 
 - `stages`: CPU time of each stage, from the embedded log to the commit.

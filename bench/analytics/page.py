@@ -1,4 +1,4 @@
-"""Figures of a bench: kept in its results.json, written into docs/performance.md."""
+"""Figures of a bench: kept in its results.json, written into docs/explanation/performance.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.tap.page import machine
 
-PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "performance.md"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 `python -m bench store --against PATH [PART …]` runs these parts in turns in this tree and in PATH, a work tree of the parent
 commit with a `.venv`. It prints each with its gates, keeps the results in `bench/store/results.json` and writes the section of
-docs/performance.md, if the page has one. Without --against only this tree is measured. Parts:
+docs/explanation/performance.md, if the page has one. Without --against only this tree is measured. Parts:
 
 - `backlog`: events per second of CPU time from an embedded log to rows.
 - `live`: a real `streamgauge analyze` idle, at 10 events/s and at 20,000 events/s: freshness of rows, CPU cores.

@@ -1,7 +1,7 @@
 """The tap beside nginx: added latency, saturation, short requests, memory, CPU per chunk; interleaved, medians, ratios.
 
 `python -m bench tap [PART …] [--rounds N] [--seconds S]` runs these parts (all by default: some 24 minutes, none above
-five) and after each shows it, keeps its figures in `bench/tap/results.json` and writes the tap's section of docs/performance.md
+five) and after each shows it, keeps its figures in `bench/tap/results.json` and writes the tap's section of docs/explanation/performance.md
 from all that are kept. A part is kept until it is run again.
 
 The targets (direct, nginx with `proxy_buffering off` and one worker, the tap with its log on, the tap with it off) are

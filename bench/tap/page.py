@@ -1,4 +1,4 @@
-"""The figures of the tap's bench: kept in results.json, shown as tables, written into docs/performance.md."""
+"""The figures of the tap's bench: kept in results.json, shown as tables, written into docs/explanation/performance.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results.json"
-PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "performance.md"
 BEGIN, END = "<!-- bench tap: begin -->", "<!-- bench tap: end -->"
 
 SHOW: dict[str, tuple[str, Callable[[float], str]]] = {

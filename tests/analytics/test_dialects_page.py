@@ -1,4 +1,4 @@
-"""docs/dialects.md tells what the code does: its table, its list of providers, and its how-to, which runs."""
+"""docs/reference/dialects.md tells what the code does: its table, its list of providers, and its how-to, which runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from analytics.dialects.openai_choices import PROVIDER_FIELDS
 from analytics.dialects.shape import Exchange
 from streamgauge.read import Told, read_file
 
-PAGE = (Path(__file__).parents[2] / "docs" / "dialects.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "dialects.md").read_text()
 BY_NAME = {dialect.name: dialect for dialect in all_dialects()}
 
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md: its SQL runs, passes the statement filter, and gives what each tool would; its tables name what there is."""
+"""docs/explanation/measurement.md: its SQL runs, passes the statement filter, and gives what each tool would; its tables name what there is."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.analytics.stores import plain_tables
 from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "metrics.md").read_text()
+PAGE = (ROOT / "docs" / "explanation" / "measurement.md").read_text()
 BLOCKS = dict(re.findall(r"```sql\n-- name: (\w+)\n(.*?)```", PAGE, re.DOTALL))
 A, B, C = stream_id(1), stream_id(2), stream_id(3)
 MS = 1_000_000

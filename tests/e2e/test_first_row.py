@@ -1,4 +1,4 @@
-"""From a fresh clone to the first row, before a LiteLLM that runs: the three commands of docs/deployment.md, literally."""
+"""From a fresh clone to the first row, before a LiteLLM that runs: the three commands of docs/how-to/deploy.md, literally."""
 
 from __future__ import annotations
 

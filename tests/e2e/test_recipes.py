@@ -1,4 +1,4 @@
-"""The recipes of docs/deployment.md, followed literally in a clean folder."""
+"""The recipes of docs/how-to/deploy.md, followed literally in a clean folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from tests.e2e.running import LITELLM, ROOT, until
 
-PAGE = (ROOT / "docs" / "deployment.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
 SECTIONS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S))
 PORTS = (4000, 4100, 4101, 4102, 4200, 4443, 8443, 8501, 9494)
 

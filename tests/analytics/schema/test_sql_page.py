@@ -1,4 +1,4 @@
-"""docs/sql.md: every query on it is allowed, runs, and returns rows of streams that are there."""
+"""docs/how-to/query.md: every query on it is allowed, runs, and returns rows of streams that are there."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from analytics.query.statement_filter import StatementFilter
 from tests.analytics.measures.test_rollup import events, store, streams
 from tests.analytics.stores import plain_tables
 
-PAGE = (Path(__file__).parents[3] / "docs" / "sql.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "query.md").read_text()
 BLOCKS = dict(re.findall(r"```sql\n-- name: (\w+)\n(.*?)```", PAGE, re.DOTALL))
 MS = 1_000_000
 

@@ -1,4 +1,4 @@
-"""The reference table of docs/traces.md is what the catalogue says. A failure prints the rows as they ought to be."""
+"""The reference table of docs/reference/telemetry.md is what the catalogue says. A failure prints the rows as they ought to be."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from analytics.telemetry.catalogue import catalogue
 from analytics.telemetry.prometheus import prometheus_name
 from analytics.telemetry.semconv import PROFILES
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "traces.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "telemetry.md"
 BEGIN, END = "<!-- metrics -->", "<!-- end of metrics -->"
 ENDS = {"counter": "_total", "total": "_total"}
 

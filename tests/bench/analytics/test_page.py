@@ -1,4 +1,4 @@
-"""Sections of docs/performance.md."""
+"""Sections of docs/explanation/performance.md."""
 
 from __future__ import annotations
 
