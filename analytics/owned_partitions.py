@@ -21,6 +21,7 @@ import polars as pl
 from analytics.assembly.assembler import Assembler
 from analytics.measures.measured_rows import lost_row
 from analytics.storage.store import Commit, StoredPosition
+from ingest.ids import uuid7_wall_ns
 from ingest.record_log import Entry, LogReader
 from ingest.records import unpack
 
@@ -159,7 +160,7 @@ class Holdings:
                 len(stored.open_stream_ids), other_id, partition,
             )  # fmt: skip
             ids = list(stored.open_stream_ids)
-            streams = pl.concat([lost_row(i, int(i[:8] + i[9:13], 16) * 1_000_000, None, None) for i in ids])
+            streams = pl.concat([lost_row(i, uuid7_wall_ns(i), None, None) for i in ids])
             losses = streams.select(
                 "stream_id", "tap", pl.lit(partition).alias("partition"), cause=pl.lit("log_gone")
             )

@@ -1,7 +1,7 @@
-"""Make the identifiers of streams, traces, spans.
+"""Identifiers of streams, traces and spans, and the time in a UUIDv7.
 
-They need to be unique, not secret. Random digits are taken from the system in blocks, because a call for each would cost
-more than all the rest of an identifier. For the event loop's thread alone.
+Identifiers are unique, not secret. The functions that create them may only be called from one thread, the event loop's.
+Random digits come from the operating system in blocks: one call for each identifier would cost more than the rest of it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ _BLOCK_BYTES = 8192
 _digits = ""
 _used = 0
 _millisecond = -1
-_beginning = ""
+_prefix = ""
 
 
-def seed_again() -> None:
-    """To be called in a process made by fork: it must not repeat its parent's numbers."""
+def discard_random_block() -> None:
+    """Call this after a fork: the child must not repeat its parent's identifiers."""
     global _digits, _used
     _digits, _used = "", 0
 
 
 def random_hex(count: int) -> str:
-    """So many random hex digits (at most 2 x `_BLOCK_BYTES`)."""
+    """`count` random hex digits (at most 2 x `_BLOCK_BYTES`)."""
     global _digits, _used
     start = _used
     end = start + count
@@ -35,14 +35,25 @@ def random_hex(count: int) -> str:
 
 
 def uuid7(wall_ns: int) -> str:
-    """A UUIDv7 of this instant, textual (RFC 9562 §5.7); 72 bits of it are random."""
-    global _millisecond, _beginning
+    """A textual UUIDv7 (RFC 9562 section 5.7) with this time and 72 random bits."""
+    global _millisecond, _prefix
     millisecond = wall_ns // 1_000_000
     if millisecond != _millisecond:
         digits = f"{millisecond & 0xFFFFFFFFFFFF:012x}"
-        _millisecond, _beginning = millisecond, f"{digits[:8]}-{digits[8:]}-7"
+        _millisecond, _prefix = millisecond, f"{digits[:8]}-{digits[8:]}-7"
     tail = random_hex(18)
-    return f"{_beginning}{tail[:3]}-8{tail[3:6]}-{tail[6:]}"
+    return f"{_prefix}{tail[:3]}-8{tail[3:6]}-{tail[6:]}"
+
+
+def uuid7_wall_ns(uuid: str) -> int:
+    """The time in a textual UUIDv7, in ns since 1970 (resolution 1 ms). Raises ValueError if the text is not hex."""
+    return int(uuid[:8] + uuid[9:13], 16) * 1_000_000
+
+
+def smallest_uuid7(wall_s: float) -> str:
+    """The lower bound of all UUIDv7 of this millisecond. Times before 1970 count as 1970."""
+    digits = f"{max(int(wall_s * 1000), 0) & 0xFFFFFFFFFFFF:012x}"
+    return f"{digits[:8]}-{digits[8:]}-0000-0000-000000000000"
 
 
 def new_trace_and_span() -> tuple[str, str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from analytics.assembly.record_validation import stream_of, unsound, unsound_frames
 from analytics.assembly.stream import FinishedStream, Hole, OpenStream
 from analytics.assembly.tap_liveness import GONE_AFTER_NS, Liveness
+from ingest.ids import uuid7_wall_ns
 from ingest.records import (
     Alive,
     AnyRecord,
@@ -275,7 +276,7 @@ class Partition:
         if reason is not None:
             self._fail(offset, record, reason, None)
             return None
-        stream = OpenStream(stream_id, int(stream_id[:8] + stream_id[9:13], 16) * 1_000_000)
+        stream = OpenStream(stream_id, uuid7_wall_ns(stream_id))
         self.open[stream_id] = stream
         self._out.counters["streams_opened"] += 1
         return stream

@@ -11,7 +11,7 @@ import duckdb
 from analytics.schema.ddl import statements
 from analytics.storage.database import attach, message, new_database, quoted
 from analytics.storage.location import ALIAS, StoreLocation
-from analytics.storage.upkeep import first_id_at
+from ingest.ids import smallest_uuid7
 
 BY_ID = ("streams", "events", "usage_reports", "server_stats", "stalls")
 BY_TIME = {
@@ -79,7 +79,7 @@ def _range(table: str, since: dt.datetime | None, until: dt.datetime | None) -> 
             continue
         if table in BY_ID:
             conditions.append(f"stream_id {sign} ?::UUID")
-            values.append(first_id_at(limit.timestamp()))
+            values.append(smallest_uuid7(limit.timestamp()))
         else:
             conditions.append(f"{BY_TIME[table]} {sign} make_timestamptz(?)")
             values.append(int(limit.timestamp() * 1e6))

@@ -17,7 +17,6 @@ import datetime as dt
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from analytics.storage.layout import sync
 from analytics.storage.location import ALIAS
 from analytics.storage.rollup_compaction import compact_rollups
 from analytics.storage.store import Store
+from ingest.ids import smallest_uuid7
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +78,6 @@ def ages_s(
         events_s = min(events_s, streams_s) if events_s is not None else streams_s
         rollups_s = max(rollups_s, streams_s) if rollups_s is not None else None
     return {"events": events_s, "streams": streams_s, "rollups": rollups_s}
-
-
-def first_id_at(wall_s: float) -> str:
-    """The smallest UUIDv7 of that millisecond."""
-    return str(uuid.UUID(int=(max(int(wall_s * 1000), 0) & (2**48 - 1)) << 80))
 
 
 class Upkeep:
@@ -261,7 +256,7 @@ class Upkeep:
             if age_s is None:
                 continue
             for table in BY_STREAM_ID.get(kind, ()):
-                deleted += self._delete(table, "stream_id < ?::UUID", first_id_at(now_s - age_s))
+                deleted += self._delete(table, "stream_id < ?::UUID", smallest_uuid7(now_s - age_s))
             for table, column in BY_TIME.get(kind, {}).items():
                 deleted += self._delete(table, f"{column} < make_timestamptz(?)", int((now_s - age_s) * 1e6))
         if deleted:

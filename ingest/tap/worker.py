@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 
 import uvloop
 
-from ingest.ids import seed_again
+from ingest.ids import discard_random_block
 from ingest.record_log import LogWriter
 from ingest.record_log.embedded import EmbeddedWriter
 from ingest.record_log.run_totals import NotingWriter, RunFile, RunTotals
@@ -346,7 +346,7 @@ def main() -> int:
     """A child of a tap with several workers: argv[2] is the control socket's descriptor, stdin holds the options."""
     options, client_key, level, formatter = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
     _log_as(formatter, level, options.worker)
-    seed_again()
+    discard_random_block()
     quieten_gc()
     control = socket.socket(fileno=int(sys.argv[2]))
     try:

@@ -9,7 +9,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -21,7 +20,8 @@ from analytics.storage.catalog import is_conflict
 from analytics.storage.database import attach, new_database
 from analytics.storage.location import StoreLocation
 from analytics.storage.store import INLINED_ROWS, Commit, Store, StoredPosition, Tap
-from analytics.storage.upkeep import READERS_S, Upkeep, ages_s, first_id_at
+from analytics.storage.upkeep import READERS_S, Upkeep, ages_s
+from ingest.ids import smallest_uuid7
 from tests.analytics.storage.rows import (
     STARTED_US,
     commit_of,
@@ -287,7 +287,7 @@ def test_of_two_processes_the_elected_one_does_the_upkeep(
 def fill(store: Store, days: int, per_day: int, each: int) -> None:
     """Streams of the last `days` days, with events, a usage report and a loss each."""
     started_s = [NOW_S - day * DAY_S - n - 1 for day in range(days) for n in range(per_day)]
-    ids = [first_id_at(at)[:-4] + f"{i:04d}" for i, at in enumerate(started_s)]
+    ids = [smallest_uuid7(at)[:-4] + f"{i:04d}" for i, at in enumerate(started_s)]
     at = pl.Series("started_at", [int(s * 1e6) for s in started_s]).cast(pl.Datetime("us", "UTC"))
     rows = pl.DataFrame({"stream_id": ids, "outcome": ["ok"] * len(ids)}).with_columns(at)
     usage = rows.select("stream_id", seq=pl.lit(1, pl.Int32))
@@ -516,10 +516,3 @@ def test_old_orphans_are_deleted_and_everything_else_stays(store: Store, upkeep:
     assert {Path(path).name for path in files(store, "streams")} == {Path(named).name, "young.parquet"}
     assert live.exists()
     assert count(store) == LARGE
-
-
-def test_first_id_is_the_smallest_of_its_millisecond() -> None:
-    at = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
-    assert first_id_at(at) == "019b7c01-0400-0000-0000-000000000000"
-    assert first_id_at(at + 0.001) == "019b7c01-0401-0000-0000-000000000000"
-    assert first_id_at(-5) == "00000000-0000-0000-0000-000000000000"
