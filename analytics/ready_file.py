@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ingest.record_log.segments import make_folder, write_private
+from ingest.private_files import make_private_folder, write_json
 
 FILE = Path("run") / "analyze.json"
 
@@ -33,8 +33,8 @@ def read(data: Path) -> Ready | None:
 
 def write(data: Path, ready: Ready) -> None:
     """Publish, atomically, readable by its owner alone."""
-    make_folder((data / FILE).parent)
-    write_private(data / FILE, json.dumps(asdict(ready)).encode())
+    make_private_folder((data / FILE).parent)
+    write_json(data / FILE, asdict(ready))
 
 
 def remove(data: Path, pid: int) -> None:

@@ -35,6 +35,7 @@ from dashboard.settings_env import (
     ENV_SLO_TTFT,
     ENV_STORE,
 )
+from ingest.private_files import write_json
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +211,7 @@ def _announce(path: Path, url: str, token: str | None, stopped: threading.Event)
     while not stopped.wait(POLL_S):
         waited_s += POLL_S
         if _answers(url):
-            _write(path, {"pid": os.getpid(), "url": f"{url}/?token={token}" if token else url})
+            write_json(path, {"pid": os.getpid(), "url": f"{url}/?token={token}" if token else url})
             log.info("dashboard at %s", url)
             return
         if waited_s > READY_TIMEOUT_S:
@@ -228,13 +229,6 @@ def _answers(url: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _write(path: Path, said: dict[str, object]) -> None:
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(said, file)
-    part.replace(path)
 
 
 def _withdraw(path: Path) -> None:

@@ -12,7 +12,6 @@ DATA/run/ship.json says who runs and what was done, refreshed at most once a sec
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -24,12 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ingest.private_files import make_private_folder, write_json
 from ingest.record_log import LogBroken
 from ingest.record_log.embedded import EmbeddedReader, log_bytes
 from ingest.record_log.kafka import KafkaWriter
 from ingest.record_log.kafka_messages import Regrouped, regroup
 from ingest.record_log.run_totals import runs_of
-from ingest.record_log.segments import write_private
 from ingest.records import AnyRecord, Damaged, pack_damage
 from ingest.redaction.records import Redactor, filled_poison
 from ingest.redaction.state import RedactionState
@@ -103,7 +102,7 @@ class _Ship:
             give_up=self._give_up,
             progress=self._show,
         )
-        self._status_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self._status_path.parent)
         self._reader = EmbeddedReader(self._log_dir, "ship", sole=True)
         self._redactor = options.redactor
         self._redaction = (
@@ -199,4 +198,4 @@ class _Ship:
             **self._writer.stats(),
             "redaction": dict(self._redactor.counters) if self._redactor is not None else None,
         }
-        write_private(self._status_path, json.dumps(status).encode())
+        write_json(self._status_path, status)

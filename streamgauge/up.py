@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import click
 
+from ingest.private_files import write_json
 from ingest.tap.options import join_address, split_address
 from streamgauge.options import flag, flags
 from streamgauge.settings import Settings
@@ -155,11 +156,8 @@ class Supervisor:
             "parts": {p.name: {"pid": p.pid, "restarts": p.restarts} for p in self.parts},
         }
         path = self.run_dir / "up.json"
-        fresh = path.with_suffix(".new")
         try:
-            fresh.write_text(json.dumps(said))
-            fresh.chmod(0o600)
-            fresh.replace(path)
+            write_json(path, said)
         except OSError as e:  # a full disk must not end the parts that go on without it
             log.warning("cannot write %s (%s): it tells of an earlier state", path, e.strerror)
 

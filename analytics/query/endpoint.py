@@ -6,9 +6,10 @@ The file holds the token, so its mode is 0600. It is replaced as a whole: a read
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from ingest.private_files import make_private_folder, write_json
 
 FILE = Path("run") / "serve.json"
 
@@ -34,12 +35,8 @@ def read(data: Path) -> Endpoint | None:
 
 def write(data: Path, endpoint: Endpoint) -> None:
     """Publish the endpoint. Raises OSError."""
-    path = data / FILE
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(asdict(endpoint), file)
-    part.replace(path)
+    make_private_folder((data / FILE).parent)
+    write_json(data / FILE, asdict(endpoint))
 
 
 def remove(data: Path, pid: int) -> None:

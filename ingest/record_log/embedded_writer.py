@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from ingest.private_files import make_private_folder
 from ingest.record_log import LogBroken, LogFull
 from ingest.record_log.reader_cursors import highest_cursor, lowest_cursor, trim
 from ingest.record_log.segment_ages import SegmentAges
@@ -44,7 +45,6 @@ from ingest.record_log.segments import (
     list_set_aside,
     log_bytes,
     log_identity,
-    make_folder,
     opened,
     remove_files,
     remove_remains,
@@ -92,7 +92,7 @@ class EmbeddedWriter:
         self._segment_bytes = max(1, min(segment_bytes, cap_bytes // 8))
         self._segment_age_s, self._sync_s = segment_age_s, sync_s
         self.log_id = log_identity(log_dir)
-        make_folder(self._folder)
+        make_private_folder(self._folder)
         sync_folder(log_dir)  # were the folder lost with the power, its offsets would begin again
         self._lock = hold(self._folder / "lock", f"another process already writes {self._folder}", wait=wait)
         self._segment: Segment | None = None
@@ -211,7 +211,7 @@ class EmbeddedWriter:
         ):
             self._roll()
         if self._connection is None:
-            make_folder(self._folder)
+            make_private_folder(self._folder)
             self._segment, self._connection = create_segment(self._folder, self._next, self._segment_bytes)
             self._began_s = self._synced_s = time.monotonic()
             self._written_bytes = 0

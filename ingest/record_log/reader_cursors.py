@@ -18,7 +18,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ingest.record_log.segments import LogInUse, hold, list_segments, make_folder, remove_files, write_private
+from ingest.private_files import make_private_folder, write_json
+from ingest.record_log.segments import LogInUse, hold, list_segments, remove_files
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Cursors:
             raise ValueError(f"{name!r} is not a name for a reader: letters, digits, '.', '_' and '-' only")
         self._log_dir = log_dir
         self._path = log_dir / "readers" / f"{name}.json"
-        make_folder(self._path.parent)
+        make_private_folder(self._path.parent)
         self._lock = hold(
             self._path.with_suffix(".lock"), f"another process already reads the log {log_dir} as {name!r}"
         )
@@ -83,7 +84,7 @@ class Cursors:
             log.info("the log %s is read by %r from now on, from where %r left off", log_dir, name, other)
 
     def _save(self) -> None:
-        write_private(self._path, json.dumps(self._offsets).encode())
+        write_json(self._path, self._offsets)
 
 
 def _load(path: Path) -> dict[str, int]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
+from ingest.private_files import write_private
 from ingest.record_log import LogWriter
 from ingest.record_log.segments import list_partitions
 
@@ -49,11 +50,8 @@ class RunFile:
         self._run = uuid.UUID(incarnation).bytes
         path = folder / "runs"
         kept = [one for one in _entries(path) if _incarnation(one) != incarnation][-(MAX_RUNS - 1) :]
-        making = path.with_name(".runs")
-        with open(making, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(b"".join(kept) + self._entry(RunTotals()))
-        self._descriptor = os.open(making, os.O_WRONLY | os.O_CLOEXEC)
-        making.replace(path)
+        write_private(path, b"".join(kept) + self._entry(RunTotals()))
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         self._at = len(kept) * _SIZE
 
     def write(self, totals: RunTotals) -> None:

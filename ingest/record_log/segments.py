@@ -35,6 +35,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingest.private_files import make_private_folder
 from ingest.record_log import LogBroken
 
 SEGMENT_OFFSETS = 2**20
@@ -65,27 +66,9 @@ class Segment:
     path: Path
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder (and its parents) that only its owner may enter."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file, atomically, with one that only its owner may read. Raises OSError, and then leaves nothing behind."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    try:
-        with open(fresh, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(content)
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-
-
 def log_identity(log_dir: Path) -> str:
     """UUID of the log, made once by whoever comes first."""
-    make_folder(log_dir)
+    make_private_folder(log_dir)
     path = log_dir / "id"
     try:
         return str(uuid.UUID(path.read_text().strip()))

@@ -13,6 +13,7 @@ import os
 import sqlite3
 from pathlib import Path
 
+from ingest.private_files import make_private_folder
 from ingest.redaction.records import Redactor
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class RedactionState:
         """Open it and give the redactor back what it knew. A damaged file is begun anew: its streams are unknown then."""
         self._redactor = redactor
         self._path = folder / FILE
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(folder)
         try:
             self._connection = self._open()
             kept = self._kept()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import resource
@@ -20,7 +19,7 @@ from pathlib import Path
 
 import uvloop
 
-from ingest.record_log.segments import write_private
+from ingest.private_files import write_json, write_private
 from ingest.tap.admin import Admin
 from ingest.tap.metrics import add_up
 from ingest.tap.options import TapOptions, join_address
@@ -111,7 +110,7 @@ def _announced(options: TapOptions, address: tuple[str, int], admin_sock: socket
     admin_name = admin_sock.getsockname()
     admin = f"http://{join_address(admin_name[0], admin_name[1])}"
     path = options.data / "run" / "tap.json"
-    write_private(path, json.dumps({"pid": os.getpid(), "listen": listen, "admin": admin}).encode())
+    write_json(path, {"pid": os.getpid(), "listen": listen, "admin": admin})
     behind = ", ".join(f"{u.name} ({u.url})" for u in options.upstreams)
     logger.info("tap ready: %s in front of %s; admin %s", listen, behind, admin)
     try:

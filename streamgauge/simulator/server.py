@@ -14,7 +14,6 @@ anything (`plan.Instructions`).
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import signal
@@ -28,6 +27,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import uvloop
 
+from ingest.private_files import write_json
 from ingest.tap.options import split_address
 from streamgauge.simulator.connection import Connection, Request
 from streamgauge.simulator.ledger import Account, Ledger, LedgerRow
@@ -301,7 +301,7 @@ async def _serve(options: SimulatorOptions, ready: Callable[[Simulator], None] |
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     if options.announce is not None:
-        _announce(options.announce, simulator.url)
+        write_json(options.announce, {"pid": os.getpid(), "url": simulator.url})
     if ready is not None:
         ready(simulator)
     log.info("simulator at %s, %d models, seed %r", simulator.url, len(PROFILES), options.seed)
@@ -312,13 +312,6 @@ async def _serve(options: SimulatorOptions, ready: Callable[[Simulator], None] |
         if options.announce is not None:
             options.announce.unlink(missing_ok=True)
     return 0
-
-
-def _announce(path: Path, url: str) -> None:
-    draft = path.with_suffix(".new")
-    draft.write_text(json.dumps({"pid": os.getpid(), "url": url}))
-    draft.chmod(0o600)
-    draft.replace(path)
 
 
 def run(options: SimulatorOptions, ready: Callable[[Simulator], None] | None = None) -> int:
