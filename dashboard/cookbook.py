@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from analytics.schema.outcomes import IS_COUNTED, IS_ERROR
+
 COOKBOOK: dict[str, str] = {
     "TTFT and ITL by model, last hour": """\
 SELECT request_model, count(*) AS streams,
@@ -11,10 +13,10 @@ SELECT request_model, count(*) AS streams,
 FROM streams
 WHERE started_at > now() - INTERVAL 1 HOUR
 GROUP BY ALL ORDER BY streams DESC""",
-    "Error rate per minute": """\
+    "Error rate per minute": f"""\
 SELECT time_bucket(INTERVAL 1 MINUTE, started_at) AS minute, count(*) AS streams,
-       count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost'))
-         / nullif(count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost')), 0) AS error_rate
+       count(*) FILTER ({IS_ERROR})
+         / nullif(count(*) FILTER ({IS_COUNTED}), 0) AS error_rate
 FROM streams
 WHERE started_at > now() - INTERVAL 1 HOUR
 GROUP BY ALL ORDER BY minute""",

@@ -11,6 +11,7 @@ import click
 
 from analytics.query.errors import QueryError
 from analytics.query.process import QueryProcess
+from analytics.schema.outcomes import IS_ERROR
 from streamgauge.simulator.traffic import Traffic
 
 
@@ -51,7 +52,7 @@ class Progress:
 def glance(tables: QueryProcess) -> dict[str, Any] | None:
     """Streams, errors and the last minute's median TTFT; None while there are no tables."""
     sql = (
-        "SELECT count(*) AS n, count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors, "
+        f"SELECT count(*) AS n, count(*) FILTER ({IS_ERROR}) AS errors, "
         "quantile_cont(ttft_ns, 0.5) FILTER (started_at > now() - INTERVAL 1 MINUTE) / 1e6 AS ttft_ms FROM streams"
     )
     try:

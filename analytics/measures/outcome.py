@@ -42,9 +42,6 @@ Outcome = Literal[
 ]
 Phase = Literal["pre_headers", "pre_first_output", "mid_stream", "post_finish"]
 
-NOT_THE_UPSTREAM: frozenset[str] = frozenset({"client_abort", "tap_lost"})
-"""Outcomes that the error rate leaves out of its denominator and shows apart."""
-
 MAX_TYPE_CHARS = 100
 MAX_MESSAGE_CHARS = 500
 

@@ -17,11 +17,8 @@ from collections.abc import Mapping
 import polars as pl
 
 from analytics.dialects.shape import OUTPUT_KINDS
+from analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 from analytics.schema.tables import EVENTS, HISTOGRAM_MINUTES, STALLS, STREAM_MINUTES, STREAMS, Columns
-
-BUCKETS_PER_DECADE = 120
-"""A multiple of 12 and of 6, so that wider bins of a chart are made of whole buckets."""
-ZERO_BUCKET = -32768
 
 METRICS = (
     "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_max_ns",

@@ -19,6 +19,7 @@ from contextlib import closing
 from pathlib import Path
 
 from analytics.query.errors import StoreUnavailable
+from analytics.schema.sql_quoting import identifier
 
 FILE = "catalog.sqlite"
 INTERNAL_PREFIX = "streamgauge_"
@@ -103,5 +104,5 @@ def _copy(catalog: Path, path: Path) -> None:
             [len(INTERNAL_PREFIX), INTERNAL_PREFIX],
         ).fetchall()
         for (name,) in names:
-            copy.execute('DROP TABLE "{}"'.format(name.replace('"', '""')))
+            copy.execute(f"DROP TABLE {identifier(name)}")
     part.replace(path)

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 
 from analytics.schema.columns import sql_columns
-from analytics.storage.database import quoted
+from analytics.schema.sql_quoting import literal
 
 NAME = "open_streams"
 PATTERN = "open_streams/*.live"
@@ -40,10 +40,10 @@ def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_path: str) -> None
     if NAME not in sql.lower():
         return
     if "://" in data_path:
-        found = cursor.execute(f"SELECT file FROM glob({quoted(data_path + PATTERN)})").fetchall()
+        found = cursor.execute(f"SELECT file FROM glob({literal(data_path + PATTERN)})").fetchall()
         files = [str(file) for (file,) in found]
     else:
         files = sorted(map(str, Path(data_path).glob(PATTERN)))
     if files:
-        names = ", ".join(map(quoted, files))
+        names = ", ".join(map(literal, files))
         cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {_ROWS.format(f'[{names}]')}")

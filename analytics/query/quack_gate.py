@@ -27,6 +27,7 @@ from analytics.query.errors import QueryError, Refused, TooSlow
 from analytics.query.limits import Limits
 from analytics.query.reader import Reader, interrupted_after, limited, too_many_rows
 from analytics.query.statement_filter import StatementFilter
+from analytics.schema.sql_quoting import literal
 from analytics.storage.database import first_row, one_line
 from analytics.storage.location import ALIAS
 
@@ -200,4 +201,4 @@ def _is_column_or_constant(item: dict[str, Any]) -> bool:
 
 
 def _error(message: str) -> str:
-    return f"SELECT error('{message.replace(chr(39), chr(39) * 2)}')"
+    return f"SELECT error({literal(message)})"

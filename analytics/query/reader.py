@@ -28,7 +28,8 @@ from analytics.query.errors import (
     too_much_memory,
     too_slow,
 )
-from analytics.storage.database import attach, data_path_of, message, new_database, quoted
+from analytics.schema.sql_quoting import literal
+from analytics.storage.database import attach, data_path_of, message, new_database
 from analytics.storage.location import ALIAS, StoreLocation
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Reader:
 
     def _open(self, catalog: Path | None, spill_folder: Path | None, lock_down: bool) -> None:
         connection = self._connection
-        connection.execute(f"SET temp_directory = {quoted(str(spill_folder or ''))}")
+        connection.execute(f"SET temp_directory = {literal(str(spill_folder or ''))}")
         uri = f"ducklake:sqlite:{catalog}" if catalog else None
         attach(connection, self._location, read_only=True, uri=uri)
         found = connection.execute(
@@ -96,7 +97,7 @@ class Reader:
         connection = self._connection
         connection.execute("SET enable_external_file_cache = false")
         connection.execute("SET python_enable_replacements = false")
-        connection.execute(f"SET allowed_directories = [{quoted(self.data_path)}]")
+        connection.execute(f"SET allowed_directories = [{literal(self.data_path)}]")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
 

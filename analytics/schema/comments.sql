@@ -221,7 +221,7 @@ COMMENT ON COLUMN histogram_minutes.total IS 'Their sum, to seven digits.';
 COMMENT ON COLUMN histogram_minutes.p50 IS 'Median, within 1 %.';
 COMMENT ON COLUMN histogram_minutes.p95 IS '95th percentile, within 1 %.';
 COMMENT ON COLUMN histogram_minutes.p99 IS '99th percentile, within 1 %.';
-COMMENT ON COLUMN histogram_minutes.buckets IS 'Bucket b holds values from 10^(b/120) up to 10^((b+1)/120); -32768 holds 0.';
+COMMENT ON COLUMN histogram_minutes.buckets IS 'Bucket b holds values from 10^(b/$BUCKETS_PER_DECADE) up to 10^((b+1)/$BUCKETS_PER_DECADE); $ZERO_BUCKET holds 0.';
 COMMENT ON COLUMN histogram_minutes.counts IS 'Values in each bucket.';
 
 COMMENT ON TABLE stalls IS 'One row per stall: an output gap above max(stall floor, factor x the stream''s median gap).';

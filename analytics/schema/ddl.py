@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from string import Template
+
+from analytics.schema import histogram_buckets, outcomes
 
 _COMMENT = re.compile(r"^COMMENT ON .*?;\n", flags=re.DOTALL | re.MULTILINE)
 
@@ -11,5 +14,9 @@ _COMMENT = re.compile(r"^COMMENT ON .*?;\n", flags=re.DOTALL | re.MULTILINE)
 def statements() -> tuple[str, str, str]:
     """SQL of the tables, of the views, and of all comments. Run each in a transaction of its own, in this order."""
     here = resources.files("analytics.schema")
-    tables, views, comments = ((here / f"{name}.sql").read_text() for name in ("schema", "views", "comments"))
+    constants = vars(outcomes) | vars(histogram_buckets)
+    tables, views, comments = (
+        Template((here / f"{name}.sql").read_text()).substitute(constants)
+        for name in ("schema", "views", "comments")
+    )
     return tables, _COMMENT.sub("", views), comments + "".join(_COMMENT.findall(views))

@@ -2,13 +2,12 @@
 -- `quantile_cont` over the same streams, those of `icl` are over all gaps pooled. `model` is what was asked for, else what
 -- answered. Minutes are of `started_at`.
 
--- A row a bucket of every minute, millions of them: so `exp`, which costs half of what `pow` does.
 CREATE OR REPLACE VIEW histogram_buckets AS
 SELECT
     minute, gateway, provider, model, metric, bucket,
-    CASE WHEN bucket > -32768 THEN exp(bucket * (ln(10) / 120)) ELSE 0 END AS low,
-    CASE WHEN bucket > -32768 THEN exp((bucket + 1) * (ln(10) / 120)) ELSE 0 END AS high,
-    CASE WHEN bucket > -32768 THEN exp((bucket + 0.5::DOUBLE) * (ln(10) / 120)) ELSE 0 END AS value,
+    $LOWER_BOUND AS low,
+    $UPPER_BOUND AS high,
+    $VALUE AS value,
     n
 FROM (
     SELECT minute, gateway, provider, model, metric, unnest(buckets) AS bucket, unnest(counts) AS n FROM histogram_minutes
@@ -26,7 +25,7 @@ WITH parts AS (
     FROM parts GROUP BY ALL
 ), ranked AS (
     SELECT *, sum(n) OVER (alike ORDER BY bucket) AS upto, sum(n) OVER alike AS many,
-        CASE WHEN bucket > -32768 THEN pow(10, (bucket + 0.5) / 120) ELSE 0 END AS value
+        $VALUE AS value
     FROM added WINDOW alike AS (PARTITION BY minute, gateway, provider, model, metric)
 )
 SELECT
@@ -91,7 +90,7 @@ SELECT
     minute, gateway, provider, model,
     sum(stream_minutes.streams)::BIGINT AS streams,
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'ok'), 0)::BIGINT AS ok,
-    coalesce(sum(stream_minutes.streams) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')), 0)::BIGINT AS errors,
+    coalesce(sum(stream_minutes.streams) FILTER ($IS_ERROR), 0)::BIGINT AS errors,
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'http_error'), 0)::BIGINT AS http_error,
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'connect_error'), 0)::BIGINT AS connect_error,
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'inband_error'), 0)::BIGINT AS inband_error,
@@ -101,8 +100,8 @@ SELECT
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'malformed'), 0)::BIGINT AS malformed,
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'client_abort'), 0)::BIGINT AS client_abort,
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'tap_lost'), 0)::BIGINT AS tap_lost,
-    coalesce(sum(stream_minutes.streams) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')), 0)
-        / sum(stream_minutes.streams) FILTER (outcome NOT IN ('client_abort', 'tap_lost')) AS error_rate,
+    coalesce(sum(stream_minutes.streams) FILTER ($IS_ERROR), 0)
+        / sum(stream_minutes.streams) FILTER ($IS_COUNTED) AS error_rate,
     coalesce(sum(stream_minutes.streams) FILTER (http_status = 429), 0)::BIGINT AS rate_limited,
     coalesce(sum(stream_minutes.streams) FILTER (error_phase = 'pre_headers'), 0)::BIGINT AS errors_pre_headers,
     coalesce(sum(stream_minutes.streams) FILTER (error_phase = 'pre_first_output'), 0)::BIGINT AS errors_pre_first_output,
@@ -155,7 +154,7 @@ WITH added AS (
     WHERE minute > now() - INTERVAL 24 HOUR AND metric IN ('ttft_ns', 'itl_ns', 'end_ns', 'tps_user', 'burstiness')
     GROUP BY ALL
 ), ranked AS (
-    SELECT gateway, provider, model, metric, CASE WHEN bucket > -32768 THEN pow(10, (bucket + 0.5) / 120) ELSE 0 END AS value,
+    SELECT gateway, provider, model, metric, $VALUE AS value,
         sum(n) OVER (alike ORDER BY bucket) AS upto, sum(n) OVER alike AS many
     FROM added WINDOW alike AS (PARTITION BY gateway, provider, model, metric)
 ), quantiles AS (
@@ -185,11 +184,11 @@ WITH added AS (
 SELECT
     gateway, provider, model,
     sum(parts.streams)::BIGINT AS streams,
-    coalesce(sum(parts.streams) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')), 0)::BIGINT AS errors,
+    coalesce(sum(parts.streams) FILTER ($IS_ERROR), 0)::BIGINT AS errors,
     coalesce(sum(parts.streams) FILTER (outcome = 'client_abort'), 0)::BIGINT AS client_abort,
     coalesce(sum(parts.streams) FILTER (outcome = 'tap_lost'), 0)::BIGINT AS tap_lost,
-    coalesce(sum(parts.streams) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')), 0)
-        / sum(parts.streams) FILTER (outcome NOT IN ('client_abort', 'tap_lost')) AS error_rate,
+    coalesce(sum(parts.streams) FILTER ($IS_ERROR), 0)
+        / sum(parts.streams) FILTER ($IS_COUNTED) AS error_rate,
     max(p50) FILTER (metric = 'ttft_ns') AS ttft_p50_ns,
     max(p95) FILTER (metric = 'ttft_ns') AS ttft_p95_ns,
     max(p99) FILTER (metric = 'ttft_ns') AS ttft_p99_ns,

@@ -28,7 +28,8 @@ from typing import Any
 import duckdb
 import polars as pl
 
-from analytics.storage.database import cannot_attach, load, quoted
+from analytics.schema.sql_quoting import literal
+from analytics.storage.database import cannot_attach, load
 from analytics.storage.location import StoreLocation
 
 log = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ class Catalog:
             if not self._connection.execute(attached, [NAME]).fetchall():
                 load(self._connection, f"{self._kind}_scanner")
                 self._connection.execute(
-                    f"ATTACH {quoted(str(location.catalog or location.dsn))} AS {NAME} (TYPE {self._kind})"
+                    f"ATTACH {literal(str(location.catalog or location.dsn))} AS {NAME} (TYPE {self._kind})"
                 )
         except duckdb.Error as e:
             raise cannot_attach(location, e) from None
@@ -234,7 +235,7 @@ class Catalog:
     def text(self, value: str) -> str:
         """A literal for a VARCHAR column of inlined rows."""
         value = without_nul(value)
-        return f"'\\x{value.encode().hex()}'::bytea" if self.is_postgres else quoted(value)
+        return f"'\\x{value.encode().hex()}'::bytea" if self.is_postgres else literal(value)
 
     def as_text(self, column: str) -> str:
         """A VARCHAR column of inlined rows, as an expression."""

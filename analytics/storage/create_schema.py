@@ -15,8 +15,8 @@ import duckdb
 import polars as pl
 
 from analytics.schema.ddl import statements
+from analytics.schema.sql_quoting import literal
 from analytics.storage.catalog import NAME, Catalog
-from analytics.storage.database import quoted
 from analytics.storage.layout import FORMAT_VERSION, add_statistics, read_layouts
 from analytics.storage.location import ALIAS, StoreLocation
 
@@ -87,7 +87,7 @@ def _note_data_path(catalog: Catalog, path: str) -> None:
     if noted != path:
         with catalog.transaction():
             catalog.change(
-                f"UPDATE ducklake_metadata SET value = {quoted(path)} WHERE key = 'data_path' AND scope IS NULL"
+                f"UPDATE ducklake_metadata SET value = {literal(path)} WHERE key = 'data_path' AND scope IS NULL"
             )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 
+from analytics.schema.sql_quoting import literal
 from analytics.storage.dsn import without_password
 from analytics.storage.location import ALIAS, StoreLocation
 from analytics.storage.s3 import account
@@ -47,13 +48,13 @@ def attach(
     load(connection, "ducklake", "sqlite_scanner" if location.catalog else "postgres_scanner")
     options = ["READ_ONLY"] if read_only else []
     if location.catalog is not None:  # a data folder may have been moved since the catalog noted its path
-        options += [f"DATA_PATH {quoted(str(location.tables))}", "OVERRIDE_DATA_PATH true"]
+        options += [f"DATA_PATH {literal(str(location.tables))}", "OVERRIDE_DATA_PATH true"]
     elif location.tables is not None and not read_only:
-        options.append(f"DATA_PATH {quoted(location.tables)}")
+        options.append(f"DATA_PATH {literal(location.tables)}")
     try:
         _authenticate_s3(connection)
         connection.execute(
-            f"ATTACH {quoted(uri or location.uri)} AS {ALIAS}"
+            f"ATTACH {literal(uri or location.uri)} AS {ALIAS}"
             + (f" ({', '.join(options)})" if options else "")
         )
         connection.execute(f"USE {ALIAS}")
@@ -98,7 +99,7 @@ def load(connection: duckdb.DuckDBPyConnection, *names: str) -> None:
             raise OSError(
                 f"the package of the DuckDB extension {name!r} is for another version than DuckDB {duckdb.__version__}"
             )
-        connection.execute(f"LOAD {quoted(str(path))}")
+        connection.execute(f"LOAD {literal(str(path))}")
 
 
 def first_row(result: duckdb.DuckDBPyConnection) -> tuple[Any, ...] | None:
@@ -118,11 +119,6 @@ def message(error: BaseException, location: StoreLocation) -> str:
     return without_password(text.replace(location.dsn, "…") if location.dsn else text)
 
 
-def quoted(text: str) -> str:
-    """An SQL string."""
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _authenticate_s3(connection: duckdb.DuckDBPyConnection) -> None:
     """Register the S3 account of the environment, if there is one."""
     found = account(os.environ)
@@ -135,9 +131,9 @@ def _authenticate_s3(connection: duckdb.DuckDBPyConnection) -> None:
         "SESSION_TOKEN": found.session_token,
         "REGION": found.region,
     }
-    options = [f"{name} {quoted(value)}" for name, value in parts.items() if value]
+    options = [f"{name} {literal(value)}" for name, value in parts.items() if value]
     if found.endpoint:
         scheme, _, host = found.endpoint.rpartition("://")
-        options += [f"ENDPOINT {quoted(host.rstrip('/'))}", "URL_STYLE 'path'"]
+        options += [f"ENDPOINT {literal(host.rstrip('/'))}", "URL_STYLE 'path'"]
         options.append(f"USE_SSL {str(scheme != 'http').lower()}")
     connection.execute(f"CREATE OR REPLACE SECRET streamgauge_s3 (TYPE s3, {', '.join(options)})")

@@ -9,7 +9,8 @@ from pathlib import Path
 import duckdb
 
 from analytics.schema.ddl import statements
-from analytics.storage.database import attach, message, new_database, quoted
+from analytics.schema.sql_quoting import literal
+from analytics.storage.database import attach, message, new_database
 from analytics.storage.location import ALIAS, StoreLocation
 from ingest.ids import smallest_uuid7
 
@@ -40,7 +41,7 @@ def export(
     connection = new_database()
     try:
         attach(connection, location, read_only=True)
-        connection.execute(f"ATTACH {quoted(str(part))} AS exported")
+        connection.execute(f"ATTACH {literal(str(part))} AS exported")
         tables, views, comments = statements()
         connection.execute("USE exported")
         connection.execute("BEGIN TRANSACTION")

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import polars as pl
 
+from analytics.schema.sql_quoting import identifier, literal
 from analytics.storage.appender import Appender
 from analytics.storage.catalog import Catalog, integers
-from analytics.storage.database import quoted
 
 FORMAT_VERSION = "1.0"
 _SQL_TYPES = {
@@ -89,12 +89,13 @@ def _layout(
     for column_id, column, _, parent in columns:
         if parent is not None:
             continue
+        quoted = identifier(column)
         if column_id in elements:
-            fields.append(f'"{column}": {{__duckdb_field_id: {column_id}, element: {elements[column_id]}}}')
-            ids[f'"{column}"."element"'] = elements[column_id]
+            fields.append(f"{quoted}: {{__duckdb_field_id: {column_id}, element: {elements[column_id]}}}")
+            ids[f'{quoted}."element"'] = elements[column_id]
         else:
-            fields.append(f'"{column}": {column_id}')
-            ids[f'"{column}"'] = column_id
+            fields.append(f"{quoted}: {column_id}")
+            ids[quoted] = column_id
     types = {column: kind for _, column, kind, parent in columns if parent is None}
     return Layout(table_id, name, path, types, f"{{{', '.join(fields)}}}", ids, inlined)
 
@@ -137,16 +138,17 @@ def write_file(appender: Appender, data_path: str, layout: Layout, rows: pl.Data
         Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
     name = f"streamgauge-{uuid.uuid4()}.parquet"
     columns = ", ".join(
-        f'"{column}"::{_SQL_TYPES[kind]} AS "{column}"' if kind == "uuid" and column in rows.columns
-        else f'"{column}"' if column in rows.columns
-        else f'NULL::{_SQL_TYPES[kind]} AS "{column}"'
+        f"{identifier(column)}::{_SQL_TYPES[kind]} AS {identifier(column)}"
+        if kind == "uuid" and column in rows.columns
+        else identifier(column) if column in rows.columns
+        else f"NULL::{_SQL_TYPES[kind]} AS {identifier(column)}"
         for column, kind in layout.columns.items()
     )  # fmt: skip
     [(_, count, size, footer, statistics, _)] = appender.copy(
         layout.name,
         rows,
         f"SELECT {columns} FROM {{rows}}",
-        f"{quoted(folder + name)} (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, "
+        f"{literal(folder + name)} (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, "
         f"FIELD_IDS {layout.field_ids}, RETURN_STATS)",
     )
     if "://" not in folder:  # on the disk before a catalog names it
@@ -166,7 +168,7 @@ def sync(path: str) -> None:
 
 def _bound(text: str | None) -> str:
     """A statistic as SQL; unknown where the catalog cannot hold it."""
-    return "NULL" if text is None or "\x00" in text else quoted(text)
+    return "NULL" if text is None or "\x00" in text else literal(text)
 
 
 def remove_file(data_path: str, file: File) -> None:
@@ -227,7 +229,7 @@ class Appends:
         values = self._catalog.values(
             numbered, {"row_id": "int64", "begin_snapshot": "int64", **layout.columns}
         )
-        names = ", ".join(f'"{name}"' for name in numbered.columns)
+        names = ", ".join(map(identifier, numbered.columns))
         self._catalog.change(f"INSERT INTO {layout.inlined} ({names}) VALUES {values}")
         self._changes.append(f"inlined_insert:{layout.table_id}")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from analytics.schema.sql_quoting import literal
 from analytics.storage.dsn import without_password
 
 SQLITE = "sqlite"
@@ -54,7 +55,7 @@ class StoreLocation:
     def attach_statement(self) -> str:
         """The statement by which any DuckDB client attaches the store for reading, without a password."""
         uri = f"ducklake:sqlite:{self.catalog}" if self.catalog else f"ducklake:{self.label}"
-        return f"ATTACH '{uri.replace(chr(39), chr(39) * 2)}' AS {ALIAS} (READ_ONLY)"
+        return f"ATTACH {literal(uri)} AS {ALIAS} (READ_ONLY)"
 
 
 def locate(store: str, data: Path, lake_path: str | None = None) -> StoreLocation:

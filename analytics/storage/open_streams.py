@@ -14,8 +14,8 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
+from analytics.schema.sql_quoting import literal
 from analytics.schema.tables import OPEN_STREAMS
-from analytics.storage.database import quoted
 
 FOLDER = "open_streams"
 ENDING = ".live"
@@ -40,7 +40,7 @@ class OpenStreamsFile:
             if rows.height and time.monotonic() - self._written_s < REMOTE_EVERY_S:
                 return
             self._connection.register("open_streams_rows", rows)
-            self._connection.execute(f"COPY open_streams_rows TO {quoted(self._path)} (FORMAT parquet)")
+            self._connection.execute(f"COPY open_streams_rows TO {literal(self._path)} (FORMAT parquet)")
             self._connection.unregister("open_streams_rows")
         else:
             path = Path(self._path)

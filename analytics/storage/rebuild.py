@@ -22,7 +22,8 @@ from pathlib import Path
 import duckdb
 
 from analytics.measures.rollup import rollups
-from analytics.storage.database import attach, first_row, new_database, one_line, quoted
+from analytics.schema.sql_quoting import literal
+from analytics.storage.database import attach, first_row, new_database, one_line
 from analytics.storage.location import StoreLocation
 from analytics.storage.store import Commit, Store
 
@@ -117,7 +118,7 @@ def _from_files(location: StoreLocation, report: Callable[[str, int], None]) -> 
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, name: str, key: str | None, files: list[Path]) -> int:
-    source = f"read_parquet([{', '.join(quoted(str(file)) for file in files)}], union_by_name = true)"
+    source = f"read_parquet([{', '.join(literal(str(file)) for file in files)}], union_by_name = true)"
     once = f"SELECT DISTINCT {f'ON ({key})' if key else ''} {COLUMNS}"
     if key is None or not key.startswith("stream_id"):
         row = first_row(connection.execute(f"INSERT INTO {name} BY NAME {once} FROM {source}"))
@@ -162,7 +163,7 @@ def _copy_older_rollups(connection: duckdb.DuckDBPyConnection, found: dict[str, 
     """Minutes before the oldest stream: their rows are compacted and in one file, or in two with equal rows."""
     for name in ROLLUPS:
         if found[name]:
-            source = f"read_parquet([{', '.join(quoted(str(file)) for file in found[name])}], union_by_name = true)"
+            source = f"read_parquet([{', '.join(literal(str(file)) for file in found[name])}], union_by_name = true)"
             connection.execute(
                 f"INSERT INTO {name} BY NAME SELECT DISTINCT {COLUMNS} FROM {source} WHERE settled AND "
                 "minute < (SELECT coalesce(date_trunc('minute', min(started_at)), 'infinity'::TIMESTAMPTZ) FROM streams)"

@@ -30,11 +30,12 @@ import duckdb
 import polars as pl
 
 from analytics.measures.rollup import DEFAULT_STALL, rollups
+from analytics.schema.sql_quoting import literal
 from analytics.schema.tables import LOG_POSITIONS, TAPS, frame
 from analytics.storage.appender import Appender
 from analytics.storage.catalog import NAME, Catalog, create_file, integers, is_conflict, without_nul
 from analytics.storage.create_schema import prepare
-from analytics.storage.database import attach, data_path_of, first_row, message, new_database, quoted
+from analytics.storage.database import attach, data_path_of, first_row, message, new_database
 from analytics.storage.layout import (
     Appends,
     File,
@@ -291,7 +292,7 @@ class Store:
             if commit.keep:
                 self._keep(commit, moved)
             if commit.forget:
-                listed = ", ".join(quoted(stream_id) for stream_id in commit.forget)
+                listed = ", ".join(literal(stream_id) for stream_id in commit.forget)
                 self.catalog.change(f"DELETE FROM streamgauge_kept_records WHERE stream_id IN ({listed})")
         return moved
 

@@ -13,7 +13,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
-from analytics.measures.outcome import NOT_THE_UPSTREAM
+from analytics.schema.outcomes import NOT_ERRORS
 from analytics.telemetry.export import ExportQueue
 from analytics.telemetry.semconv import Names
 
@@ -37,7 +37,7 @@ class ExceptionEvents:
 
     def tell(self, row: Mapping[str, Any]) -> None:
         """The row of a finished stream; only a failure of the upstream is told."""
-        if row["outcome"] == "ok" or row["outcome"] in NOT_THE_UPSTREAM or not row.get("trace_id"):
+        if row["outcome"] in NOT_ERRORS or not row.get("trace_id"):
             return
         names = self._names
         attributes = {

@@ -26,7 +26,7 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 
 from analytics.assembly.stream import FinishedStream
-from analytics.measures.outcome import NOT_THE_UPSTREAM
+from analytics.schema.outcomes import NOT_ERRORS
 from analytics.telemetry.catalogue import OWN_HISTOGRAMS, OWN_OBSERVED, STALLED, STALLS, STREAMS, catalogue
 from analytics.telemetry.chunks import count_chunks
 from analytics.telemetry.prometheus import PrometheusEndpoint
@@ -176,7 +176,7 @@ class Metrics:
         group.lost = outcome == "tap_lost"
         if group.lost:
             return group
-        failed = outcome != "ok" and outcome not in NOT_THE_UPSTREAM
+        failed = outcome not in NOT_ERRORS
         generates = attributes[names.operation] in INFERENCE
 
         def add(metric: str, column: str, factor: float, more: Mapping[str, Any]) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from analytics.assembly.stream import FinishedStream
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects.shape import Usage
-from analytics.measures.outcome import NOT_THE_UPSTREAM
 from analytics.measures.prompt import prompt_of
+from analytics.schema.outcomes import NOT_ERRORS
 from analytics.telemetry.semconv import OWN, Names, openai_api_type
 
 MAX_CHOICES = 32
@@ -59,7 +59,7 @@ COLUMNS = (
 def failed(row: Row) -> bool:
     """Whether the upstream failed: a client that left and a tap that died are no errors of the operation."""
     outcome = row.get("outcome")
-    return outcome != "ok" and outcome not in NOT_THE_UPSTREAM
+    return outcome not in NOT_ERRORS
 
 
 class SpanAttributes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from analytics.schema.sql_quoting import literal
 from dashboard.queries import Ask
-from dashboard.queries.selection import literal
 
 
 def columns(ask: Ask) -> pl.DataFrame:

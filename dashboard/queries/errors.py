@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from analytics.schema.outcomes import ERROR_RATE, IS_ERROR
 from dashboard.queries import Ask
-from dashboard.queries.selection import DIMENSIONS, ERROR_RATE, IS_ERROR, Selection
+from dashboard.queries.selection import DIMENSIONS, Selection
 
 SPLITS: dict[str, str] = {
     **DIMENSIONS,

@@ -6,13 +6,12 @@ from datetime import datetime
 
 import polars as pl
 
+from analytics.schema.outcomes import ERROR_RATE, IS_ERROR
 from dashboard.queries import Ask
 from dashboard.queries.selection import (
     CLIENT,
     DIMENSIONS,
-    ERROR_RATE,
     GATEWAY,
-    IS_ERROR,
     MODEL,
     Selection,
     instant,

@@ -13,17 +13,15 @@ from datetime import timedelta
 
 import polars as pl
 
+from analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, VALUE, ZERO_BUCKET
+from analytics.schema.sql_quoting import literal
 from dashboard.queries import Ask
-from dashboard.queries.selection import Selection, instant, literal
+from dashboard.queries.selection import Selection, instant
 
 FROM = timedelta(hours=36)
 """Ranges longer than this are drawn from roll-ups: a day of a busy gateway is still quickly read stream by stream."""
 ERROR = "1 %"
 """How far a quantile may be off."""
-ZERO = -32768
-"""The bucket of nothing: a log axis has no place for it."""
-BUCKETS_PER_DECADE = 120
-"""Of the stored histograms (`analytics.measures.rollup`): wider bins are made of whole buckets."""
 READ_AT_MOST = 500_000
 """Buckets of histograms that one question reads."""
 BUCKETS_OF_ROW = 150
@@ -88,10 +86,6 @@ def _buckets(selection: Selection, metrics: tuple[str, ...], each: int) -> str:
         WHERE {where(selection, each)} AND metric IN ({", ".join(map(literal, metrics))}))"""
 
 
-VALUE = f"CASE WHEN bucket > {ZERO} THEN pow(10, (bucket + 0.5) / {BUCKETS_PER_DECADE}) ELSE 0 END"
-"""SQL of the value that stands for a bucket."""
-
-
 def heatmap(
     ask: Ask, selection: Selection, metric: str, *, each: int = 1, bins_per_decade: int = 6
 ) -> pl.DataFrame:
@@ -100,7 +94,7 @@ def heatmap(
     return ask(f"""
         SELECT {_at(selection)} AS "at", floor(bucket / {wide})::INTEGER AS bin,
             pow(10, bin / {bins_per_decade}) AS low_ns, pow(10, (bin + 1) / {bins_per_decade}) AS high_ns, sum(n)::BIGINT AS n
-        FROM {_buckets(selection, (metric,), each)} WHERE bucket > {ZERO}
+        FROM {_buckets(selection, (metric,), each)} WHERE bucket > {ZERO_BUCKET}
         GROUP BY ALL ORDER BY "at", bin""")
 
 
@@ -119,7 +113,7 @@ def distribution(
     return ask(f"""
         WITH binned AS (
                 SELECT {NAMES[group]} AS name, floor(bucket / {wide})::INTEGER AS bin, sum(n)::BIGINT AS n
-                FROM {_buckets(selection, (metric,), each)} WHERE bucket > {ZERO} GROUP BY ALL),
+                FROM {_buckets(selection, (metric,), each)} WHERE bucket > {ZERO_BUCKET} GROUP BY ALL),
             busiest AS (SELECT name FROM binned GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d})
         SELECT name, pow(10, bin / {bins_per_decade}) AS low_ns, pow(10, (bin + 1) / {bins_per_decade}) AS high_ns, n,
             n / sum(n) OVER (PARTITION BY name) AS share,

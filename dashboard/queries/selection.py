@@ -8,27 +8,17 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
+from analytics.schema.sql_quoting import literal
+
 MODEL = "coalesce(request_model, response_model, '(no model)')"
 GATEWAY = "coalesce(gateway, '(no gateway)')"
 CLIENT = "coalesce(client_id, '(no key)')"
 DIMENSIONS: dict[str, str] = {"model": MODEL, "gateway": GATEWAY, "client": CLIENT}
 """Name → SQL of what streams can be told apart by. A model is named as the request named it."""
 
-NO_ERROR = "outcome IN ('ok', 'client_abort', 'tap_lost')"
-IS_ERROR = f"NOT ({NO_ERROR})"
-ERROR_RATE = (
-    f"count(*) FILTER ({IS_ERROR}) / nullif(count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost')), 0)"
-)
-"""Errors / (finished − client_abort − tap_lost); NULL when nothing can be judged."""
-
 BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 POINTS = 60
 """About as many points as a line of a chart gets."""
-
-
-def literal(value: str) -> str:
-    """A string as SQL. NUL cannot be in SQL text, and in no name of ours either."""
-    return "'" + value.replace("\x00", "").replace("'", "''") + "'"
 
 
 def instant(at: datetime) -> str:

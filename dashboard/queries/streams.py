@@ -6,8 +6,10 @@ from uuid import UUID
 
 import polars as pl
 
+from analytics.schema.outcomes import IS_ERROR
+from analytics.schema.sql_quoting import literal
 from dashboard.queries import Ask
-from dashboard.queries.selection import CLIENT, GATEWAY, IS_ERROR, MODEL, Selection, literal
+from dashboard.queries.selection import CLIENT, GATEWAY, MODEL, Selection
 
 COLUMNS = f"""
     stream_id, started_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, provider, dialect, operation,

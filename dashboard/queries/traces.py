@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import polars as pl
 
+from analytics.schema.sql_quoting import literal
 from dashboard.queries import Ask
-from dashboard.queries.selection import MODEL, Selection, instant, literal
+from dashboard.queries.selection import MODEL, Selection, instant
 
 SERVICE = """CASE WHEN json_valid(attributes) THEN attributes->>'$."service.name"' END"""
 """SQL of which part of the way a span belongs to."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import quantiles
 from typing import Any
 
+from analytics.schema.outcomes import NOT_ERRORS
 from streamgauge.simulator.ledger import LedgerRow
 
 
@@ -29,7 +30,7 @@ def table(ledger: Iterable[LedgerRow], streams: Iterable[Mapping[str, Any]]) -> 
 def _line(model: str, pairs: Sequence[tuple[LedgerRow, Mapping[str, Any]]]) -> tuple[str, ...]:
     streams = [stream for _, stream in pairs]
     dialects = sorted({stream["dialect"] or "?" for stream in streams})
-    errors = sum(stream["outcome"] not in ("ok", "client_abort", "tap_lost") for stream in streams)
+    errors = sum(stream["outcome"] not in NOT_ERRORS for stream in streams)
     timed = [(row, s) for row, s in pairs if row.first_output_ns is not None and s["ttft_ns"] is not None]
     true_ttft = [(row.first_output_ns or 0) - row.complete_ns for row, _ in timed]
     paced = [

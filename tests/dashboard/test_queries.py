@@ -12,8 +12,9 @@ import duckdb
 import polars as pl
 import pytest
 
+from analytics.schema.sql_quoting import literal
 from dashboard.queries import catalog, errors, latency, overview, streams, throughput, traces
-from dashboard.queries.selection import Selection, literal
+from dashboard.queries.selection import Selection
 from tests.dashboard.river import SCHEMA, insert
 from tests.tables import tables
 

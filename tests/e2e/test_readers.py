@@ -19,7 +19,8 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from analytics.query.quack_gate import directive
-from analytics.storage.database import load, quoted
+from analytics.schema.sql_quoting import literal
+from analytics.storage.database import load
 from tests.analytics.query.test_process import HOSTILE
 from tests.dashboard.pages import opened
 from tests.e2e.running import Up, simulator, until, up
@@ -192,7 +193,7 @@ def served(running: Up, sql: str) -> list[tuple[Any, ...]]:
         load(connection, "httpfs", "quack")
         connection.execute("SET http_retries = 0")
         return connection.execute(
-            f"FROM quack_query({quoted(here['quack'])}, {quoted(sql)}, token = {quoted(here['token'])})"
+            f"FROM quack_query({literal(here['quack'])}, {literal(sql)}, token = {literal(here['token'])})"
         ).fetchall()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analytics.measures.rollup import BUCKETS_PER_DECADE, ZERO_BUCKET
+from analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 
 RELATIVE_ERROR = 10 ** (0.5 / BUCKETS_PER_DECADE) - 1
 """From the value of a bucket, its geometric middle, to its edges."""

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.measures.rollup import METRICS, ZERO_BUCKET, rollups
+from analytics.measures.rollup import METRICS, rollups
+from analytics.schema.histogram_buckets import ZERO_BUCKET
 from analytics.schema.tables import EVENTS, STREAMS, frame
 from analytics.storage.rollup_compaction import MOST_NAMES, OTHER, compact_rollups
 from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value

@@ -23,7 +23,8 @@ from analytics.query.errors import StoreUnavailable
 from analytics.query.limits import MIB
 from analytics.query.quack_gate import directive
 from analytics.query.serve import SERVE_LIMITS, ServeOptions, run
-from analytics.storage.database import load, quoted
+from analytics.schema.sql_quoting import literal
+from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 
@@ -40,7 +41,7 @@ class Client:
     def query(self, sql: str, timeout_s: float = 5.0, max_rows: int = 1000) -> list[tuple[Any, ...]]:
         statement = directive(max_rows, timeout_s) + sql
         return self.connection.execute(
-            f"FROM quack_query({quoted(self.here.quack)}, {quoted(statement)}, token = {quoted(self.here.token)})"
+            f"FROM quack_query({literal(self.here.quack)}, {literal(statement)}, token = {literal(self.here.token)})"
         ).fetchall()
 
     def until_answered(self, sql: str) -> list[tuple[Any, ...]]:

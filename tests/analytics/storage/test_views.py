@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analytics.measures.rollup import ZERO_BUCKET
+from analytics.schema.histogram_buckets import ZERO_BUCKET
 from analytics.storage.store import Commit, Store
 from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
 from tests.analytics.stores import new_store

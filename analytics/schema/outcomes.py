@@ -1,0 +1,16 @@
+"""Groups of the values of `outcome`, in Python and as SQL over the tables `streams` and `stream_minutes`.
+
+An error rate is errors / counted streams. Streams with an outcome of `NOT_COUNTED` show neither a success nor an error of the
+upstream, so they are in neither number.
+"""
+
+from __future__ import annotations
+
+OK = "ok"
+NOT_COUNTED = ("client_abort", "tap_lost")
+NOT_ERRORS = (OK, *NOT_COUNTED)
+
+IS_COUNTED = f"outcome NOT IN {NOT_COUNTED}"
+IS_ERROR = f"outcome NOT IN {NOT_ERRORS}"
+ERROR_RATE = f"count(*) FILTER ({IS_ERROR}) / nullif(count(*) FILTER ({IS_COUNTED}), 0)"
+"""Of rows of `streams`. NULL without counted streams."""
