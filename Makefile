@@ -9,7 +9,7 @@ PY := .venv/bin/python
 
 UPSTREAM ?= http://localhost:4000
 
-.PHONY: help install setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz site image wheel audit licences lock clean
+.PHONY: help install setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz reference site image wheel audit licences lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
@@ -64,6 +64,9 @@ fuzz: setup ## coverage-guided, five minutes; needs atheris in .venv
 
 bench: setup ## measure; writes what docs/explanation/performance.md quotes
 	$(PY) -m bench $(ARGS)
+
+reference: setup ## write the generated pages of docs/reference
+	$(PY) docs/generate.py
 
 site: setup ## the documentation as a site, in site/
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,9 @@ from analytics.query.reader import Reader
 from analytics.storage.location import SQLITE, locate
 from analytics.storage.store import Store
 from streamgauge.cli import ORDER, cli
-from streamgauge.config import reference_text
 
 ROOT = Path(__file__).resolve().parent.parent
+GENERATED: dict[Path, str] = runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]()
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")])
 
 
@@ -102,8 +103,9 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
             assert anchor in slugs, f"{page.name}: {target}"
 
 
-def test_the_configuration_reference_is_current() -> None:
-    assert (ROOT / "docs" / "reference" / "configuration.md").read_text() == reference_text()
+@pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.name)
+def test_generated_pages_are_current(page: Path) -> None:
+    assert page.read_text() == GENERATED[page], "run `make reference`"
 
 
 def test_readme_names_every_command() -> None:

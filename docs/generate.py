@@ -1,0 +1,202 @@
+"""Write the reference pages that are generated from code: `python docs/generate.py`, or `make reference`.
+
+`pages()` returns the text of each page by its path. `tests/test_docs.py` compares it with the files.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+import click
+import duckdb
+
+from analytics.schema.ddl import statements
+from analytics.telemetry.catalogue import catalogue
+from analytics.telemetry.prometheus import prometheus_name
+from analytics.telemetry.semconv import PROFILES
+from ingest.tap import metrics as tap_metrics
+from streamgauge.cli import ORDER, cli
+from streamgauge.config import reference_text
+
+REFERENCE = Path(__file__).resolve().parent / "reference"
+GENERATED = "This page is generated from the code by `make reference`."
+
+
+def pages() -> dict[Path, str]:
+    """The generated pages."""
+    return {
+        REFERENCE / "cli.md": _cli(),
+        REFERENCE / "configuration.md": reference_text(),
+        REFERENCE / "tables.md": _tables(),
+        REFERENCE / "metrics.md": _metrics(),
+    }
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|").strip() for cell in line) + " |" for line in lines]
+
+
+def _cli() -> str:
+    lines = [
+        "# Command line",
+        "",
+        GENERATED
+        + " `streamgauge COMMAND --help` prints the same. Flags that are settings can also be given in the",
+        "environment or in a file: see [Configuration](configuration.md).",
+        "",
+    ]
+    context = click.Context(cli, info_name="streamgauge")
+    for name in ORDER:
+        command = cli.get_command(context, name)
+        assert command is not None
+        lines += _command(command, f"streamgauge {name}", context)
+    return "\n".join(lines)
+
+
+def _command(command: click.Command, path: str, parent: click.Context, level: int = 2) -> Iterator[str]:
+    context = click.Context(command, info_name=path.rpartition(" ")[2], parent=parent)
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield from (f"{'#' * level} {path}", "", f"`{path} {usage}`", "")
+    for paragraph in (command.help or "").replace("\b\n", "").split("\n\n"):
+        yield from (" ".join(paragraph.split()), "")
+    for title, options in _groups(command):
+        rows = [record for option in options if (record := option.get_help_record(context))]
+        if rows:
+            yield from ([f"**{title}**", ""] if title else [])
+            yield from (
+                *_table(("option", "meaning"), [(f"`{left}`", _text(right)) for left, right in rows]),
+                "",
+            )
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _command(child, f"{path} {name}", context, level + 1)
+
+
+def _groups(command: click.Command) -> list[tuple[str, Sequence[click.Parameter]]]:
+    """The options of a command by group, help left out."""
+    grouped = [(group.title, group.options) for group in getattr(command, "option_groups", ())]
+    seen = {option.name for _, options in grouped for option in options} | {"help"}
+    rest = [p for p in command.params if isinstance(p, click.Option) and p.name not in seen]
+    return [*grouped, ("Other options" if grouped else "", rest)]
+
+
+def _text(help_text: str) -> str:
+    return re.sub(r"\s+", " ", help_text).replace(
+        f"[default: {socket.gethostname()}]", "[default: the host's name]"
+    )
+
+
+def _tables() -> str:
+    lines = [
+        "# Tables and views",
+        "",
+        GENERATED
+        + " Any SQL client shows the same texts as comments. [Measurement](../explanation/measurement.md)",
+        "defines the numbers, [Query with SQL](../how-to/query.md) has ready queries.",
+        "",
+        "Columns that end in `_ns` are nanoseconds after t0, the moment when the tap turned to the upstream. Columns that end in `_at`",
+        "are instants. NULL means unknown.",
+        "",
+    ]
+    con = duckdb.connect()
+    open_streams = (resources.files("analytics.schema") / "open_streams.sql").read_text()
+    for part in (*statements(), open_streams):
+        con.execute(part)
+    relations = con.execute(
+        "SELECT table_name, comment, false FROM duckdb_tables() WHERE schema_name = 'main' "
+        "UNION ALL SELECT view_name, comment, true FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal"
+    ).fetchall()
+    for name, comment, is_view in sorted(
+        relations, key=lambda r: (r[2], r[0] != "streams", r[0] != "events", r[0])
+    ):
+        columns = con.execute(
+            "SELECT column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
+            "WHERE schema_name = 'main' AND table_name = ? ORDER BY column_index",
+            [name],
+        ).fetchall()
+        rows = [(f"`{column}`", kind, text) for column, kind, text in columns]
+        with_text = any(text for *_, text in rows)
+        head = ("column", "type", "meaning") if with_text else ("column", "type")
+        lines += [f"## {name}", "", f"{'View. ' if is_view else ''}{comment or ''}".strip(), ""]
+        lines += [*_table(head, [row[: len(head)] for row in rows]), ""]
+    return "\n".join(lines)
+
+
+def _metrics() -> str:
+    return "\n".join(
+        [
+            "# Metrics",
+            "",
+            GENERATED + " [Traces and metrics](telemetry.md) describes attributes, profiles and export.",
+            "",
+            "## Analytics",
+            "",
+            "At `--metrics` (default `127.0.0.1:4102/metrics`) and over OTLP. *Profile* is the value of `--semconv` with which the",
+            "metric exists.",
+            "",
+            *_table(("metric", "profile", "kind", "unit", "in Prometheus", "meaning"), _analytics_rows()),
+            "",
+            "## Tap",
+            "",
+            "At `--admin` (default `127.0.0.1:4101/metrics`). All workers are added up.",
+            "",
+            *_table(("metric", "kind", "meaning"), _tap_rows()),
+            "",
+        ]
+    )
+
+
+def _analytics_rows() -> list[tuple[str, ...]]:
+    endings = {"counter": "_total", "total": "_total"}
+    known = {profile: catalogue(names) for profile, names in PROFILES.items()}
+    rows = []
+    for profile, instruments in known.items():
+        for i in instruments:
+            in_all = all(any(o.name == i.name for o in other) for other in known.values())
+            if in_all and profile != "1.41":
+                continue
+            kind = "counter" if i.kind == "total" else i.kind
+            name = prometheus_name(i.name, i.unit) + endings.get(i.kind, "")
+            rows.append(
+                (f"`{i.name}`", "both" if in_all else profile, kind, i.unit, f"`{name}`", i.description)
+            )
+    return rows
+
+
+def _tap_rows() -> list[tuple[str, str, str]]:
+    rendered = tap_metrics.render(_EveryCounter())
+    kinds: Mapping[str, str] = dict(re.findall(r"^# TYPE (\S+) (\S+)$", rendered, re.M))
+    return [
+        (f"`{name}`", kinds[name], text) for name, text in re.findall(r"^# HELP (\S+) (.+)$", rendered, re.M)
+    ]
+
+
+class _EveryCounter(dict[str, int]):
+    """Counters of a tap that has all of them, each 0."""
+
+    def __init__(self) -> None:
+        super().__init__(closed_CAUSE=0)
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> int:
+        return 0
+
+
+def main() -> int:
+    for path, text in pages().items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
