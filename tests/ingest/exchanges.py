@@ -17,11 +17,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 import brotli
+import uvloop
 import zstandard
 
 from ingest.records import Closed, Frames
 from ingest.tap.sockets import reset_on_close, unsent_bytes
-from tests.ingest.rig import Client, Rig, chunk, read_request, rig, run
+from tests.ingest.running_tap import Client, RunningTap, chunk, read_request, running_tap
 
 AT_ONCE = 16
 _LIMIT_S = 30.0
@@ -209,14 +210,14 @@ def comparable(head: bytes) -> list[bytes]:
 class Pair:
     """A client's two connections, the direct one and the one through the tap; kept while both answers allow it."""
 
-    def __init__(self, it: Rig) -> None:
-        self._rig = it
+    def __init__(self, tap: RunningTap) -> None:
+        self._tap = tap
         self._clients: list[Client] = []
 
     async def compare(self, wanted: Plan) -> None:
         """Do one exchange on both and compare."""
         if not self._clients:
-            for host, port in (("127.0.0.1", self._rig.upstream_port), self._rig.worker.address):
+            for host, port in (("127.0.0.1", self._tap.upstream_port), self._tap.worker.address):
                 self._clients.append(Client(*await asyncio.open_connection(host, port, limit=2**20)))
         direct, through = await asyncio.gather(*(ask(client, wanted) for client in self._clients))
         assert direct.body == wanted.body, wanted
@@ -239,10 +240,10 @@ async def compare_many(seed: int, count: int) -> Counter[str]:
     """Do `count` exchanges; what they were. Raises AssertionError at the first one that differs."""
     seen: Counter[str] = Counter()
     dice = random.Random(seed)
-    async with rig(Upstream(seed).serve, queue_bytes=2**28) as it:
+    async with running_tap(Upstream(seed).serve, queue_bytes=2**28) as tap:
 
         async def lane(first: int) -> None:
-            pair = Pair(it)
+            pair = Pair(tap)
             for number in range(first, count, AT_ONCE):
                 wanted = plan(seed, number)
                 await pair.compare(wanted)
@@ -253,12 +254,12 @@ async def compare_many(seed: int, count: int) -> Counter[str]:
             pair.close()
 
         await asyncio.gather(*(lane(first) for first in range(min(AT_ONCE, count))))
-        counters = it.worker.counters
-        await it.until(lambda: counters.streams_closed == counters.streams_opened)
+        counters = tap.worker.counters
+        await tap.wait_until(lambda: counters.streams_closed == counters.streams_opened)
         assert counters.lost_bytes == counters.lost_records == counters.bad_upstream_excess_bytes == 0
         assert counters.captured_bytes + counters.uncaptured_bytes == counters.body_bytes
-        await it.until(lambda: sum(isinstance(r, Closed) for r in it.log.records) >= count)
-        frames = (r for r in it.log.records if isinstance(r, Frames))
+        await tap.wait_until(lambda: sum(isinstance(r, Closed) for r in tap.log.records) >= count)
+        frames = (r for r in tap.log.records if isinstance(r, Frames))
         recorded = sum(r.uncaptured_bytes + sum(len(body) for _, body in r.frames) for r in frames)
         assert recorded == counters.body_bytes
     return seen
@@ -271,7 +272,7 @@ def main() -> int:
     total: Counter[str] = Counter()
     started_s = time.monotonic()
     for first in range(0, count, batch):
-        total += run(compare_many(seed + first, min(batch, count - first)))
+        total += uvloop.run(compare_many(seed + first, min(batch, count - first)))
         print(f"{first + batch} of {count}", flush=True)
     print(
         f"{count} exchanges, each byte for byte as the direct answer, in {time.monotonic() - started_s:.0f} s: {dict(total)}"

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 
 from ingest.records import Alive, Closed
-from tests.ingest.rig import END, SSE_HEAD, Rig, chunk, complete, read_request, rig
+from tests.ingest.running_tap import (
+    END,
+    SSE_HEAD,
+    RunningTap,
+    assert_complete,
+    chunk,
+    read_request,
+    running_tap,
+)
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-def last_alive(it: Rig) -> Alive:
-    last = it.log.records[-1]
+def last_alive(tap: RunningTap) -> Alive:
+    last = tap.log.records[-1]
     assert isinstance(last, Alive)
     return last
 
@@ -26,27 +34,27 @@ async def test_an_open_stream_finishes_and_new_connections_are_not_taken():
 
     go = asyncio.Event()
 
-    async with rig(upstream, drain_timeout_s=10.0) as it:
-        idle = await it.client()
-        client = await it.client()
+    async with running_tap(upstream, drain_timeout_s=10.0) as tap:
+        idle = await tap.client()
+        client = await tap.client()
         await client.send(GET)
-        await client.until(b"data: 1\n\n\r\n")
-        it.worker.stop()
-        assert await idle.rest() == b""
+        await client.read_until(b"data: 1\n\n\r\n")
+        tap.worker.stop()
+        assert await idle.read_to_end() == b""
         refused = False
         try:
-            await (await it.client()).rest()
+            await (await tap.client()).read_to_end()
         except ConnectionError:
             refused = True
         assert refused
-        assert not it.serving.done()
+        assert not tap.serving.done()
         go.set()
-        assert await client.rest() == chunk(b"data: 2\n\n") + END
-        await it.serving
-        [records] = await it.records()
-        complete(records)
+        assert await client.read_to_end() == chunk(b"data: 2\n\n") + END
+        await tap.serving
+        [records] = await tap.records()
+        assert_complete(records)
         assert records[-1].cause == "complete"
-        alive = last_alive(it)
+        alive = last_alive(tap)
         assert alive.stopping
         assert alive.counters["streams_opened"] == alive.counters["streams_closed"] == 1
 
@@ -57,17 +65,17 @@ async def test_a_stream_that_outlasts_the_drain_time_is_ended():
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
         await reader.read()
 
-    async with rig(upstream, drain_timeout_s=0.05) as it:
-        client = await it.client()
+    async with running_tap(upstream, drain_timeout_s=0.05) as tap:
+        client = await tap.client()
         await client.send(GET)
-        await client.until(b"data: 1\n\n\r\n")
-        await it.stop()
-        assert await client.rest() == b""
-        [records] = await it.records()
-        complete(records)
+        await client.read_until(b"data: 1\n\n\r\n")
+        await tap.stop()
+        assert await client.read_to_end() == b""
+        [records] = await tap.records()
+        assert_complete(records)
         assert isinstance(records[-1], Closed)
         assert records[-1].cause == "tap_stopped"
-        assert last_alive(it).stopping
+        assert last_alive(tap).stopping
 
 
 async def test_asked_twice_it_does_not_wait():
@@ -76,14 +84,14 @@ async def test_asked_twice_it_does_not_wait():
         writer.write(SSE_HEAD)
         await reader.read()
 
-    async with rig(upstream, drain_timeout_s=1000.0) as it:
-        client = await it.client()
+    async with running_tap(upstream, drain_timeout_s=1000.0) as tap:
+        client = await tap.client()
         await client.send(GET)
-        await client.until(b"\r\n\r\n")
-        it.worker.stop()
-        it.worker.stop()
-        await asyncio.wait_for(it.serving, 5)
-        [records] = await it.records()
+        await client.read_until(b"\r\n\r\n")
+        tap.worker.stop()
+        tap.worker.stop()
+        await asyncio.wait_for(tap.serving, 5)
+        [records] = await tap.records()
         assert records[-1].cause == "tap_stopped"
 
 
@@ -91,13 +99,13 @@ async def test_a_request_without_answer_yet_is_told_when_the_tap_stops():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(GET)
-        await it.until(lambda: bool(it.upstream_connections))
-        await it.stop()
-        assert (await client.rest()).startswith(b"HTTP/1.1 502 ")
-        [records] = await it.records()
+        await tap.wait_until(lambda: bool(tap.upstream_connections))
+        await tap.stop()
+        assert (await client.read_to_end()).startswith(b"HTTP/1.1 502 ")
+        [records] = await tap.records()
         assert records[-1].cause == "tap_stopped"
 
 
@@ -111,22 +119,22 @@ async def test_a_busy_keep_alive_connection_is_closed_after_its_answer():
 
     go, asked = asyncio.Event(), asyncio.Event()
 
-    async with rig(upstream, drain_timeout_s=10.0) as it:
-        client = await it.client()
+    async with running_tap(upstream, drain_timeout_s=10.0) as tap:
+        client = await tap.client()
         await client.send(GET)
         await asked.wait()
-        it.worker.stop()
-        await it.until(lambda: it.worker.stopping)
+        tap.worker.stop()
+        await tap.wait_until(lambda: tap.worker.stopping)
         go.set()
-        answer = await client.rest()
+        answer = await client.read_to_end()
         assert b"Connection: close\r\n" in answer
         assert answer.endswith(b"ok")
 
 
 async def test_alive_records_come_by_themselves():
-    async with rig(None, alive_s=0.02) as it:
-        await it.until(lambda: sum(isinstance(r, Alive) for r in it.log.records) >= 3)
-        first, second = [r for r in it.log.records if isinstance(r, Alive)][:2]
-        assert first.incarnation == second.incarnation == it.worker.incarnation
+    async with running_tap(None, alive_s=0.02) as tap:
+        await tap.wait_until(lambda: sum(isinstance(r, Alive) for r in tap.log.records) >= 3)
+        first, second = [r for r in tap.log.records if isinstance(r, Alive)][:2]
+        assert first.incarnation == second.incarnation == tap.worker.incarnation
         assert first.mono_ns < second.mono_ns
         assert not first.stopping

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 
-from tests.ingest.rig import Rig, rig
+from tests.ingest.running_tap import RunningTap, running_tap
 
 BODY_BYTES = 24 * 2**20
 MOST_A_TURN_BYTES = 2**19
@@ -63,19 +63,19 @@ def exchange(
 async def most_in_a_turn(*, request_bytes: int, response_bytes: int) -> int:
     """The most bytes that the tap took of one exchange in a turn of its loop, while both ends had more to give and take."""
 
-    def taken(it: Rig) -> int:
-        return sum(e.request_bytes + e.response_bytes for e in it.worker.exchanges)
+    def taken(tap: RunningTap) -> int:
+        return sum(e.request_bytes + e.response_bytes for e in tap.worker.exchanges)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        async with rig(None, upstreams=[f"http://127.0.0.1:{listener.getsockname()[1]}"]) as it:
-            thread = exchange(listener, it.worker.address, request_bytes, response_bytes)
+        async with running_tap(None, upstreams=[f"http://127.0.0.1:{listener.getsockname()[1]}"]) as tap:
+            thread = exchange(listener, tap.worker.address, request_bytes, response_bytes)
             steps: list[int] = []
             while thread.is_alive():
-                before = taken(it)
+                before = taken(tap)
                 time.sleep(0.02)  # noqa: ASYNC251 - the loop stands still: the kernel's buffers fill up behind it
                 await asyncio.sleep(0)
-                steps.append(taken(it) - before)
-            assert it.worker.counters.streams_opened == 1
+                steps.append(taken(tap) - before)
+            assert tap.worker.counters.streams_opened == 1
             return max(steps)
 
 

@@ -8,16 +8,16 @@ import socket
 import pytest
 
 from ingest.records import Closed, Frames, Opened
-from tests.ingest.rig import (
+from tests.ingest.running_tap import (
     END,
     SSE_HEAD,
-    answering,
+    assert_complete,
     body_of,
     chunk,
-    complete,
     read_request,
     request_of,
-    rig,
+    respond_with,
+    running_tap,
 )
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: tap\r\n\r\n"
@@ -39,21 +39,21 @@ async def test_a_stream_passes_and_is_recorded():
         writer.write(END)
 
     asked = asyncio.Event()
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(POST)
-        assert await client.until(b"\r\n\r\n") == SSE_HEAD
+        assert await client.read_until(b"\r\n\r\n") == SSE_HEAD
         for i in range(3):
             assert await client.read(14) == b"9\r\ndata: %d\n\n\r\n" % i
             asked.set()
         assert await client.read(5) == END
-        [records] = await it.records()
-        complete(records)
+        [records] = await tap.records()
+        assert_complete(records)
         assert body_of(records) == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
         opened, closed = records[0], records[-1]
         assert isinstance(opened, Opened)
         assert isinstance(closed, Closed)
-        assert (opened.method, opened.path, opened.server_port) == ("POST", "/v1/chat", it.upstream_port)
+        assert (opened.method, opened.path, opened.server_port) == ("POST", "/v1/chat", tap.upstream_port)
         assert opened.client_start_ns <= 0
         request = request_of(records)
         assert request is not None
@@ -80,8 +80,8 @@ async def test_heads_keep_order_case_and_values_without_hop_by_hop_fields():
         writer.write(answer)
         await reader.read()
 
-    async with rig(upstream) as it:
-        head, _ = await it.ask(
+    async with running_tap(upstream) as tap:
+        head, _ = await tap.request(
             b"GET /a%20b?key=1&x=%zz HTTP/1.1\r\nAccept: */*\r\nHOST: tap:1\r\nx-ZED: 1\r\nConnection: x-drop\r\n"
             b"X-Drop: gone\r\nX-Zed: 2\r\nx-streamgauge-capture: none\r\nTE: trailers\r\n\r\n"
         )
@@ -91,7 +91,7 @@ async def test_heads_keep_order_case_and_values_without_hop_by_hop_fields():
         )
         [got] = seen
         assert got.startswith(b"GET /a%20b?key=1&x=%zz HTTP/1.1\r\n")
-        host = b"Host: 127.0.0.1:%d" % it.upstream_port
+        host = b"Host: 127.0.0.1:%d" % tap.upstream_port
         assert fields(got)[:4] == [b"Accept: */*", host, b"x-ZED: 1", b"X-Zed: 2"]
         added = dict(f.split(b": ", 1) for f in fields(got)[4:])
         assert added.pop(b"traceparent").startswith(b"00-")
@@ -102,7 +102,7 @@ async def test_heads_keep_order_case_and_values_without_hop_by_hop_fields():
             b"TE": b"trailers",
             b"Connection": b"TE",
         }
-        [records] = await it.records()
+        [records] = await tap.records()
         assert isinstance(records[0], Opened)
         assert records[0].capture_content is False
         assert records[0].path == "/a%20b"
@@ -123,16 +123,16 @@ async def test_heads_keep_order_case_and_values_without_hop_by_hop_fields():
     ],
 )
 async def test_an_answer_is_passed_on_to_the_byte_and_both_connections_live_on(answer: bytes, kept: bool):
-    async with rig(answering(answer, answer)) as it:
-        client = await it.client()
+    async with running_tap(respond_with(answer, answer)) as tap:
+        client = await tap.client()
         for _ in range(2):
             await client.send(GET)
             head, body = await client.response()
             assert head + body == answer
-        for records in await it.records(2):
-            complete(records)
-        assert len(it.upstream_connections) == 1
-        assert it.worker.counters.upstream_reuses == 1
+        for records in await tap.records(2):
+            assert_complete(records)
+        assert len(tap.upstream_connections) == 1
+        assert tap.worker.counters.upstream_reuses == 1
 
 
 async def test_a_body_that_ends_with_the_connection():
@@ -140,26 +140,26 @@ async def test_a_body_that_ends_with_the_connection():
         await read_request(reader)
         writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nhello")
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(GET)
         assert (
-            await client.rest()
+            await client.read_to_end()
             == b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nhello"
         )
-        [records] = await it.records()
+        [records] = await tap.records()
         assert records[-1].cause == "complete"
         assert body_of(records) == b"hello"
 
 
 async def test_head_requests_get_no_body():
-    async with rig(answering(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", GET)) as it:
-        client = await it.client()
+    async with running_tap(respond_with(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", GET)) as tap:
+        client = await tap.client()
         await client.send(b"HEAD / HTTP/1.1\r\nHost: h\r\n\r\n")
         head, body = await client.response(head_only=True)
         assert (head, body) == (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", b"")
-        [records] = await it.records()
-        complete(records)
+        [records] = await tap.records()
+        assert_complete(records)
         frames = [r for r in records if isinstance(r, Frames)]
         assert [f.frames for f in frames] == [[]]
         assert frames[0].response.status == 200
@@ -173,8 +173,8 @@ async def test_pipelined_requests_are_answered_in_order():
             text = path + body
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(
             b"GET /1 HTTP/1.1\r\nHost: h\r\n\r\n"
             b"POST /2 HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
@@ -186,9 +186,9 @@ async def test_pipelined_requests_are_answered_in_order():
         head, body = await client.response()
         assert body == b"/4"
         assert b"Connection: close" in head
-        assert await client.rest() == b""
-        for records in await it.records(4):
-            complete(records)
+        assert await client.read_to_end() == b""
+        for records in await tap.records(4):
+            assert_complete(records)
 
 
 async def test_interim_answers_and_expect_continue():
@@ -204,33 +204,33 @@ async def test_interim_answers_and_expect_continue():
         writer.write(final)
         await reader.read()
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n")
-        assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        assert await client.until(b"\r\n\r\n") == early
+        assert await client.read_until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await client.read_until(b"\r\n\r\n") == early
         await client.send(b"body")
         assert await client.read(len(final)) == final
-        [records] = await it.records()
+        [records] = await tap.records()
         assert [r.response.status for r in records if isinstance(r, Frames)] == [200]
 
 
 async def test_a_client_of_http_1_0_gets_no_chunks_and_no_interim_answers():
     answer = b"HTTP/1.1 100 Continue\r\n\r\n" + SSE_HEAD + chunk(b"data: 1\n\n") + chunk(b"data: 2\n\n") + END
-    async with rig(answering(answer)) as it:
-        client = await it.client()
+    async with running_tap(respond_with(answer)) as tap:
+        client = await tap.client()
         await client.send(b"GET / HTTP/1.0\r\n\r\n")
-        assert await client.rest() == (
+        assert await client.read_to_end() == (
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\ndata: 1\n\ndata: 2\n\n"
         )
-        [records] = await it.records()
+        [records] = await tap.records()
         assert records[-1].cause == "complete"
 
 
 async def test_keep_alive_of_http_1_0_is_honoured():
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx"
-    async with rig(answering(answer, answer)) as it:
-        client = await it.client()
+    async with running_tap(respond_with(answer, answer)) as tap:
+        client = await tap.client()
         for _ in range(2):
             await client.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
             head, body = await client.response()
@@ -241,14 +241,14 @@ async def test_keep_alive_of_http_1_0_is_honoured():
 async def test_bytes_after_a_response_are_not_passed_on():
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
     fine = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-    async with rig(answering(answer)) as it:
-        client = await it.client()
+    async with running_tap(respond_with(answer)) as tap:
+        client = await tap.client()
         await client.send(GET + GET)
         head, body = await client.response()
         assert head + body == fine
         head, body = await client.response()
         assert head + body == fine
-        assert len(it.upstream_connections) == 2
+        assert len(tap.upstream_connections) == 2
 
 
 @pytest.mark.parametrize(
@@ -268,13 +268,13 @@ async def test_bytes_after_a_response_are_not_passed_on_in_a_later_read_either(b
 
     go = asyncio.Event()
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-        await client.until(b"ab")
+        await client.read_until(b"ab")
         go.set()
-        assert (await client.rest()).endswith(end)
-        assert it.worker.counters.bad_upstream_excess_bytes > 0
+        assert (await client.read_to_end()).endswith(end)
+        assert tap.worker.counters.bad_upstream_excess_bytes > 0
 
 
 async def test_a_large_upload_is_streamed_not_collected():
@@ -290,20 +290,20 @@ async def test_a_large_upload_is_streamed_not_collected():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         client.writer.write(
             b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % size
         )
         sender = asyncio.create_task(client.send(b"x" * size))
-        await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
-        [exchange] = it.worker.exchanges
+        await tap.wait_until(lambda: any(c.transport_paused_by_us for c in tap.worker.clients))
+        [exchange] = tap.worker.exchanges
         assert exchange.request_bytes < size
         held.set()
         await sender
         await client.response()
-        [records] = await it.records()
-        complete(records)
+        [records] = await tap.records()
+        assert_complete(records)
         assert records[-1].request_bytes == size
         assert request_of(records).truncated
         assert len(request_of(records).body) == 65_536
@@ -325,19 +325,19 @@ async def test_a_slow_client_holds_the_upstream_back_within_bounds():
 
     sent: list[int] = []
 
-    async with rig(upstream) as it:
-        client = await it.client(limit=4096)
+    async with running_tap(upstream) as tap:
+        client = await tap.client(limit=4096)
         await client.send(GET)
-        await it.until(lambda: any(c.write_paused for c in it.worker.clients))
-        [connection] = it.worker.clients
+        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.clients))
+        [connection] = tap.worker.clients
         assert connection.transport.get_write_buffer_size() < 2**20
-        await client.until(b"\r\n\r\n")
+        await client.read_until(b"\r\n\r\n")
         got = 0
         while got < total:
             got += len(await client.reader.read(2**20))
         assert sum(sent) == total
-        [records] = await it.records()
-        complete(records)
+        [records] = await tap.records()
+        assert_complete(records)
         closed = records[-1]
         assert (closed.cause, closed.response_bytes, closed.delivered_bytes) == ("complete", total, total)
         assert sum(r.uncaptured_bytes for r in records if isinstance(r, Frames)) == total
@@ -351,19 +351,21 @@ async def test_an_absolute_target_goes_to_the_configured_upstream_alone():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async with rig(upstream) as it:
-        await it.ask(b"GET http://elsewhere.example:81/v1/models?a=b HTTP/1.1\r\nHost: h\r\n\r\n")
-        assert seen[0].startswith(b"GET /v1/models?a=b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % it.upstream_port)
+    async with running_tap(upstream) as tap:
+        await tap.request(b"GET http://elsewhere.example:81/v1/models?a=b HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert seen[0].startswith(
+            b"GET /v1/models?a=b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % tap.upstream_port
+        )
         assert b"\r\nX-Forwarded-Host: elsewhere.example:81\r\n" in seen[0]
 
 
 async def test_small_writes_are_not_held_back_on_either_side():
-    async with rig(answering(SSE_HEAD)) as it:
-        client = await it.client()
+    async with running_tap(respond_with(SSE_HEAD)) as tap:
+        client = await tap.client()
         await client.send(GET)
-        await client.until(b"\r\n\r\n")
-        [ours] = it.worker.clients
-        [exchange] = it.worker.exchanges
+        await client.read_until(b"\r\n\r\n")
+        [ours] = tap.worker.clients
+        [exchange] = tap.worker.exchanges
         for transport in (ours.transport, exchange._upstream.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -377,8 +379,8 @@ async def test_ipv6_and_a_base_path():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async with rig(upstream, host="::1", upstreams=["http://[::1]:{port}/base/"]) as it:
-        await it.ask(GET)
+    async with running_tap(upstream, host="::1", upstreams=["http://[::1]:{port}/base/"]) as tap:
+        await tap.request(GET)
         assert seen[0].startswith(b"GET /base/v1/models HTTP/1.1\r\n")
-        assert b"Host: [::1]:%d\r\n" % it.upstream_port in seen[0]
+        assert b"Host: [::1]:%d\r\n" % tap.upstream_port in seen[0]
         assert b"X-Forwarded-For: ::1\r\n" in seen[0]

@@ -10,7 +10,7 @@ import pytest
 from ingest.records import Opened
 from ingest.tap.header_allow_list import client_id, of_request, of_response, path_of
 from ingest.tap.http_head import HeadLimits, read_request_head
-from tests.ingest.rig import read_request, rig
+from tests.ingest.running_tap import read_request, running_tap
 
 SECRET = "sk-plan7ed-s3cret"
 KEY = b"k" * 32
@@ -77,7 +77,7 @@ async def test_planted_secrets_are_in_no_record():
         )
         await reader.read()
 
-    async with rig(upstream) as it:
+    async with running_tap(upstream) as tap:
         names = [
             "Authorization",
             "X-Api-Key",
@@ -88,8 +88,8 @@ async def test_planted_secrets_are_in_no_record():
             "X-Weird",
         ]
         lines = "".join(f"{n}: Bearer {SECRET}\r\n" for n in names)
-        await it.ask(f"GET /m?key={SECRET}&alt=sse HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
-        [records] = await it.records()
+        await tap.request(f"GET /m?key={SECRET}&alt=sse HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
+        [records] = await tap.records()
         assert SECRET.encode() not in msgspec.msgpack.encode(records)
         assert isinstance(records[0], Opened)
         assert records[0].path == "/m?alt=sse"
@@ -104,8 +104,8 @@ async def request_seen(extra: bytes, **options: object) -> bytes:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async with rig(upstream, **options) as it:
-        await it.ask(b"GET / HTTP/1.1\r\nHost: tap.example\r\n" + extra + b"\r\n")
+    async with running_tap(upstream, **options) as tap:
+        await tap.request(b"GET / HTTP/1.1\r\nHost: tap.example\r\n" + extra + b"\r\n")
     return seen[0]
 
 

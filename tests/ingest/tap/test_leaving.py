@@ -9,17 +9,17 @@ import struct
 import pytest
 
 from ingest.records import Closed, Frames
-from tests.ingest.rig import (
+from tests.ingest.running_tap import (
     END,
     SSE_HEAD,
-    Rig,
-    answering,
+    RunningTap,
+    assert_complete,
     body_of,
     chunk,
-    complete,
     read_request,
     request_of,
-    rig,
+    respond_with,
+    running_tap,
 )
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -33,9 +33,9 @@ def linger_reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def closed(it: Rig) -> Closed:
-    [records] = await it.records()
-    complete(records)
+async def closed(tap: RunningTap) -> Closed:
+    [records] = await tap.records()
+    assert_complete(records)
     last = records[-1]
     assert isinstance(last, Closed)
     return last
@@ -53,17 +53,17 @@ async def test_a_client_that_leaves_in_mid_stream_is_told_upstream_at_once(how: 
         finally:
             left.set()
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(POST)
-        await client.until(b"data: 1\n\n\r\n")
+        await client.read_until(b"data: 1\n\n\r\n")
         if how == "close":
             client.close()
         else:
             linger_reset(client.writer)
         async with asyncio.timeout(5):
             await left.wait()
-        last = await closed(it)
+        last = await closed(tap)
         assert last.cause == "client_left"
         assert last.client_left_ns == last.end_ns
         assert last.client_drain_ns is None
@@ -80,26 +80,26 @@ async def test_a_client_that_leaves_before_the_answer_is_told_upstream():
         left.set()
 
     asked = asyncio.Event()
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(GET)
         await asked.wait()
         client.close()
         async with asyncio.timeout(5):
             await left.wait()
-        assert (await closed(it)).cause == "client_left"
+        assert (await closed(tap)).cause == "client_left"
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_request():
-    async with rig(answering(b"")) as it:
-        client = await it.client()
+    async with running_tap(respond_with(b"")) as tap:
+        client = await tap.client()
         await client.send(
             b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nabc"
         )
-        await it.until(lambda: any(e.request_bytes == 3 for e in it.worker.exchanges))
+        await tap.wait_until(lambda: any(e.request_bytes == 3 for e in tap.worker.exchanges))
         client.close()
-        [records] = await it.records()
-        complete(records)
+        [records] = await tap.records()
+        assert_complete(records)
         assert records[-1].cause == "client_left"
         assert records[-1].request_bytes == 3
         assert records[-1].request_sent_ns is None
@@ -114,12 +114,12 @@ async def test_what_a_slow_client_never_took_is_not_called_delivered():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total + b"y" * total)
         await writer.drain()
 
-    async with rig(upstream) as it:
-        client = await it.client(limit=4096)
+    async with running_tap(upstream) as tap:
+        client = await tap.client(limit=4096)
         await client.send(GET)
-        await it.until(lambda: any(c.write_paused for c in it.worker.clients))
+        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.clients))
         linger_reset(client.writer)
-        last = await closed(it)
+        last = await closed(tap)
         assert last.cause == "client_left"
         assert last.delivered_bytes < last.response_bytes < total
 
@@ -129,12 +129,12 @@ async def test_an_upstream_cut_short_ends_the_client_without_the_last_chunk():
         await read_request(reader)
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + b"ff\r\ndata: half")
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(POST)
-        assert await client.rest() == SSE_HEAD + chunk(b"data: 1\n\n") + b"ff\r\ndata: half"
-        [records] = await it.records()
-        complete(records)
+        assert await client.read_to_end() == SSE_HEAD + chunk(b"data: 1\n\n") + b"ff\r\ndata: half"
+        [records] = await tap.records()
+        assert_complete(records)
         assert (records[-1].cause, records[-1].detail) == ("upstream_reset", None)
         assert body_of(records) == b"data: 1\n\ndata: half"
 
@@ -148,13 +148,13 @@ async def test_an_upstream_that_resets_a_stream():
 
     go = asyncio.Event()
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(POST)
-        await client.until(b"data: 1\n\n\r\n")
+        await client.read_until(b"data: 1\n\n\r\n")
         go.set()
-        assert await client.rest() == b""
-        last = await closed(it)
+        assert await client.read_to_end() == b""
+        last = await closed(tap)
         assert (last.cause, last.detail) == ("upstream_reset", "ConnectionResetError")
 
 
@@ -167,14 +167,14 @@ async def test_a_reset_of_a_body_that_only_the_end_delimits_does_not_look_like_i
 
     go = asyncio.Event()
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(GET)
-        await client.until(b"half")
+        await client.read_until(b"half")
         go.set()
         with pytest.raises(ConnectionResetError):
-            await client.rest()
-        assert (await closed(it)).cause == "upstream_reset"
+            await client.read_to_end()
+        assert (await closed(tap)).cause == "upstream_reset"
 
 
 @pytest.mark.parametrize("partial", [b"", b"HTTP/1.1 200 OK\r\nContent-"])
@@ -183,32 +183,32 @@ async def test_an_upstream_that_closes_before_it_answers_is_a_502(partial: bytes
         await read_request(reader)
         writer.write(partial)
 
-    async with rig(upstream) as it:
-        head, body = await it.ask(POST)
+    async with running_tap(upstream) as tap:
+        head, body = await tap.request(POST)
         assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
         assert b"x-streamgauge-error: upstream_reset" in head
         assert b'"code": "upstream_reset"' in body
-        [records] = await it.records()
-        complete(records)
+        [records] = await tap.records()
+        assert_complete(records)
         assert records[-1].cause == "upstream_reset"
         assert not [r for r in records if isinstance(r, Frames)]
 
 
 async def test_nobody_listening_is_a_502_that_says_so():
-    async with rig(None) as it:
-        head, body = await it.ask(POST)
+    async with running_tap(None) as tap:
+        head, body = await tap.request(POST)
         assert head.startswith(b"HTTP/1.1 502 ")
         assert b"ConnectionRefusedError" in body
-        last = await closed(it)
+        last = await closed(tap)
         assert (last.cause, last.detail) == ("connect_error", "ConnectionRefusedError")
         assert (last.connected_ns, last.request_sent_ns) == (None, None)
 
 
 async def test_a_name_that_does_not_resolve_is_a_502():
-    async with rig(answering(), upstreams=["http://nowhere.invalid:80"]) as it:
-        head, _ = await it.ask(GET)
+    async with running_tap(respond_with(), upstreams=["http://nowhere.invalid:80"]) as tap:
+        head, _ = await tap.request(GET)
         assert head.startswith(b"HTTP/1.1 502 ")
-        last = await closed(it)
+        last = await closed(tap)
         assert (last.cause, last.detail) == ("connect_error", "gaierror")
 
 
@@ -221,20 +221,20 @@ async def test_a_name_that_does_not_resolve_is_a_502():
     ],
 )
 async def test_an_answer_that_is_no_http_is_a_502(answer: bytes):
-    async with rig(answering(answer)) as it:
-        head, _ = await it.ask(GET)
+    async with running_tap(respond_with(answer)) as tap:
+        head, _ = await tap.request(GET)
         assert head.startswith(b"HTTP/1.1 502 ")
-        assert (await closed(it)).cause == "bad_upstream"
+        assert (await closed(tap)).cause == "bad_upstream"
 
 
 async def test_a_chunk_that_is_malformed_in_mid_stream_ends_the_client():
-    async with rig(answering(SSE_HEAD + chunk(b"a"), b"")) as it:
-        client = await it.client()
+    async with running_tap(respond_with(SSE_HEAD + chunk(b"a"), b"")) as tap:
+        client = await tap.client()
         await client.send(GET)
-        await client.until(b"a\r\n")
-        it.upstream_connections[0].write(b"zz\r\nHTTP/1.1 200 OK\r\n\r\n")
-        assert await client.rest() == b""
-        assert (await closed(it)).cause == "bad_upstream"
+        await client.read_until(b"a\r\n")
+        tap.upstream_connections[0].write(b"zz\r\nHTTP/1.1 200 OK\r\n\r\n")
+        assert await client.read_to_end() == b""
+        assert (await closed(tap)).cause == "bad_upstream"
 
 
 async def test_a_request_without_body_is_asked_again_when_the_kept_connection_had_just_died():
@@ -243,16 +243,16 @@ async def test_a_request_without_body_is_asked_again_when_the_kept_connection_ha
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         await reader.readuntil(b"\r\n\r\n")  # the second request arrives, and this connection dies
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(GET)
         await client.response()
         await client.send(GET)
         _, body = await client.response()
         assert body == b"ok"
-        assert it.worker.counters.retries == 1
-        for records in await it.records(2):
-            complete(records)
+        assert tap.worker.counters.retries == 1
+        for records in await tap.records(2):
+            assert_complete(records)
             assert records[-1].cause == "complete"
 
 
@@ -264,8 +264,8 @@ async def test_a_request_with_a_body_is_never_asked_twice():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         requests.append((await read_request(reader))[0])
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(POST)
         await client.response()
         await client.send(POST)
@@ -279,11 +279,11 @@ async def test_a_kept_connection_that_the_server_closed_is_not_used():
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async with rig(upstream) as it:
+    async with running_tap(upstream) as tap:
         for _ in range(5):
-            _, body = await it.ask(POST)
+            _, body = await tap.request(POST)
             assert body == b"ok"
-        assert it.worker.counters.retries == 0
+        assert tap.worker.counters.retries == 0
 
 
 async def test_an_early_answer_to_an_upload_reaches_the_client():
@@ -294,22 +294,22 @@ async def test_an_early_answer_to_an_upload_reaches_the_client():
         )
         await reader.read()
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1000)
         head, body = await client.response()
         assert (head[:12], body) == (b"HTTP/1.1 401", b"{}")
         client.close()
-        assert (await closed(it)).cause == "complete"
+        assert (await closed(tap)).cause == "complete"
 
 
 async def test_the_end_of_the_stream_is_the_end_even_if_the_client_closes_right_after():
-    async with rig(answering(SSE_HEAD + chunk(b"data: 1\n\n") + END)) as it:
-        client = await it.client()
+    async with running_tap(respond_with(SSE_HEAD + chunk(b"data: 1\n\n") + END)) as tap:
+        client = await tap.client()
         await client.send(POST)
-        await client.until(END)
+        await client.read_until(END)
         linger_reset(client.writer)
-        assert (await closed(it)).cause == "complete"
+        assert (await closed(tap)).cause == "complete"
 
 
 async def test_a_client_that_leaves_while_its_upload_is_held_back_is_noticed():
@@ -321,12 +321,12 @@ async def test_a_client_that_leaves_while_its_upload_is_held_back_is_noticed():
 
     # Without limits of time nothing looks now and then: the kernel tells that the client has gone.
     never = {"head_timeout_s": 0, "body_timeout_s": 0, "keep_alive_timeout_s": 0}
-    async with rig(upstream, **never) as it:
-        client = await it.client()
+    async with running_tap(upstream, **never) as tap:
+        client = await tap.client()
         client.writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n")
         sender = asyncio.create_task(client.send(b"x" * 50_000_000))
-        await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
+        await tap.wait_until(lambda: any(c.transport_paused_by_us for c in tap.worker.clients))
         sender.cancel()
         linger_reset(client.writer)
-        assert (await closed(it)).cause == "client_left"
+        assert (await closed(tap)).cause == "client_left"
         stop.set()

@@ -11,7 +11,15 @@ import pytest
 from ingest.records import Closed, Frames
 from ingest.tap import client_connection, exchange, upstream_connection
 from ingest.tap.http_head import HeadLimits
-from tests.ingest.rig import END, SSE_HEAD, answering, chunk, complete, read_request, rig
+from tests.ingest.running_tap import (
+    END,
+    SSE_HEAD,
+    assert_complete,
+    chunk,
+    read_request,
+    respond_with,
+    running_tap,
+)
 from tests.ingest.tap.test_http_body import MALFORMED
 from tests.ingest.tap.test_http_head import SMUGGLING
 
@@ -25,16 +33,16 @@ async def test_smuggling_is_refused_closed_and_never_reaches_the_upstream():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         reached.append((await read_request(reader))[0])
 
-    async with rig(upstream) as it:
+    async with running_tap(upstream) as tap:
         for name, raw in SMUGGLING.items():
-            client = await it.client()
+            client = await tap.client()
             await client.send(raw + SMUGGLED)
-            answer = await client.rest()
+            answer = await client.read_to_end()
             assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n"), name
             assert b"Connection: close\r\n" in answer
             assert answer.count(b"Content-Length: ") == 1
         assert reached == []
-        assert it.worker.counters.requests_refused == len(SMUGGLING)
+        assert tap.worker.counters.requests_refused == len(SMUGGLING)
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -45,16 +53,16 @@ async def test_a_malformed_chunk_is_refused_and_the_upstream_never_sees_the_end(
         await reader.readuntil(b"\r\n\r\n")
         seen.append(await reader.read())
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await it.until(lambda: bool(it.upstream_connections))
+        await tap.wait_until(lambda: bool(tap.upstream_connections))
         await client.send(MALFORMED[name] + SMUGGLED)
-        answer = await client.rest()
+        answer = await client.read_to_end()
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert answer.count(b"HTTP/1.1") == 1
-        [records] = await it.records()
-        complete(records)
+        [records] = await tap.records()
+        assert_complete(records)
         assert records[-1].cause == "bad_request"
     assert not any(b"smuggled" in s or s.endswith(END) for s in seen)
 
@@ -71,22 +79,22 @@ async def test_a_malformed_chunk_is_refused_and_the_upstream_never_sees_the_end(
     ],
 )
 async def test_what_is_too_large_is_refused(raw: bytes, status: bytes):
-    async with rig(answering(b""), max_request_bytes=1000) as it:
-        client = await it.client()
+    async with running_tap(respond_with(b""), max_request_bytes=1000) as tap:
+        client = await tap.client()
         await client.send(raw)
-        assert (await client.rest()).startswith(b"HTTP/1.1 " + status)
+        assert (await client.read_to_end()).startswith(b"HTTP/1.1 " + status)
 
 
 async def test_a_head_that_dawdles_is_answered_408():
-    async with rig(answering(b""), head_timeout_s=0.1) as it:
-        client = await it.client()
+    async with running_tap(respond_with(b""), head_timeout_s=0.1) as tap:
+        client = await tap.client()
         await client.send(b"GET / HTTP/1.1\r\nHost")
-        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+        assert (await client.read_to_end()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_bytes_that_trickle_in_do_not_buy_a_head_more_time():
-    async with rig(answering(b""), head_timeout_s=0.2) as it:
-        client = await it.client()
+    async with running_tap(respond_with(b""), head_timeout_s=0.2) as tap:
+        client = await tap.client()
 
         async def trickle() -> None:
             while True:
@@ -95,39 +103,39 @@ async def test_bytes_that_trickle_in_do_not_buy_a_head_more_time():
 
         await client.send(b"GET / HTTP/1.1\r\n")
         task = asyncio.create_task(trickle())
-        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
+        assert (await client.read_to_end()).startswith(b"HTTP/1.1 408 ")
         task.cancel()
 
 
 async def test_a_body_that_stops_is_answered_408():
-    async with rig(answering(b""), body_timeout_s=0.1) as it:
-        client = await it.client()
+    async with running_tap(respond_with(b""), body_timeout_s=0.1) as tap:
+        client = await tap.client()
         await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab")
-        assert (await client.rest()).startswith(b"HTTP/1.1 408 ")
-        [records] = await it.records()
+        assert (await client.read_to_end()).startswith(b"HTTP/1.1 408 ")
+        [records] = await tap.records()
         assert records[-1].cause == "bad_request"
 
 
 async def test_an_idle_client_connection_is_closed():
-    async with rig(
-        answering(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), keep_alive_timeout_s=0.1
-    ) as it:
-        client = await it.client()
+    async with running_tap(
+        respond_with(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), keep_alive_timeout_s=0.1
+    ) as tap:
+        client = await tap.client()
         await client.send(GET)
         await client.response()
-        assert await client.rest() == b""
+        assert await client.read_to_end() == b""
 
 
 async def test_silence_before_the_answer_is_a_504():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with rig(upstream, headers_timeout_s=0.1) as it:
-        head, body = await it.ask(GET)
+    async with running_tap(upstream, headers_timeout_s=0.1) as tap:
+        head, body = await tap.request(GET)
         assert head.startswith(b"HTTP/1.1 504 ")
         assert b"headers_timeout" in body
-        [records] = await it.records()
-        complete(records)
+        [records] = await tap.records()
+        assert_complete(records)
         assert records[-1].cause == "headers_timeout"
 
 
@@ -137,12 +145,12 @@ async def test_silence_in_mid_stream_ends_it():
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
         await reader.read()
 
-    async with rig(upstream, idle_timeout_s=0.1) as it:
-        client = await it.client()
+    async with running_tap(upstream, idle_timeout_s=0.1) as tap:
+        client = await tap.client()
         await client.send(GET)
-        assert (await client.rest()).endswith(chunk(b"data: 1\n\n"))
-        [records] = await it.records()
-        complete(records)
+        assert (await client.read_to_end()).endswith(chunk(b"data: 1\n\n"))
+        [records] = await tap.records()
+        assert_complete(records)
         assert records[-1].cause == "idle_bytes"
 
 
@@ -159,11 +167,11 @@ async def test_heartbeats_are_no_output_for_the_output_limit(beat: bytes, cause:
         writer.write(END)
         await reader.read()
 
-    async with rig(upstream, idle_output_timeout_s=0.3, idle_timeout_s=5.0) as it:
-        client = await it.client()
+    async with running_tap(upstream, idle_output_timeout_s=0.3, idle_timeout_s=5.0) as tap:
+        client = await tap.client()
         await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
-        await client.rest()
-        [records] = await it.records()
+        await client.read_to_end()
+        [records] = await tap.records()
         assert records[-1].cause == cause
 
 
@@ -196,11 +204,11 @@ async def test_a_slow_client_is_not_taken_for_a_silent_upstream(clock: Clock, li
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total + b"y" * total)
         await reader.read()
 
-    async with rig(upstream, **{limit: 60.0}) as it:
-        client = await it.client(limit=4096)
+    async with running_tap(upstream, **{limit: 60.0}) as tap:
+        client = await tap.client(limit=4096)
         await client.send(GET)
-        await it.until(lambda: any(c.write_paused for c in it.worker.clients))
-        [connection], [under_way] = it.worker.clients, it.worker.exchanges
+        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.clients))
+        [connection], [under_way] = tap.worker.clients, tap.worker.exchanges
         clock.forward(61)
         connection.check_time(clock.now_ns())
         assert not under_way.ended
@@ -208,9 +216,9 @@ async def test_a_slow_client_is_not_taken_for_a_silent_upstream(clock: Clock, li
         connection.resume_writing()
         connection.check_time(clock.now_ns())
         assert not under_way.ended
-        await client.until(b"\r\n\r\n")
+        await client.read_until(b"\r\n\r\n")
         assert len(await client.read(total)) == total
-        [records] = await it.records()
+        [records] = await tap.records()
         assert records[-1].cause == "complete"
 
 
@@ -222,18 +230,18 @@ async def test_after_a_slow_client_the_upstream_may_not_be_silent_either(clock: 
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (total + 1) + b"y" * total)
         await reader.read()
 
-    async with rig(upstream, idle_timeout_s=60.0) as it:
-        client = await it.client(limit=4096)
+    async with running_tap(upstream, idle_timeout_s=60.0) as tap:
+        client = await tap.client(limit=4096)
         await client.send(GET)
-        await it.until(lambda: any(c.write_paused for c in it.worker.clients))
-        [connection] = it.worker.clients
-        await client.until(b"\r\n\r\n")
+        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.clients))
+        [connection] = tap.worker.clients
+        await client.read_until(b"\r\n\r\n")
         await client.read(total)
-        await it.until(lambda: not connection.write_paused)
+        await tap.wait_until(lambda: not connection.write_paused)
         clock.forward(61)
         connection.check_time(clock.now_ns())
-        assert await client.rest() == b""
-        [records] = await it.records()
+        assert await client.read_to_end() == b""
+        [records] = await tap.records()
         assert records[-1].cause == "idle_bytes"
 
 
@@ -247,13 +255,13 @@ async def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence(clo
         await reader.readexactly(total)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async with rig(upstream, body_timeout_s=60.0, headers_timeout_s=60.0) as it:
-        client = await it.client()
+    async with running_tap(upstream, body_timeout_s=60.0, headers_timeout_s=60.0) as tap:
+        client = await tap.client()
         sending = asyncio.create_task(
             client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % total + b"x" * total)
         )
-        await it.until(lambda: any(c.transport_paused_by_us for c in it.worker.clients))
-        [connection], [under_way] = it.worker.clients, it.worker.exchanges
+        await tap.wait_until(lambda: any(c.transport_paused_by_us for c in tap.worker.clients))
+        [connection], [under_way] = tap.worker.clients, tap.worker.exchanges
         clock.forward(61)
         under_way.upstream_write_resumed()
         connection.check_time(clock.now_ns())
@@ -273,20 +281,20 @@ async def test_a_connection_is_idle_from_the_end_of_its_response(clock: Clock):
             await go_on.wait()
             writer.write(END)
 
-    async with rig(upstream, keep_alive_timeout_s=60.0) as it:
-        client = await it.client()
+    async with running_tap(upstream, keep_alive_timeout_s=60.0) as tap:
+        client = await tap.client()
         await client.send(GET)
-        await client.until(b"data: 1\n\n")
+        await client.read_until(b"data: 1\n\n")
         clock.forward(61)
         go_on.set()
-        await client.until(END)
-        [connection] = it.worker.clients
+        await client.read_until(END)
+        [connection] = tap.worker.clients
         connection.check_time(clock.now_ns())
         await client.send(GET)
         await client.response()
         clock.forward(61)
         connection.check_time(clock.now_ns())
-        assert await client.rest() == b""
+        assert await client.read_to_end() == b""
 
 
 async def test_a_connection_that_is_never_made_is_a_504():
@@ -301,11 +309,11 @@ async def test_a_connection_that_is_never_made_is_a_504():
         for s in fill:
             s.setblocking(False)
             s.connect_ex(("127.0.0.1", port))
-        async with rig(None, upstreams=[f"http://127.0.0.1:{port}"], connect_timeout_s=0.2) as it:
-            head, body = await it.ask(GET)
+        async with running_tap(None, upstreams=[f"http://127.0.0.1:{port}"], connect_timeout_s=0.2) as tap:
+            head, body = await tap.request(GET)
             assert head.startswith(b"HTTP/1.1 504 ")
             assert b"connect_timeout" in body
-            [records] = await it.records()
+            [records] = await tap.records()
             assert records[-1].cause == "connect_timeout"
         for s in fill:
             s.close()
@@ -336,10 +344,10 @@ async def test_several_upstreams_are_chosen_by_prefix_or_header(
     path: bytes, extra: bytes, target: bytes, gateway: str
 ):
     ups = ["a=http://127.0.0.1:{port}", "b=http://127.0.0.1:{port}/base"]
-    async with rig(_echo_target(b"got"), upstreams=ups) as it:
-        _, body = await it.ask(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n" + extra + b"\r\n")
+    async with running_tap(_echo_target(b"got"), upstreams=ups) as tap:
+        _, body = await tap.request(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n" + extra + b"\r\n")
         assert body == b"got " + target
-        [records] = await it.records()
+        [records] = await tap.records()
         assert records[0].gateway == gateway
 
 
@@ -352,32 +360,32 @@ async def test_several_upstreams_are_chosen_by_prefix_or_header(
 )
 async def test_an_unknown_upstream_is_a_404_that_names_the_known_ones(raw: bytes):
     ups = ["a=http://127.0.0.1:{port}", "b=http://127.0.0.1:{port}"]
-    async with rig(_echo_target(b"x"), upstreams=ups) as it:
-        head, body = await it.ask(raw)
+    async with running_tap(_echo_target(b"x"), upstreams=ups) as tap:
+        head, body = await tap.request(raw)
         assert head.startswith(b"HTTP/1.1 404 ")
         assert json.loads(body)["error"]["upstreams"] == ["a", "b"]
-        assert it.worker.counters.requests_unrouted == 1
+        assert tap.worker.counters.requests_unrouted == 1
 
 
 async def test_a_single_upstream_takes_every_path():
-    async with rig(_echo_target(b"x"), upstreams=["a=http://127.0.0.1:{port}"]) as it:
-        _, body = await it.ask(b"GET /a/v1 HTTP/1.1\r\nHost: h\r\n\r\n")
+    async with running_tap(_echo_target(b"x"), upstreams=["a=http://127.0.0.1:{port}"]) as tap:
+        _, body = await tap.request(b"GET /a/v1 HTTP/1.1\r\nHost: h\r\n\r\n")
         assert body == b"x /a/v1"
 
 
 async def test_limits_of_the_head_can_be_set():
-    async with rig(answering(b""), head_limits=HeadLimits(head_bytes=200, target_bytes=50)) as it:
-        client = await it.client()
+    async with running_tap(respond_with(b""), head_limits=HeadLimits(head_bytes=200, target_bytes=50)) as tap:
+        client = await tap.client()
         await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 300 + b"\r\n\r\n")
-        assert (await client.rest()).startswith(b"HTTP/1.1 431 ")
+        assert (await client.read_to_end()).startswith(b"HTTP/1.1 431 ")
 
 
 async def test_bodies_that_are_no_text_are_only_counted():
     answer = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 4\r\n\r\n\x89PNG"
-    async with rig(answering(answer)) as it:
-        await it.ask(GET)
-        [records] = await it.records()
-        complete(records)
+    async with running_tap(respond_with(answer)) as tap:
+        await tap.request(GET)
+        [records] = await tap.records()
+        assert_complete(records)
         [frames] = [r for r in records if isinstance(r, Frames)]
         assert (frames.frames, frames.uncaptured_bytes) == ([], 4)
         assert isinstance(records[-1], Closed)

@@ -10,7 +10,7 @@ import uvloop
 from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, ResponseHeaders, decode
 from ingest.tap.counters import Counters
 from ingest.tap.record_buffer import FLUSH_BYTES, RECORD_OVERHEAD_BYTES, RecordBuffer, StreamRecords
-from tests.ingest.rig import body_of, complete
+from tests.ingest.running_tap import assert_complete, body_of
 
 HEAD = ResponseHeaders(200, [("content-type", "text/event-stream")], 5)
 
@@ -91,7 +91,7 @@ def test_frames_are_flushed_by_size_and_the_head_rides_on_the_first():
         stream.close(closed(stream))
         buffer.flush_all()
         sink.take()
-        complete(sink.records)
+        assert_complete(sink.records)
         frames = [r for r in sink.records if isinstance(r, Frames)]
         assert [len(f.frames) for f in frames] == [4, 4, 2]
         assert [f.response for f in frames] == [HEAD, None, None]
@@ -133,7 +133,7 @@ def test_over_the_bound_data_is_dropped_and_told_with_its_numbers_and_bytes():
         stream.close(closed(stream))
         buffer.flush_all()
         sink.take()
-        complete(sink.records)
+        assert_complete(sink.records)
         [lost] = [r for r in sink.records if isinstance(r, Lost)]
         assert lost.seq == lost.last_seq
         assert lost.cause == "queue_full"
@@ -161,7 +161,7 @@ def test_the_cause_of_a_loss_is_what_stops_the_log():
         sink.take()
         buffer.flush_all()
         sink.take()
-        complete(sink.records)
+        assert_complete(sink.records)
         assert [r.cause for r in sink.records if isinstance(r, Lost)] == ["log_error"]
 
     uvloop.run(scenario())
@@ -179,7 +179,7 @@ def test_the_head_of_a_response_survives_when_its_data_does_not():
         stream.close(closed(stream))
         buffer.flush_all()
         sink.take()
-        complete(sink.records)
+        assert_complete(sink.records)
         assert [type(r) for r in sink.records] == [Opened, Frames, Lost, Closed]
 
     uvloop.run(scenario())
@@ -222,7 +222,7 @@ def test_a_record_that_cannot_be_encoded_costs_no_other_and_is_told():
         stream.close(closed(stream))
         buffer.flush_all()
         sink.take()
-        complete(sink.records)
+        assert_complete(sink.records)
         assert body_of(sink.records) == b"good"
         [lost] = [r for r in sink.records if isinstance(r, Lost)]
         assert lost.bytes == len(b"a bug of ours")

@@ -12,7 +12,16 @@ from ingest.record_log import LogBroken, LogFull
 from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
 from ingest.records import Frames, Lost, Request, encode, unpack
 from ingest.tap.record_log_thread import LogThread
-from tests.ingest.rig import END, SSE_HEAD, MemoryLog, body_of, chunk, complete, read_request, rig, run
+from tests.ingest.running_tap import (
+    END,
+    SSE_HEAD,
+    MemoryLog,
+    assert_complete,
+    body_of,
+    chunk,
+    read_request,
+    running_tap,
+)
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -47,52 +56,46 @@ def test_what_could_not_be_opened_is_said_at_the_start():
         (LogBroken("x"), "log_error"),
     ],
 )
-def test_traffic_goes_on_while_the_log_fails_and_the_loss_is_told_after(error: Exception, cause: str):
-    async def scenario() -> None:
-        async with rig(stream_of(1000, 300), queue_bytes=100_000) as it:
-            client = await it.client()
-            it.log.broken = error
+async def test_traffic_goes_on_while_the_log_fails_and_the_loss_is_told_after(error: Exception, cause: str):
+    async with running_tap(stream_of(1000, 300), queue_bytes=100_000) as tap:
+        client = await tap.client()
+        tap.log.broken = error
+        await client.send(GET)
+        _, body = await client.response()
+        assert body == chunk(b"x" * 1000) * 300 + END
+        await tap.wait_until(lambda: tap.log.failed > 0)
+        await client.send(GET)
+        await client.response()
+        assert tap.worker.stats()["queue_bytes_now"] <= 125_000
+        tap.log.broken = None
+        all_records = await tap.records(2)
+        assert sum(r.bytes for records in all_records for r in records if isinstance(r, Lost)) > 0
+        for records in all_records:
+            assert_complete(records)
+            lost = [r for r in records if isinstance(r, Lost)]
+            assert len(body_of(records)) + sum(r.bytes for r in lost) == 300_000
+            assert {r.cause for r in lost} <= {cause, "queue_full"}
+        counters = tap.worker.counters
+        assert counters.captured_bytes + counters.lost_bytes == counters.body_bytes == 600_000
+        assert tap.worker.stats()["log_append_errors"] == tap.log.failed
+        await tap.wait_until(lambda: tap.worker.stats()["log_failing_now"] == 0)
+
+
+async def test_a_log_that_stands_still_does_not_hold_up_the_traffic():
+    async with running_tap(stream_of(10_000, 200), queue_bytes=500_000) as tap:
+        tap.log.gate.clear()
+        client = await tap.client()
+        for _ in range(3):
             await client.send(GET)
             _, body = await client.response()
-            assert body == chunk(b"x" * 1000) * 300 + END
-            await it.until(lambda: it.log.failed > 0)
-            await client.send(GET)
-            await client.response()
-            assert it.worker.stats()["queue_bytes_now"] <= 125_000
-            it.log.broken = None
-            all_records = await it.records(2)
-            assert sum(r.bytes for records in all_records for r in records if isinstance(r, Lost)) > 0
-            for records in all_records:
-                complete(records)
-                lost = [r for r in records if isinstance(r, Lost)]
-                assert len(body_of(records)) + sum(r.bytes for r in lost) == 300_000
-                assert {r.cause for r in lost} <= {cause, "queue_full"}
-            counters = it.worker.counters
-            assert counters.captured_bytes + counters.lost_bytes == counters.body_bytes == 600_000
-            assert it.worker.stats()["log_append_errors"] == it.log.failed
-            await it.until(lambda: it.worker.stats()["log_failing_now"] == 0)
-
-    run(scenario())
+            assert len(body) > 2_000_000
+        tap.log.gate.set()
+        for records in await tap.records(3):
+            assert_complete(records)
+        assert tap.worker.counters.lost_bytes > 0
 
 
-def test_a_log_that_stands_still_does_not_hold_up_the_traffic():
-    async def scenario() -> None:
-        async with rig(stream_of(10_000, 200), queue_bytes=500_000) as it:
-            it.log.gate.clear()
-            client = await it.client()
-            for _ in range(3):
-                await client.send(GET)
-                _, body = await client.response()
-                assert len(body) > 2_000_000
-            it.log.gate.set()
-            for records in await it.records(3):
-                complete(records)
-            assert it.worker.counters.lost_bytes > 0
-
-    run(scenario())
-
-
-def test_a_batch_that_the_log_can_never_take_is_dropped_and_told():
+async def test_a_batch_that_the_log_can_never_take_is_dropped_and_told():
     class Picky(MemoryLog):
         def append(self, payloads) -> None:
             if not self.failed and self.records:
@@ -102,16 +105,13 @@ def test_a_batch_that_the_log_can_never_take_is_dropped_and_told():
 
     log = Picky()
 
-    async def scenario() -> None:
-        async with rig(stream_of(100, 3), open_log=lambda: log) as it:
-            await it.until(lambda: bool(log.records))
-            await it.ask(GET)
-            await it.until(lambda: any(isinstance(r, Lost) for r in log.records))
-            assert it.worker.counters.lost_records > 0
-            await it.ask(GET)
-            await it.until(lambda: any(isinstance(r, Frames) for r in log.records))
-
-    run(scenario())
+    async with running_tap(stream_of(100, 3), open_log=lambda: log) as tap:
+        await tap.wait_until(lambda: bool(log.records))
+        await tap.request(GET)
+        await tap.wait_until(lambda: any(isinstance(r, Lost) for r in log.records))
+        assert tap.worker.counters.lost_records > 0
+        await tap.request(GET)
+        await tap.wait_until(lambda: any(isinstance(r, Frames) for r in log.records))
 
 
 def test_stopping_does_not_wait_for_ever_for_a_log_that_fails():
@@ -157,12 +157,9 @@ def test_a_log_as_small_as_it_may_be_takes_what_has_queued_up_and_drops_its_olde
     assert told | kept == set(range(64))
 
 
-def test_streams_are_counted_as_they_are_packed():
-    async def scenario() -> None:
-        async with rig(stream_of(100, 3)) as it:
-            for _ in range(3):
-                await it.ask(GET)
-            await it.records(3)
-            assert it.worker._run_totals().streams_in_log == 3
-
-    run(scenario())
+async def test_streams_are_counted_as_they_are_packed():
+    async with running_tap(stream_of(100, 3)) as tap:
+        for _ in range(3):
+            await tap.request(GET)
+        await tap.records(3)
+        assert tap.worker._run_totals().streams_in_log == 3

@@ -20,7 +20,7 @@ from ingest.tap.routing import Router
 from ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
 from ingest.tap.trace_context import join_trace
 from ingest.tap.upstreams import parse_upstreams
-from tests.ingest.rig import body_of, complete, request_of
+from tests.ingest.running_tap import assert_complete, body_of, request_of
 from tests.ingest.tap.test_record_buffer import HeldSink
 
 UPSTREAMS = parse_upstreams(["a=http://127.0.0.1:1"])
@@ -88,7 +88,7 @@ def test_bodies_that_are_noted_stay_within_the_bound_and_what_has_no_room_is_tol
         lost = 0
         for recorder in recorders:
             records = play.records_of(recorder)
-            complete(records)
+            assert_complete(records)
             request = request_of(records)
             if request is None:
                 lost += 1
@@ -136,7 +136,7 @@ def test_a_body_that_was_lost_is_not_begun_again_when_there_is_room():
         play.settle()
         records = play.records_of(recorder)
         assert [type(r) for r in records] == [Opened, Lost, Frames, Closed]
-        complete(records)
+        assert_complete(records)
         assert body_of(records) == b"data: x\n\n"
 
     playing(scenario)
@@ -179,7 +179,7 @@ def test_a_responses_head_counts_while_it_waits_and_is_told_when_it_is_lost():
         assert seen[:2] == [[Opened, Frames, Closed]] * 2
         assert seen[2:] == [[Opened, Lost, Closed]] * 2
         for recorder in recorders:
-            complete(play.records_of(recorder))
+            assert_complete(play.records_of(recorder))
 
     playing(scenario)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ingest.rig import Client, answering, chunk, complete, rig
+from tests.ingest.running_tap import Client, assert_complete, chunk, respond_with, running_tap
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x" * 100_000) + b"0\r\n\r\n"
@@ -43,52 +43,52 @@ def server_context(pki: Path, *, client_certificate: bool = False) -> ssl.SSLCon
 
 
 async def test_an_upstream_with_an_own_ca(pki: Path):
-    async with rig(answering(OK, OK), tls=server_context(pki), upstream_ca=pki / "ca.pem") as it:
-        client = await it.client()
+    async with running_tap(respond_with(OK, OK), tls=server_context(pki), upstream_ca=pki / "ca.pem") as tap:
+        client = await tap.client()
         for _ in range(2):
             await client.send(GET)
             head, body = await client.response()
             assert head + body == OK
-        assert len(it.upstream_connections) == 1
-        for records in await it.records(2):
-            complete(records)
+        assert len(tap.upstream_connections) == 1
+        for records in await tap.records(2):
+            assert_complete(records)
 
 
 async def test_an_upstream_that_cannot_be_verified_is_not_used(pki: Path):
-    async with rig(answering(OK), tls=server_context(pki)) as it:
-        head, body = await it.ask(GET)
+    async with running_tap(respond_with(OK), tls=server_context(pki)) as tap:
+        head, body = await tap.request(GET)
         assert head.startswith(b"HTTP/1.1 502 ")
         assert b"SSLCertVerificationError" in body
         assert b"unable to get local issuer certificate" in body
         assert b"--upstream-ca" in body
-        [records] = await it.records()
+        [records] = await tap.records()
         assert (records[-1].cause, records[-1].detail) == ("connect_error", "SSLCertVerificationError")
 
 
 async def test_verification_can_be_turned_off(pki: Path):
-    async with rig(answering(OK), tls=server_context(pki), upstream_verify=False) as it:
-        head, body = await it.ask(GET)
+    async with running_tap(respond_with(OK), tls=server_context(pki), upstream_verify=False) as tap:
+        head, body = await tap.request(GET)
         assert head + body == OK
 
 
 async def test_an_upstream_that_asks_for_a_client_certificate(pki: Path):
     context = server_context(pki, client_certificate=True)
     own = {"upstream_cert": pki / "cert.pem", "upstream_key": pki / "key.pem"}
-    async with rig(answering(OK), tls=context, upstream_ca=pki / "ca.pem", **own) as it:
-        head, body = await it.ask(GET)
+    async with running_tap(respond_with(OK), tls=context, upstream_ca=pki / "ca.pem", **own) as tap:
+        head, body = await tap.request(GET)
         assert head + body == OK
 
 
 async def test_clients_over_tls(pki: Path):
-    async with rig(answering(OK, OK), tls_cert=pki / "cert.pem", tls_key=pki / "key.pem") as it:
+    async with running_tap(respond_with(OK, OK), tls_cert=pki / "cert.pem", tls_key=pki / "key.pem") as tap:
         context = ssl.create_default_context(cafile=str(pki / "ca.pem"))
-        host, port = it.worker.address
+        host, port = tap.worker.address
         client = Client(*await asyncio.open_connection(host, port, ssl=context))
-        it.clients.append(client)
+        tap.clients.append(client)
         for _ in range(2):
             await client.send(GET)
             head, body = await client.response()
             assert head + body == OK
-        for records in await it.records(2):
-            complete(records)
+        for records in await tap.records(2):
+            assert_complete(records)
             assert records[-1].client_drain_ns is not None

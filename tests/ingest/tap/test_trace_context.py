@@ -9,7 +9,7 @@ import pytest
 
 from ingest.records import Opened
 from ingest.tap.trace_context import join_trace
-from tests.ingest.rig import read_request, rig
+from tests.ingest.running_tap import read_request, running_tap
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -49,10 +49,10 @@ async def test_over_the_wire():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async with rig(upstream) as it:
+    async with running_tap(upstream) as tap:
         lines = f"Host: h\r\nTraceparent: 00-{TRACE}-{SPAN}-01\r\nTraceState: a=b\r\n\r\n"
-        await it.ask(f"GET / HTTP/1.1\r\n{lines}".encode())
-        [records] = await it.records()
+        await tap.request(f"GET / HTTP/1.1\r\n{lines}".encode())
+        [records] = await tap.records()
         opened = records[0]
         assert isinstance(opened, Opened)
         assert (opened.trace_id, opened.parent_span_id) == (TRACE, SPAN)

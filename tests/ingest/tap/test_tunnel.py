@@ -8,7 +8,7 @@ import websockets.asyncio.client
 import websockets.asyncio.server
 
 from ingest.records import Closed, Frames
-from tests.ingest.rig import answering, complete, rig
+from tests.ingest.running_tap import assert_complete, respond_with, running_tap
 
 UPGRADE = b"GET /ws HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
@@ -23,15 +23,15 @@ async def test_bytes_pass_both_ways_until_both_ends_are_done():
         assert await reader.read() == b"early late"
         writer.write(b"last")
 
-    async with rig(upstream) as it:
-        client = await it.client()
+    async with running_tap(upstream) as tap:
+        client = await tap.client()
         await client.send(UPGRADE + b"early")
         assert await client.read(len(SWITCH) + 5) == SWITCH + b"first"
         await client.send(b" late")
         client.writer.write_eof()
-        assert await client.rest() == b"last"
-        [records] = await it.records()
-        complete(records)
+        assert await client.read_to_end() == b"last"
+        [records] = await tap.records()
+        assert_complete(records)
         closed = records[-1]
         assert isinstance(closed, Closed)
         assert (closed.cause, closed.tunnel) == ("complete", True)
@@ -43,8 +43,8 @@ async def test_bytes_pass_both_ways_until_both_ends_are_done():
 
 async def test_an_upgrade_that_is_declined_is_an_ordinary_exchange():
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
-    async with rig(answering(answer, answer)) as it:
-        client = await it.client()
+    async with running_tap(respond_with(answer, answer)) as tap:
+        client = await tap.client()
         for _ in range(2):
             await client.send(UPGRADE)
             head, body = await client.response()
@@ -59,8 +59,8 @@ async def test_http2_over_cleartext_is_not_negotiated_through_the_tap():
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await reader.read()
 
-    async with rig(upstream) as it:
-        await it.ask(
+    async with running_tap(upstream) as tap:
+        await tap.request(
             b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n"
             b"HTTP2-Settings: AAA\r\n\r\n"
         )
@@ -75,12 +75,12 @@ async def test_a_real_websocket():
 
     async with websockets.asyncio.server.serve(echo, "127.0.0.1", 0) as server:
         port = next(iter(server.sockets)).getsockname()[1]
-        async with rig(None, upstreams=[f"http://127.0.0.1:{port}"]) as it:
-            host, tap_port = it.worker.address
+        async with running_tap(None, upstreams=[f"http://127.0.0.1:{port}"]) as tap:
+            host, tap_port = tap.worker.address
             async with websockets.asyncio.client.connect(f"ws://{host}:{tap_port}/chat", proxy=None) as ws:
                 for size in (1, 1000, 300_000):
                     await ws.send("x" * size)
                     assert len(await ws.recv()) == size
-            [records] = await it.records()
-            complete(records)
+            [records] = await tap.records()
+            assert_complete(records)
             assert records[-1].cause == "complete"

@@ -12,11 +12,9 @@ import dataclasses
 import re
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import uvloop
+from typing import Any
 
 from ingest.record_log import LogWriter
 from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
@@ -24,7 +22,6 @@ from ingest.tap.options import TapOptions
 from ingest.tap.upstreams import parse_upstreams
 from ingest.tap.worker import TapWorker, bind
 
-T = TypeVar("T")
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -56,7 +53,7 @@ class MemoryLog:
     def close(self) -> None:
         pass
 
-    def of(self, stream: str) -> list[AnyRecord]:
+    def records_of(self, stream: str) -> list[AnyRecord]:
         return [r for r in self.records if getattr(r, "stream", None) == stream]
 
     @property
@@ -64,7 +61,7 @@ class MemoryLog:
         return [r.stream for r in self.records if isinstance(r, Opened)]
 
 
-def complete(records: Sequence[AnyRecord]) -> None:
+def assert_complete(records: Sequence[AnyRecord]) -> None:
     """The numbers of one stream's records are 0…n without a gap, `Opened` first and `Closed` last."""
     expected = 0
     for record in records:
@@ -103,18 +100,18 @@ class Client:
         async with asyncio.timeout(LIMIT_S):
             return await self.reader.readexactly(size)
 
-    async def until(self, mark: bytes) -> bytes:
+    async def read_until(self, mark: bytes) -> bytes:
         async with asyncio.timeout(LIMIT_S):
             return await self.reader.readuntil(mark)
 
-    async def rest(self) -> bytes:
+    async def read_to_end(self) -> bytes:
         """Until the connection ends; a reset raises."""
         async with asyncio.timeout(LIMIT_S):
             return await self.reader.read()
 
     async def response(self, *, head_only: bool = False) -> tuple[bytes, bytes]:
         """One response: its head, and its raw body (chunk framing included)."""
-        head = await self.until(b"\r\n\r\n")
+        head = await self.read_until(b"\r\n\r\n")
         status = int(head.split(b" ", 2)[1])
         if head_only or status < 200 or status in (204, 304):
             return head, b""
@@ -122,17 +119,17 @@ class Client:
         if re.search(rb"(?im)^transfer-encoding: *chunked", head):
             body = b""
             while True:
-                line = await self.until(b"\r\n")
+                line = await self.read_until(b"\r\n")
                 body += line
                 size = int(line.split(b";")[0], 16)
                 if size == 0:
-                    while (line := await self.until(b"\r\n")) != b"\r\n":
+                    while (line := await self.read_until(b"\r\n")) != b"\r\n":
                         body += line
                     return head, body + line
                 body += await self.read(size + 2)
         if length:
             return head, await self.read(int(length[1]))
-        return head, await self.rest()
+        return head, await self.read_to_end()
 
     def close(self) -> None:
         self.writer.close()
@@ -142,7 +139,7 @@ class Client:
 
 
 @dataclasses.dataclass
-class Rig:
+class RunningTap:
     """What a test holds."""
 
     worker: TapWorker
@@ -157,7 +154,7 @@ class Rig:
         self.clients.append(client)
         return client
 
-    async def ask(self, raw: bytes, **how: bool) -> tuple[bytes, bytes]:
+    async def request(self, raw: bytes, **how: bool) -> tuple[bytes, bytes]:
         """One request on a connection of its own."""
         client = await self.client()
         await client.send(raw)
@@ -172,24 +169,24 @@ class Rig:
 
     async def records(self, count: int = 1) -> list[list[AnyRecord]]:
         """The records of each stream, once `count` streams have been closed in the log."""
-        await self.until(lambda: sum(isinstance(r, Closed) for r in self.log.records) >= count)
-        return [self.log.of(stream) for stream in self.log.streams]
+        await self.wait_until(lambda: sum(isinstance(r, Closed) for r in self.log.records) >= count)
+        return [self.log.records_of(stream) for stream in self.log.streams]
 
-    async def until(self, met: Callable[[], bool]) -> None:
+    async def wait_until(self, met: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not met():  # noqa: ASYNC110 - what is waited for is not ours to instrument
                 await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
-async def rig(
+async def running_tap(
     script: Script | None,
     *,
     host: str = "127.0.0.1",
     upstreams: Sequence[str] = (),
     tls: Any = None,
     **options: Any,
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[RunningTap]:
     """A tap in front of `script` (None: nobody listens there). `upstreams` may name `{port}`."""
     log = MemoryLog()
     scripts: set[asyncio.Task[None]] = set()
@@ -220,20 +217,20 @@ async def rig(
     shown = f"[{host}]" if ":" in host else host
     urls = [u.format(port=port) for u in upstreams] or [f"{scheme}://{shown}:{port}"]
     with tempfile.TemporaryDirectory() as data:
-        given: dict[str, Any] = {"tap_name": "rig", "drain_timeout_s": 0.0, **options}
+        given: dict[str, Any] = {"tap_name": "test-tap", "drain_timeout_s": 0.0, **options}
         open_log: Callable[[], LogWriter] = given.pop("open_log", lambda: log)
         tap_options = TapOptions(upstreams=parse_upstreams(urls), data=Path(data), **given)
         worker = TapWorker(tap_options, client_key=b"k" * 32, open_log=open_log)
         await worker.start(bind(f"{shown}:0", shared=False))
-        it = Rig(worker, log, port, [], connections, asyncio.create_task(worker.serve()))
+        tap = RunningTap(worker, log, port, [], connections, asyncio.create_task(worker.serve()))
         try:
-            yield it
+            yield tap
         finally:
             log.gate.set()
             log.broken = None
-            for client in it.clients:
+            for client in tap.clients:
                 client.reset()
-            await it.stop()
+            await tap.stop()
             for task in list(scripts):
                 task.cancel()
             server.close()
@@ -241,12 +238,7 @@ async def rig(
                 writer.transport.abort()
 
 
-def run(scenario: Coroutine[Any, Any, T]) -> T:
-    """Run a scenario on the tap's own loop."""
-    return uvloop.run(scenario)
-
-
-def answering(*answers: bytes) -> Script:
+def respond_with(*answers: bytes) -> Script:
     """An upstream that reads a request (head, and a body by Content-Length) and sends the next of `answers`."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
