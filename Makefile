@@ -57,7 +57,7 @@ browser: test-setup ## the dashboard in a real browser
 	$(PY) -m pytest -m browser $(ARGS)
 
 screenshots: test-setup ## the pictures of README and docs, from a demo of five minutes
-	$(PY) -m tests.dashboard.tour docs/images
+	$(PY) -m tests.dashboard.demo_screenshots docs/images
 
 fuzz: setup ## coverage-guided, five minutes; needs atheris in .venv
 	$(PY) -m tests.fuzz.decode -max_total_time=300 $(ARGS)

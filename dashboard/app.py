@@ -18,17 +18,17 @@ if str(HERE.parent) not in sys.path:
 
 import streamlit as st  # noqa: E402
 
-from dashboard import filters, login, style  # noqa: E402
-from dashboard.settings_env import ENV_OIDC  # noqa: E402
+from dashboard import css, filters, oidc_login  # noqa: E402
+from dashboard.page_settings import ENV_OIDC  # noqa: E402
 
 VIEWS = HERE / "views"
 LOGO = str(HERE / "logo.svg")
 
 st.set_page_config(page_title="Streamgauge", page_icon=LOGO, layout="wide")
 st.logo(LOGO, size="large")
-st.html(style.STYLE)
+st.html(css.STYLE)
 if os.environ.get(ENV_OIDC):
-    login.gate()
+    oidc_login.gate()
 
 page = st.navigation(
     {

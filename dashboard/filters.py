@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import streamlit as st
 
-from dashboard import source, units
+from dashboard import formatting, query_runner
 from dashboard.queries import overview
 from dashboard.queries.selection import Selection
 
@@ -96,7 +96,7 @@ def said(chosen: Selection) -> str:
     where = zone()
     begin, end = chosen.since.astimezone(where), chosen.until.astimezone(where)
     until = f"{end:%H:%M:%S}" if begin.date() == end.date() else f"{end:%Y-%m-%d %H:%M:%S}"
-    parts = [f"{units.span(chosen.length)}: {begin:%Y-%m-%d %H:%M:%S} – {until} {where.key}"]
+    parts = [f"{formatting.span(chosen.length)}: {begin:%Y-%m-%d %H:%M:%S} – {until} {where.key}"]
     for label, values in (("model", chosen.models), ("gateway", chosen.gateways), ("client", chosen.clients)):
         if values:
             parts.append(f"{label} {', '.join(values)}")
@@ -113,7 +113,8 @@ def _choices() -> dict[str, list[str]]:
         chosen = selection()
         coarse = chosen.since.replace(second=0)  # so that the answer is shared for a while
         return overview.choices(
-            source.ask_seldom, Selection(since=coarse, until=coarse + chosen.length + timedelta(minutes=2))
+            query_runner.ask_seldom,
+            Selection(since=coarse, until=coarse + chosen.length + timedelta(minutes=2)),
         )
-    except source.QueryError:
+    except query_runner.QueryError:
         return {}  # the page itself says what is wrong

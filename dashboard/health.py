@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from dashboard import units
+from dashboard import formatting
 
 State = Literal["met", "broken", "unknown"]
 
@@ -35,7 +35,7 @@ class Check:
 
     @property
     def state(self) -> State:
-        if self.measured is None or not units.known(self.measured):
+        if self.measured is None or not formatting.known(self.measured):
             return "unknown"
         return "met" if self.measured <= self.limit else "broken"
 
@@ -49,9 +49,9 @@ class Check:
 def checks(summary: Mapping[str, float | None], slos: Slos) -> list[Check]:
     """The objectives against the numbers of `queries.overview.SUMMARY`."""
     return [
-        Check("Error rate", summary.get("error_rate"), slos.error_rate, units.share),
-        Check("TTFT p95", summary.get("ttft_p95_ns"), slos.ttft_s * 1e9, units.duration),
-        Check("ITL p95", summary.get("itl_p95_ns"), slos.itl_s * 1e9, units.duration),
+        Check("Error rate", summary.get("error_rate"), slos.error_rate, formatting.share),
+        Check("TTFT p95", summary.get("ttft_p95_ns"), slos.ttft_s * 1e9, formatting.duration),
+        Check("ITL p95", summary.get("itl_p95_ns"), slos.itl_s * 1e9, formatting.duration),
     ]
 
 

@@ -24,10 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from dashboard import login
-from dashboard.door import FILE as TOKEN_FILE
-from dashboard.door import Door, RootGiven, kept_token
-from dashboard.settings_env import (
+from dashboard import oidc_login
+from dashboard.page_settings import (
     ENV_DATA,
     ENV_OIDC,
     ENV_SLO_ERROR_RATE,
@@ -35,6 +33,8 @@ from dashboard.settings_env import (
     ENV_SLO_TTFT,
     ENV_STORE,
 )
+from dashboard.token_gate import FILE as TOKEN_FILE
+from dashboard.token_gate import Door, RootGiven, kept_token
 from ingest.private_files import write_json
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def run(options: DashboardOptions) -> int:
     """
     port = _claim(options.host, options.port)
     if options.oidc is not None:
-        login.check(options.oidc)
+        oidc_login.check(options.oidc)
     announcement = _announcement(options.data)
     os.environ[ENV_DATA] = str(options.data.resolve())
     os.environ[ENV_STORE] = options.store

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, palette
+from dashboard import palette
+from dashboard.charts import base
 
 
 def panel(
     title: str,
     frame: pl.DataFrame,
-    make: Callable[[pl.DataFrame], charts.Drawing],
+    make: Callable[[pl.DataFrame], base.Drawing],
     *,
     help_text: str | None = None,
     value: str | None = None,
@@ -28,11 +29,11 @@ def panel(
     with st.container(border=True, height="stretch"):
         st.markdown(f"**{title}**", help=help_text)
         if legend:
-            charts.legend(legend)
+            base.legend(legend)
         if frame.is_empty() or (value is not None and frame[value].drop_nulls().is_empty()):
-            charts.empty()
+            base.empty()
             return
-        charts.draw(make(frame), title, key=f"chart-{title}")
+        base.draw(make(frame), title, key=f"chart-{title}")
         if note:
             st.caption(note)
 

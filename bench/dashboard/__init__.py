@@ -26,8 +26,8 @@ from pathlib import Path
 from analytics.query.reader import Reader
 from analytics.ready_file import read
 from analytics.storage.location import CATALOG_FILE, locate
-from bench.dashboard.reader import PAGES, Took, clicked, refreshed, shown_stream
-from bench.dashboard.stored import counted, fill
+from bench.dashboard.browser_timing import PAGES, Took, clicked, refreshed, shown_stream
+from bench.dashboard.generated_store import counted, fill
 from tests.dashboard.browser import reader
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,12 +9,13 @@ from datetime import timedelta
 import polars as pl
 import streamlit as st
 
-from dashboard import distributions, filters, frame, palette, source, units
-from dashboard.measures import described
+from dashboard import filters, formatting, page_frame, palette, query_runner
+from dashboard.bootstrap import ENOUGH, RESAMPLES, Difference, quantile_difference, rate_difference
+from dashboard.charts import distributions
+from dashboard.metric_help import described
 from dashboard.panels import panel
-from dashboard.queries import comparing, latency, overview
+from dashboard.queries import compare, latency, overview
 from dashboard.queries.selection import Selection
-from dashboard.resampling import ENOUGH, RESAMPLES, Difference, quantile_difference, rate_difference
 
 SHIFTS: dict[str, timedelta | None] = {
     "same time": timedelta(0),
@@ -85,13 +86,13 @@ def lines(a: pl.DataFrame, b: pl.DataFrame) -> list[Line]:
 
     judged = [f.filter("judged")["is_error"].cast(pl.Float64).to_numpy() for f in (a, b)]
     return [
-        quantile("TTFT p50", "ttft_ns", 0.5, "ttft", units.duration),
-        quantile("TTFT p95", "ttft_ns", 0.95, "ttft", units.duration),
-        quantile("ITL p50", "itl_ns", 0.5, "itl", units.duration),
-        quantile("ITL p95", "itl_ns", 0.95, "itl", units.duration),
-        quantile("Speed p50", "tps_user", 0.5, "tps_user", units.rate, less=False),
-        quantile("Length p50", "end_ns", 0.5, "end", units.duration),
-        Line("Error rate", described("error_rate"), True, units.share, rate_difference(*judged)),
+        quantile("TTFT p50", "ttft_ns", 0.5, "ttft", formatting.duration),
+        quantile("TTFT p95", "ttft_ns", 0.95, "ttft", formatting.duration),
+        quantile("ITL p50", "itl_ns", 0.5, "itl", formatting.duration),
+        quantile("ITL p95", "itl_ns", 0.95, "itl", formatting.duration),
+        quantile("Speed p50", "tps_user", 0.5, "tps_user", formatting.rate, less=False),
+        quantile("Length p50", "end_ns", 0.5, "end", formatting.duration),
+        Line("Error rate", described("error_rate"), True, formatting.share, rate_difference(*judged)),
     ]
 
 
@@ -113,12 +114,12 @@ def body(base: Selection) -> None:
         st.info("A and B are the same selection: choose another time, model, gateway or client for one of them.",
                 icon=":material/compare_arrows:")  # fmt: skip
         return
-    totals = {letter: comparing.summary(source.ask, s) for letter, s in sides.items()}
+    totals = {letter: compare.summary(query_runner.ask, s) for letter, s in sides.items()}
     columns = st.columns(2)
     for place, letter in zip(columns, sides, strict=True):
-        place.metric(f"{letter}: requests", units.count(totals[letter]["requests"]), border=True)
+        place.metric(f"{letter}: requests", formatting.count(totals[letter]["requests"]), border=True)
         place.caption(filters.said(sides[letter]))
-    samples = {letter: comparing.sample(source.ask, s) for letter, s in sides.items()}
+    samples = {letter: compare.sample(query_runner.ask, s) for letter, s in sides.items()}
     if any(f.is_empty() for f in samples.values()):
         st.warning("One side has no streams: nothing to compare.", icon=":material/warning:")
         return
@@ -126,11 +127,11 @@ def body(base: Selection) -> None:
     st.dataframe(
         {
             "Measure": [m.label for m in made],
-            "A": [m.form(m.found.a) if m.found else units.UNKNOWN for m in made],
-            "B": [m.form(m.found.b) if m.found else units.UNKNOWN for m in made],
-            "B − A": [signed(m, m.found.difference) if m.found else units.UNKNOWN for m in made],
+            "A": [m.form(m.found.a) if m.found else formatting.UNKNOWN for m in made],
+            "B": [m.form(m.found.b) if m.found else formatting.UNKNOWN for m in made],
+            "B − A": [signed(m, m.found.difference) if m.found else formatting.UNKNOWN for m in made],
             "95 % interval": [
-                f"{signed(m, m.found.low)} … {signed(m, m.found.high)}" if m.found else units.UNKNOWN
+                f"{signed(m, m.found.low)} … {signed(m, m.found.high)}" if m.found else formatting.UNKNOWN
                 for m in made
             ],
             "Verdict": [verdict(m) for m in made],
@@ -141,9 +142,9 @@ def body(base: Selection) -> None:
     )
     smallest = min(f.height for f in samples.values())
     words = [
-        f"Intervals: percentile bootstrap, {RESAMPLES:,} resamples of up to {comparing.SAMPLE:,} streams of each side."
+        f"Intervals: percentile bootstrap, {RESAMPLES:,} resamples of up to {compare.SAMPLE:,} streams of each side."
     ]
-    if any((totals[x]["requests"] or 0) > comparing.SAMPLE for x in sides):
+    if any((totals[x]["requests"] or 0) > compare.SAMPLE for x in sides):
         words.append(
             "Larger sides are sampled by a hash of the stream id, so values here may differ a little from other pages."
         )
@@ -154,7 +155,7 @@ def body(base: Selection) -> None:
     )
     st.caption(" ".join(words))
     spread = pl.concat(
-        latency.distribution(source.ask, s, "ttft_ns", "everything").with_columns(
+        latency.distribution(query_runner.ask, s, "ttft_ns", "everything").with_columns(
             pl.lit(letter).alias("name")
         )
         for letter, s in sides.items()
@@ -174,16 +175,16 @@ def signed(line: Line, value: float) -> str:
     return ("+" if value > 0 else "−" if value < 0 else "±") + text
 
 
-frame.title(
+page_frame.title(
     "Compare", "B against A, within the sidebar's time range and filters unless a side says otherwise."
 )
 try:
-    offered = overview.choices(source.ask, filters.selection())
-except source.QueryError:
+    offered = overview.choices(query_runner.ask, filters.selection())
+except query_runner.QueryError:
     offered = {}
 left, right = st.columns(2)
 with left.container(border=True):
     make_a = side("A", "the period before", offered)
 with right.container(border=True):
     make_b = side("B", "same time", offered)
-frame.show(body, timed=False)
+page_frame.show(body, timed=False)

@@ -9,12 +9,14 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, health, panels, source, units
-from dashboard.cards import Summary, Worse, card
-from dashboard.measures import described
+from dashboard import filters, formatting, health, page_frame, panels, query_runner
+from dashboard.charts import base
+from dashboard.charts.time_series import time_lines
+from dashboard.metric_cards import Summary, Worse, card
+from dashboard.metric_help import described
 from dashboard.queries import overview, streams
 from dashboard.queries.selection import Selection
-from dashboard.time_charts import time_lines
+from dashboard.tables import generic
 
 COURSES = {
     "requests": "requests",
@@ -51,7 +53,7 @@ def numbers(
     now: Summary, before: Summary, line: pl.DataFrame, chosen: Selection, active: int, active_before: int
 ) -> None:
     """The numbers, each with its change against the period before and its course as a small line."""
-    slos = source.slos()
+    slos = query_runner.slos()
     seconds = chosen.length.total_seconds()
     # Counts of a point of time that is only partly in the range would look like a fall.
     rates = line.with_columns(
@@ -78,44 +80,44 @@ def numbers(
 
     requests, good = now.get("requests") or 0, now.get("good")
     apart = ", ".join(
-        f"{units.count(now.get(key))} {word}"
+        f"{formatting.count(now.get(key))} {word}"
         for key, word in (("errors", "errors"), ("aborts", "client aborts"), ("lost", "lost by the tap"))
     )
     objectives = (
         f"Objectives: TTFT ≤ {slos.ttft_s:g} s, ITL ≤ {slos.itl_s * 1e3:g} ms. "
-        f"Met by {units.share(good / requests if requests and good is not None else None)} of the requests."
+        f"Met by {formatting.share(good / requests if requests and good is not None else None)} of the requests."
     )
-    ago = f"the {units.span(chosen.length)} before"
+    ago = f"the {formatting.span(chosen.length)} before"
     st.caption(
         f"Changes are against {ago}." if before.get("requests") else f"No streams in {ago} to compare with."
     )
     with st.grid(4, min_column_width=150, key="courses"):
-        one("Requests", "requests", units.count, described("requests"), worse="none")
+        one("Requests", "requests", formatting.count, described("requests"), worse="none")
         one(
             "Error rate",
             "error_rate",
-            units.share,
+            formatting.share,
             described("error_rate", more=f"Now: {apart}."),
             points=True,
         )
-        one("TTFT p95", "ttft_p95_ns", units.duration, described("ttft"))
-        one("ITL p95", "itl_p95_ns", units.duration, described("itl"))
+        one("TTFT p95", "ttft_p95_ns", formatting.duration, described("ttft"))
+        one("ITL p95", "itl_p95_ns", formatting.duration, described("itl"))
     with st.grid(8, min_column_width=98, key="cards"):
-        card("Active", units.count(active), now=active, before=active_before, said_before=units.count(active_before),
+        card("Active", formatting.count(active), now=active, before=active_before, said_before=formatting.count(active_before),
              worse="none", help_text=described("active"))  # fmt: skip
-        one("Goodput", "good", lambda v: units.rate(v, "/s"), described("goodput", more=objectives),
+        one("Goodput", "good", lambda v: formatting.rate(v, "/s"), described("goodput", more=objectives),
             worse="down", per_s=True)  # fmt: skip
-        one("TTFT p50", "ttft_p50_ns", units.duration, described("ttft"))
-        one("TTFT p99", "ttft_p99_ns", units.duration, described("ttft"))
-        one("ITL p50", "itl_p50_ns", units.duration, described("itl"))
+        one("TTFT p50", "ttft_p50_ns", formatting.duration, described("ttft"))
+        one("TTFT p99", "ttft_p99_ns", formatting.duration, described("ttft"))
+        one("ITL p50", "itl_p50_ns", formatting.duration, described("itl"))
         one("tok/s p50", "tps_user_p50", plain_rate, described("tps_user"), worse="down")
         one("tok/s, all", "output_tokens", plain_rate, described("tps_total"), worse="none", per_s=True)
-        one("Stalls", "stalls", units.count, described("stall"))
+        one("Stalls", "stalls", formatting.count, described("stall"))
 
 
 def plain_rate(value: float | None) -> str:
     """A rate whose unit the label says: there is no room for both."""
-    return units.rate(value, "").strip()
+    return formatting.rate(value, "").strip()
 
 
 def blame(chosen: Selection, slos: health.Slos) -> None:
@@ -128,16 +130,18 @@ def blame(chosen: Selection, slos: health.Slos) -> None:
                 help="Models, gateways and clients with more bad streams than their share of the traffic explains. Bad: an "
                 "error, or a TTFT or ITL above its objective. The link narrows every page to that one.",
             )
-            hurts = overview.where_it_hurts(source.ask, chosen, slo_ttft_s=slos.ttft_s, slo_itl_s=slos.itl_s)
-            grids.hurting(hurts)
+            hurts = overview.where_it_hurts(
+                query_runner.ask, chosen, slo_ttft_s=slos.ttft_s, slo_itl_s=slos.itl_s
+            )
+            generic.hurting(hurts)
         with st.container():
             st.subheader(
                 "What changed",
                 anchor=False,
-                help=f"Models and gateways whose TTFT or error rate moved most against the {units.span(chosen.length)} before, "
+                help=f"Models and gateways whose TTFT or error rate moved most against the {formatting.span(chosen.length)} before, "
                 "of those with at least 5 requests in both.",
             )
-            grids.changes(overview.moved_most(source.ask, chosen), chosen)
+            generic.changes(overview.moved_most(query_runner.ask, chosen), chosen)
 
 
 def lines_chosen() -> tuple[str, float]:
@@ -151,16 +155,16 @@ def lines(chosen: Selection) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         by = panels.choice("Lines by", ["model", "gateway", "client"], "model", key="by", labelled=False)
         named = panels.choice("Percentile", list(PERCENTILES), "p95", key="at", labelled=False)
-    data = overview.timeline_by(source.ask, chosen, by, quantile=PERCENTILES[named]).with_columns(
+    data = overview.timeline_by(query_runner.ask, chosen, by, quantile=PERCENTILES[named]).with_columns(
         (pl.col("output_tokens") / chosen.covered_s()).alias("output_per_s")
     )
-    slos = source.slos()
+    slos = query_runner.slos()
     colors = panels.colors_of(data)
     shared: dict[str, Any] = {
         "zone": filters.zone(), "span": (chosen.since, chosen.until), "bucket_s": chosen.bucket_s,
         "series": "name", "colors": colors,
     }  # fmt: skip
-    charts.legend(colors)
+    base.legend(colors)
     with st.grid(2, min_column_width=310, key="lines"):
         for title, value, measure, limit, more in (
             (f"TTFT {named}", "ttft_ns", "ttft", slos.ttft_s * 1e9, {}),
@@ -169,13 +173,19 @@ def lines(chosen: Selection) -> None:
                 "error_rate",
                 "error_rate",
                 slos.error_rate,
-                {"form": units.share, "percent": True},
+                {"form": formatting.share, "percent": True},
             ),
             (f"ITL {named}", "itl_ns", "itl", slos.itl_s * 1e9, {}),
-            ("Output, all streams", "output_per_s", "tps_total", None, {"unit": "tok/s", "form": units.rate}),
+            (
+                "Output, all streams",
+                "output_per_s",
+                "tps_total",
+                None,
+                {"unit": "tok/s", "form": formatting.rate},
+            ),
         ):
             # An objective far above the lines would flatten them.
-            rule = limit if limit is not None and charts.largest(data, value) >= limit / 3 else None
+            rule = limit if limit is not None and base.largest(data, value) >= limit / 3 else None
 
             def drawn(
                 f: pl.DataFrame, value: str = value, rule: float | None = rule, more: Any = more
@@ -187,38 +197,40 @@ def lines(chosen: Selection) -> None:
 
 
 def body(chosen: Selection) -> None:
-    slos = source.slos()
+    slos = query_runner.slos()
     limits = {"slo_ttft_s": slos.ttft_s, "slo_itl_s": slos.itl_s}
     by, quantile = lines_chosen()
     # What stands further down is asked while the first numbers are.
-    source.ahead(
-        lambda: overview.timeline(source.ask, chosen, **limits),
-        lambda: overview.where_it_hurts(source.ask, chosen, slo_ttft_s=slos.ttft_s, slo_itl_s=slos.itl_s),
-        lambda: overview.moved_most(source.ask, chosen),
-        lambda: overview.timeline_by(source.ask, chosen, by, quantile=quantile),
-        lambda: streams.evidence(source.ask, chosen, overview.bad(**limits)),
+    query_runner.ahead(
+        lambda: overview.timeline(query_runner.ask, chosen, **limits),
+        lambda: overview.where_it_hurts(
+            query_runner.ask, chosen, slo_ttft_s=slos.ttft_s, slo_itl_s=slos.itl_s
+        ),
+        lambda: overview.moved_most(query_runner.ask, chosen),
+        lambda: overview.timeline_by(query_runner.ask, chosen, by, quantile=quantile),
+        lambda: streams.evidence(query_runner.ask, chosen, overview.bad(**limits)),
     )
-    both = overview.summary_now_and_before(source.ask, chosen, **limits)
-    active = overview.active_streams(source.ask, chosen)
-    active_before = overview.active_then(source.ask, chosen, datetime.now(UTC) - chosen.length)
-    line = overview.timeline(source.ask, chosen, **limits)
+    both = overview.summary_now_and_before(query_runner.ask, chosen, **limits)
+    active = overview.active_streams(query_runner.ask, chosen)
+    active_before = overview.active_then(query_runner.ask, chosen, datetime.now(UTC) - chosen.length)
+    line = overview.timeline(query_runner.ask, chosen, **limits)
     banner(both["now"], slos)
     numbers(both["now"], both["before"], line, chosen, active, active_before)
     if not both["now"].get("requests"):
-        frame.nothing_chosen()
+        page_frame.nothing_chosen()
         return
     blame(chosen, slos)
     lines(chosen)
-    bad = streams.evidence(source.ask, chosen, overview.bad(**limits))
+    bad = streams.evidence(query_runner.ask, chosen, overview.bad(**limits))
     if bad.is_empty():
         st.subheader("Latest streams", anchor=False, help="None of the range failed or missed an objective.")
-        grids.streams(streams.table(source.ask, chosen, limit=15), key="latest")
+        generic.streams(streams.table(query_runner.ask, chosen, limit=15), key="latest")
         return
     st.subheader(
         "Latest bad streams", anchor=False, help="Those that failed or missed an objective, newest first."
     )
-    grids.streams(bad, key="latest")
+    generic.streams(bad, key="latest")
 
 
-frame.title("Overview")
-frame.show(body)
+page_frame.title("Overview")
+page_frame.show(body)

@@ -8,10 +8,12 @@ import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, source, units
-from dashboard.cookbook import COOKBOOK
+from dashboard import filters, formatting, page_frame, query_runner
+from dashboard.charts import base
 from dashboard.downloads import as_csv, as_parquet
-from dashboard.queries import catalog
+from dashboard.queries import table_columns
+from dashboard.sql_examples import COOKBOOK
+from dashboard.tables import generic
 
 MOST_ROWS = 10_000
 TIMEOUT_S = 20.0
@@ -30,8 +32,10 @@ def run(sql: str) -> None:
     began = time.monotonic()
     try:
         with st.spinner("Running …"):
-            answer = source.query_untrusted(sql.strip().rstrip(";"), max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
-    except source.QueryError as error:
+            answer = query_runner.query_untrusted(
+                sql.strip().rstrip(";"), max_rows=MOST_ROWS, timeout_s=TIMEOUT_S
+            )
+    except query_runner.QueryError as error:
         st.session_state["answer"] = None
         st.error(str(error), icon=":material/error:")
         return
@@ -39,8 +43,8 @@ def run(sql: str) -> None:
 
 
 def show(sql: str, answer: pl.DataFrame, took_s: float) -> None:
-    st.caption(f"{units.count(answer.height)} rows in {units.duration(took_s * 1e9)}")
-    grids.plain(answer, key="result", zone=filters.zone(), height=420 if answer.height > 10 else "auto")
+    st.caption(f"{formatting.count(answer.height)} rows in {formatting.duration(took_s * 1e9)}")
+    generic.plain(answer, key="result", zone=filters.zone(), height=420 if answer.height > 10 else "auto")
     with st.container(horizontal=True):
         st.download_button(
             "CSV",
@@ -60,14 +64,14 @@ def show(sql: str, answer: pl.DataFrame, took_s: float) -> None:
 def catalogue() -> None:
     """What can be asked for, and what it means."""
     try:
-        found = catalog.columns(source.ask_seldom)
-    except source.QueryError as error:
+        found = table_columns.columns(query_runner.ask_seldom)
+    except query_runner.QueryError as error:
         st.error(str(error), icon=":material/error:")
         return
     chosen = st.selectbox(
         "Table or view", found["table_name"].unique(maintain_order=True).to_list(), key="table"
     )
-    grids.plain(
+    generic.plain(
         found.filter(pl.col("table_name") == chosen).drop("table_name"), key="columns", zone=filters.zone()
     )
 
@@ -87,8 +91,8 @@ def drawing(answer: pl.DataFrame) -> None:
             )
         drawn = answer.head(DRAWN_ROWS)
         if answer.height > DRAWN_ROWS:
-            st.caption(f"The first {units.count(DRAWN_ROWS)} rows are drawn.")
-        charts.draw(free(drawn, x, y, None if split == "none" else split), f"{y} by {x}", key="chart")
+            st.caption(f"The first {formatting.count(DRAWN_ROWS)} rows are drawn.")
+        base.draw(free(drawn, x, y, None if split == "none" else split), f"{y} by {x}", key="chart")
 
 
 def free(frame: pl.DataFrame, x: str, y: str, split: str | None) -> alt.Chart:
@@ -101,21 +105,21 @@ def free(frame: pl.DataFrame, x: str, y: str, split: str | None) -> alt.Chart:
     over_time = plain.schema["x"].is_temporal()
     if over_time:
         if isinstance(plain.schema["x"], pl.Datetime) and plain.schema["x"].time_zone:
-            plain = charts.wall(plain, filters.zone(), "x")
+            plain = base.wall(plain, filters.zone(), "x")
         across = alt.X("x:T", title=None, scale=alt.Scale(type="utc"))
-        base = alt.Chart(plain).mark_line(point=True)
+        marks = alt.Chart(plain).mark_line(point=True)
     else:
         plain = plain.with_columns(pl.col("x").cast(pl.String))
         across = alt.X("x:N", title=x, sort=None, axis=alt.Axis(labelLimit=160))
-        base = alt.Chart(plain).mark_bar()
+        marks = alt.Chart(plain).mark_bar()
     colour = alt.Color("s:N", title=split) if split else alt.Undefined
-    chart: alt.Chart = base.encode(
+    chart: alt.Chart = marks.encode(
         x=across, y=alt.Y("y:Q", title=y), color=colour, tooltip=list(plain.columns)
     ).properties(height=300)
     return chart
 
 
-frame.title(
+page_frame.title(
     "SQL", f"One SELECT over the public tables. Read-only; at most {MOST_ROWS:,} rows and {TIMEOUT_S:g} s."
 )
 if "sql" not in st.session_state and "sql" not in st.query_params:

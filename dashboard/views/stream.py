@@ -9,11 +9,13 @@ from uuid import UUID
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, source, stream_charts, units
-from dashboard.measures import described
-from dashboard.phases import phases
-from dashboard.queries import catalog, streams
+from dashboard import filters, formatting, page_frame, query_runner
+from dashboard.charts import base, stream
+from dashboard.metric_help import described
+from dashboard.queries import streams, table_columns
 from dashboard.queries.selection import Selection
+from dashboard.stream_phases import phases
+from dashboard.tables import generic
 
 Row = dict[str, Any]
 TEXT_PX = 380
@@ -29,11 +31,11 @@ def body(_: Selection) -> None:
     except ValueError:
         st.warning(f"`{asked[:80]}` is no stream id (a UUID).", icon=":material/warning:")
         return
-    row = streams.one(source.ask, stream_id)
+    row = streams.one(query_runner.ask, stream_id)
     if row is not None:
         finished(stream_id, row)
         return
-    running = streams.one_open(source.ask, stream_id)
+    running = streams.one_open(query_runner.ask, stream_id)
     if running is not None:
         st.info("This stream still runs: its page fills when it ends.", icon=":material/timelapse:")
         raw(running, "open_streams")
@@ -46,7 +48,7 @@ def body(_: Selection) -> None:
 def finished(stream_id: UUID, row: Row) -> None:
     headline(row)
     numbers(row)
-    events, total = streams.events(source.ask, stream_id)
+    events, total = streams.events(query_runner.ask, stream_id)
     if has_text(row):
         drawn, written = st.columns([3, 2])
         with drawn:
@@ -86,14 +88,14 @@ def headline(row: Row) -> None:
 
 def numbers(row: Row) -> None:
     cards = [
-        ("TTFT", units.duration(row["ttft_ns"]), "ttft"),
-        ("ITL", units.duration(row["itl_ns"]), "itl"),
-        ("Speed", units.rate(row["tps_user"]), "tps_user"),
-        ("Longest gap", units.duration(row["icl_max_ns"]), "icl"),
-        ("Stalls", units.count(row["stall_count"]), "stall"),
-        ("Length", units.duration(row["end_ns"]), "end"),
-        ("Input tokens", units.count(row["input_tokens"]), None),
-        ("Output tokens", units.count(row["output_tokens"]), None),
+        ("TTFT", formatting.duration(row["ttft_ns"]), "ttft"),
+        ("ITL", formatting.duration(row["itl_ns"]), "itl"),
+        ("Speed", formatting.rate(row["tps_user"]), "tps_user"),
+        ("Longest gap", formatting.duration(row["icl_max_ns"]), "icl"),
+        ("Stalls", formatting.count(row["stall_count"]), "stall"),
+        ("Length", formatting.duration(row["end_ns"]), "end"),
+        ("Input tokens", formatting.count(row["input_tokens"]), None),
+        ("Output tokens", formatting.count(row["output_tokens"]), None),
     ]
     with st.grid(4, min_column_width=118):
         for label, value, measure in cards:
@@ -104,13 +106,11 @@ def pictures(row: Row, events: pl.DataFrame, total: int) -> None:
     bars = phases(row)
     ends = [p.end_ns for p in bars] + [int(events["at_ns"].max() or 0) if total else 0]  # type: ignore[arg-type]
     begins = [p.start_ns for p in bars] + [0]
-    axis = stream_charts.Axis(min(begins), max(ends) * 1.06 or 1)
+    axis = stream.Axis(min(begins), max(ends) * 1.06 or 1)
     with st.container(border=True):
         st.markdown("**Phases**", help="t0 is when the tap turned to the upstream.")
         if bars:
-            charts.draw(
-                stream_charts.waterfall(bars, axis), "Phases of the stream as a waterfall", key="phases"
-            )
+            base.draw(stream.waterfall(bars, axis), "Phases of the stream as a waterfall", key="phases")
         else:
             st.caption("No times are known of this stream.")
     if not total:
@@ -123,16 +123,14 @@ def pictures(row: Row, events: pl.DataFrame, total: int) -> None:
         st.markdown("**Events**", help=described("stall", more="Stalls are the shaded bands."))
         if len(events) < total:
             st.caption(
-                f"{units.count(len(events))} of {units.count(total)} events drawn: every n-th, and all that are no output or "
+                f"{formatting.count(len(events))} of {formatting.count(total)} events drawn: every n-th, and all that are no output or "
                 "follow one of the longest gaps. The sums are over all."
             )
-        charts.draw(
-            stream_charts.event_marks(events, axis, stall_ns), "Each event on the time axis", key="marks"
-        )
+        base.draw(stream.event_marks(events, axis, stall_ns), "Each event on the time axis", key="marks")
         what = "tokens" if (events["tokens_sum"].max() or 0) else "chars"
-        charts.draw(stream_charts.arrived(events, axis, what), f"{what} arrived by when", key="arrived")
+        base.draw(stream.arrived(events, axis, what), f"{what} arrived by when", key="arrived")
         if events["gap_ns"].drop_nulls().len():
-            charts.draw(stream_charts.gaps(events, axis, stall_ns), "Gaps between output events", key="gaps")
+            base.draw(stream.gaps(events, axis, stall_ns), "Gaps between output events", key="gaps")
 
 
 def shortest_stall_ns(events: pl.DataFrame, stalls: int | None) -> float | None:
@@ -146,18 +144,18 @@ def facts(row: Row) -> None:
     st.subheader("Usage and sizes", anchor=False)
     cached = row["cached_input_tokens"]
     facts = {
-        "Input tokens": units.count(row["input_tokens"]),
-        "… of them cached": units.count(cached),
-        "Output tokens": units.count(row["output_tokens"]),
-        "… of them reasoning": units.count(row["reasoning_tokens"]),
-        "Tokens known from": row["token_source"] or units.UNKNOWN,
-        "Events, of them output": f"{units.count(row['event_count'])}, {units.count(row['output_event_count'])}",
-        "Comments (heartbeats)": units.count(row["comment_count"]),
-        "Tool calls": units.count(row["tool_call_count"]),
-        "Malformed events": units.count(row["malformed_events"]),
-        "Response, delivered": f"{units.size(row['response_bytes'])}, {units.size(row['delivered_bytes'])}",
-        "Burstiness": units.share(row["burstiness"]),
-        "Gaps p50, p95, p99": ", ".join(units.duration(row[f"icl_p{q}_ns"]) for q in (50, 95, 99)),
+        "Input tokens": formatting.count(row["input_tokens"]),
+        "… of them cached": formatting.count(cached),
+        "Output tokens": formatting.count(row["output_tokens"]),
+        "… of them reasoning": formatting.count(row["reasoning_tokens"]),
+        "Tokens known from": row["token_source"] or formatting.UNKNOWN,
+        "Events, of them output": f"{formatting.count(row['event_count'])}, {formatting.count(row['output_event_count'])}",
+        "Comments (heartbeats)": formatting.count(row["comment_count"]),
+        "Tool calls": formatting.count(row["tool_call_count"]),
+        "Malformed events": formatting.count(row["malformed_events"]),
+        "Response, delivered": f"{formatting.size(row['response_bytes'])}, {formatting.size(row['delivered_bytes'])}",
+        "Burstiness": formatting.share(row["burstiness"]),
+        "Gaps p50, p95, p99": ", ".join(formatting.duration(row[f"icl_p{q}_ns"]) for q in (50, 95, 99)),
     }
     table(facts)
 
@@ -170,7 +168,7 @@ def ids(row: Row) -> None:
         ("worker", "Worker"), ("provider", "Provider"),
         ("dialect", "Dialect"), ("operation", "Operation"), ("path", "Path"), ("response_model", "Model in the response"),
     )  # fmt: skip
-    table({label: row[name] or units.UNKNOWN for name, label in names})
+    table({label: row[name] or formatting.UNKNOWN for name, label in names})
     if row["trace_id"]:
         st.page_link(
             "views/traces.py",
@@ -182,7 +180,7 @@ def ids(row: Row) -> None:
 
 def table(facts: dict[str, str]) -> None:
     lines = "".join(
-        f"| {name} | `{value}` |\n" if value != units.UNKNOWN else f"| {name} | – |\n"
+        f"| {name} | `{value}` |\n" if value != formatting.UNKNOWN else f"| {name} | – |\n"
         for name, value in facts.items()
     )
     st.markdown(f"| | |\n|---|---|\n{lines}")
@@ -210,10 +208,10 @@ def heads(row: Row) -> None:
 
 
 def said_by_server(stream_id: UUID, row: Row) -> None:
-    stats = streams.server_stats(source.ask, stream_id)
+    stats = streams.server_stats(query_runner.ask, stream_id)
     if not stats.is_empty():
         st.subheader("Server-reported against observed", anchor=False)
-        grids.show(
+        generic.show(
             stats.with_columns(
                 pl.struct("name", "value", "unit")
                 .map_elements(_readable, return_dtype=pl.String)
@@ -224,10 +222,10 @@ def said_by_server(stream_id: UUID, row: Row) -> None:
             ).select("source", "name", "server says", "observed at the tap", "raw"),
             key="stats",
         )
-    usage = streams.usage_reports(source.ask, stream_id)
+    usage = streams.usage_reports(query_runner.ask, stream_id)
     if not usage.is_empty():
         st.subheader("Usage reports", anchor=False)
-        grids.show(
+        generic.show(
             usage.with_columns((pl.col("at_ns") / 1e6).alias("at, ms")).drop("stream_id", "at_ns"),
             key="usage",
         )
@@ -236,26 +234,26 @@ def said_by_server(stream_id: UUID, row: Row) -> None:
 def _readable(stat: Row) -> str:
     value, unit = stat["value"], stat["unit"]
     if value is None:
-        return units.UNKNOWN
+        return formatting.UNKNOWN
     if unit == "ns":
-        return units.duration(value)
+        return formatting.duration(value)
     if unit == "tok/s":
-        return units.rate(value)
+        return formatting.rate(value)
     if unit == "tokens":
-        return units.count(value)
-    return units.share(value) if "progress" in stat["name"] else f"{value:g}"
+        return formatting.count(value)
+    return formatting.share(value) if "progress" in stat["name"] else f"{value:g}"
 
 
 def observed(name: str, row: Row) -> str:
     """What the tap saw of the same thing, where there is such a thing."""
     plain = name.lower().replace("-", "_")
     if "first_token" in plain or "ttft" in plain:
-        return units.duration(row["ttft_ns"])
+        return formatting.duration(row["ttft_ns"])
     if "per_second" in plain or "tps" in plain:
-        return units.rate(row["tps_user"])
+        return formatting.rate(row["tps_user"])
     if "total_duration" in plain or "total_time" in plain:
-        return units.duration(row["end_ns"])
-    return units.UNKNOWN
+        return formatting.duration(row["end_ns"])
+    return formatting.UNKNOWN
 
 
 def has_text(row: Row) -> bool:
@@ -268,12 +266,12 @@ def text(row: Row) -> None:
         st.markdown("**Text**", help="Stored because `--capture-content` is on.")
         for label, value in (("Reasoning", row["reasoning_text"]), ("Answer", row["output_text"])):
             if value:
-                st.caption(f"{label}, {units.count(len(value))} characters")
+                st.caption(f"{label}, {formatting.count(len(value))} characters")
                 st.code(value, language=None, wrap_lines=True, height=TEXT_PX)
 
 
 def raw(row: Row, of: str) -> None:
-    meanings = catalog.meanings(source.ask_seldom, of)
+    meanings = table_columns.meanings(query_runner.ask_seldom, of)
     st.dataframe(
         pl.DataFrame(
             {
@@ -288,6 +286,6 @@ def raw(row: Row, of: str) -> None:
     )
 
 
-frame.title("Stream")
+page_frame.title("Stream")
 st.text_input("Stream id", key="id", bind="query-params", placeholder="UUID", width=420)
-frame.show(body, need_streams=False, timed=False)
+page_frame.show(body, need_streams=False, timed=False)

@@ -7,19 +7,21 @@ from typing import Any
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, palette, source, units
-from dashboard.measures import described
+from dashboard import filters, formatting, page_frame, palette, query_runner
+from dashboard.charts import base
+from dashboard.charts.time_series import time_bars, time_lines
+from dashboard.metric_help import described
 from dashboard.panels import choice, colors_of, panel
 from dashboard.queries import throughput
 from dashboard.queries.selection import Selection
-from dashboard.time_charts import time_bars, time_lines
+from dashboard.tables import generic
 
 
 def body(chosen: Selection) -> None:
     by = st.session_state.get("by") or "model"
-    speed = throughput.speed_timeline(source.ask, chosen, by)
+    speed = throughput.speed_timeline(query_runner.ask, chosen, by)
     if speed.is_empty():
-        frame.nothing_chosen()
+        page_frame.nothing_chosen()
         return
     time: dict[str, Any] = {
         "zone": filters.zone(),
@@ -27,12 +29,12 @@ def body(chosen: Selection) -> None:
         "bucket_s": chosen.bucket_s,
     }
     colors = colors_of(speed)
-    tokens = throughput.tokens_timeline(source.ask, chosen).with_columns(
+    tokens = throughput.tokens_timeline(query_runner.ask, chosen).with_columns(
         pl.col("tokens") / chosen.covered_s()
     )
     per_second = speed.with_columns(pl.col("output_tokens") / chosen.covered_s())
-    open_at_once = throughput.concurrency(source.ask, chosen)
-    charts.legend(colors)
+    open_at_once = throughput.concurrency(query_runner.ask, chosen)
+    base.legend(colors)
     with st.grid(2, min_column_width=340):
         panel(
             f"Speed of one stream, p50 by {by}",
@@ -43,7 +45,7 @@ def body(chosen: Selection) -> None:
                 series="name",
                 colors=colors,
                 unit="tok/s",
-                form=units.rate,
+                form=formatting.rate,
                 robust=True,
                 **time,
             ),
@@ -54,7 +56,7 @@ def body(chosen: Selection) -> None:
             f"Output of all streams by {by}",
             per_second,
             lambda f: time_lines(
-                f, "output_tokens", series="name", colors=colors, unit="tok/s", form=units.rate, **time
+                f, "output_tokens", series="name", colors=colors, unit="tok/s", form=formatting.rate, **time
             ),
             help_text=described("tps_total"),
             value="output_tokens",
@@ -64,7 +66,7 @@ def body(chosen: Selection) -> None:
             tokens,
             lambda f: time_bars(f, "tokens", series="kind", colors=palette.TOKENS, unit="tok/s", **time),
             help_text=f"By the start of the stream. {described('cached')}",
-            legend=charts.present(palette.TOKENS, tokens, "kind"),
+            legend=base.present(palette.TOKENS, tokens, "kind"),
         )
         panel(
             "Streams at once",
@@ -73,9 +75,9 @@ def body(chosen: Selection) -> None:
             help_text=described("concurrency", more="Shown is the most in each step of time."),
         )
     st.subheader(f"By {by}", anchor=False)
-    grids.throughput(throughput.table(source.ask, chosen, by), name=by)
+    generic.throughput(throughput.table(query_runner.ask, chosen, by), name=by)
 
 
-frame.title("Throughput")
+page_frame.title("Throughput")
 choice("By", ["model", "gateway", "client"], "model", key="by")
-frame.show(body)
+page_frame.show(body)

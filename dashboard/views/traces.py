@@ -6,9 +6,11 @@ import altair as alt
 import polars as pl
 import streamlit as st
 
-from dashboard import charts, filters, frame, grids, lanes, palette, source, units
+from dashboard import filters, formatting, page_frame, palette, query_runner, trace_spans
+from dashboard.charts import base
 from dashboard.queries import traces
 from dashboard.queries.selection import Selection
+from dashboard.tables import generic
 
 TRACE_DIGITS = 32
 ROW_PX = 40
@@ -21,11 +23,11 @@ def body(chosen: Selection) -> None:
     if trace_id:
         one(trace_id)
         return
-    if not traces.any_span(source.ask):
+    if not traces.any_span(query_runner.ask):
         no_spans()
         return
     st.caption(filters.said(chosen))
-    found = traces.latest(source.ask, chosen, text=(st.session_state.get("span") or "").strip())
+    found = traces.latest(query_runner.ask, chosen, text=(st.session_state.get("span") or "").strip())
     if found.is_empty():
         st.info("No trace in this time range with this text.", icon=":material/filter_alt_off:")
         return
@@ -45,13 +47,13 @@ def body(chosen: Selection) -> None:
         height=560,
         alt="Traces",
         column_config={
-            "link": grids.column.LinkColumn("Trace", display_text=r"trace=([0-9a-f]{12})", width=120),
-            "began_at": grids.column.DatetimeColumn(f"Began ({zone.key})", format="MM-DD HH:mm:ss.SSS"),
-            "length_ms": grids.column.NumberColumn("Length", format="%.0f ms"),
-            "spans": grids.column.NumberColumn("Spans", format="%d"),
-            "errors": grids.column.NumberColumn("Errors", format="%d"),
-            "services": grids.column.TextColumn("Services", width="medium"),
-            "names": grids.column.TextColumn("Names", width="large"),
+            "link": generic.column.LinkColumn("Trace", display_text=r"trace=([0-9a-f]{12})", width=120),
+            "began_at": generic.column.DatetimeColumn(f"Began ({zone.key})", format="MM-DD HH:mm:ss.SSS"),
+            "length_ms": generic.column.NumberColumn("Length", format="%.0f ms"),
+            "spans": generic.column.NumberColumn("Spans", format="%d"),
+            "errors": generic.column.NumberColumn("Errors", format="%d"),
+            "services": generic.column.TextColumn("Services", width="medium"),
+            "names": generic.column.TextColumn("Names", width="large"),
         },
     )
 
@@ -65,8 +67,8 @@ def no_spans() -> None:
 
 
 def one(trace_id: str) -> None:
-    spans = traces.spans(source.ask, trace_id)
-    streams = traces.streams_of(source.ask, trace_id)
+    spans = traces.spans(query_runner.ask, trace_id)
+    streams = traces.streams_of(query_runner.ask, trace_id)
     for row in streams.head(10).to_dicts():
         st.page_link(
             "views/stream.py",
@@ -80,8 +82,8 @@ def one(trace_id: str) -> None:
             icon=":material/account_tree:",
         )
         return
-    rows = lanes.nested(lanes.with_observed(spans.to_dicts(), streams.to_dicts()))
-    colors = palette.of_series(sorted({lanes.service(r) for r in rows}))
+    rows = trace_spans.nested(trace_spans.with_observed(spans.to_dicts(), streams.to_dicts()))
+    colors = palette.of_series(sorted({trace_spans.service(r) for r in rows}))
     with st.container(border=True):
         st.markdown(
             "**Waterfall**",
@@ -90,13 +92,13 @@ def one(trace_id: str) -> None:
             "to the last byte that the client took, and from the request being sent to the gateway's last byte. Times are "
             "each sender's own clock's.",
         )
-        charts.legend(colors)
-        charts.draw(waterfall(rows, colors), "Spans of the trace as a waterfall", key="trace-waterfall")
+        base.legend(colors)
+        base.draw(waterfall(rows, colors), "Spans of the trace as a waterfall", key="trace-waterfall")
     if spans.height >= 1000:
         st.caption("The first 1,000 spans are drawn.")
-    grids.plain(
+    generic.plain(
         spans.select(
-            "name", pl.Series("service", [lanes.service(s) for s in spans.to_dicts()]), "kind", "status", "status_message",
+            "name", pl.Series("service", [trace_spans.service(s) for s in spans.to_dicts()]), "kind", "status", "status_message",
             (pl.col("offset_ns") / 1e6).alias("offset, ms"), (pl.col("duration_ns") / 1e6).alias("duration, ms"), "span_id",
             "parent_span_id", "attributes", "events",
         ),
@@ -104,8 +106,8 @@ def one(trace_id: str) -> None:
     )  # fmt: skip
 
 
-def waterfall(rows: list[lanes.Span], colors: dict[str, str]) -> alt.LayerChart | alt.FacetChart:
-    """One bar per span, in this order (`lanes.nested`); failed ones are marked."""
+def waterfall(rows: list[trace_spans.Span], colors: dict[str, str]) -> alt.LayerChart | alt.FacetChart:
+    """One bar per span, in this order (`trace_spans.nested`); failed ones are marked."""
     end = max((r["offset_ns"] + r["duration_ns"] for r in rows), default=1) or 1
     divisor, unit = (1e9, "s") if end >= 1e9 else (1e6, "ms")
     drawn = pl.DataFrame(
@@ -114,35 +116,35 @@ def waterfall(rows: list[lanes.Span], colors: dict[str, str]) -> alt.LayerChart 
             "label": [label(r) for r in rows],
             "start": [r["offset_ns"] / divisor for r in rows],
             "end": [(r["offset_ns"] + r["duration_ns"]) / divisor for r in rows],
-            "begins": [units.duration(r["offset_ns"]) for r in rows],
-            "length": [units.duration(r["duration_ns"]) for r in rows],
-            "service": [lanes.service(r) for r in rows],
+            "begins": [formatting.duration(r["offset_ns"]) for r in rows],
+            "length": [formatting.duration(r["duration_ns"]) for r in rows],
+            "service": [trace_spans.service(r) for r in rows],
             "status": [r["status"] for r in rows],
         }
     )
-    base = alt.Chart(drawn).encode(
+    shared = alt.Chart(drawn).encode(
         y=alt.Y("row:O", title=None, axis=None),
         tooltip=["label:N", "service:N", "begins:N", "length:N", "status:N"],
     )
     across = alt.X("start:Q", title=unit, scale=alt.Scale(domain=[0, end / divisor * 1.01], nice=False))
-    bars = base.mark_bar(cornerRadius=2, height=11, yOffset=9).encode(
-        x=across, x2="end:Q", color=charts.color_of("service", colors)
+    bars = shared.mark_bar(cornerRadius=2, height=11, yOffset=9).encode(
+        x=across, x2="end:Q", color=base.color_of("service", colors)
     )
     # The name above its bar, at the left: a column of names would leave a phone no room for the bars.
-    names = base.mark_text(align="left", dx=2, dy=-7, fontSize=12, color=palette.RULE).encode(
+    names = shared.mark_text(align="left", dx=2, dy=-7, fontSize=12, color=palette.RULE).encode(
         x=alt.datum(0), text="label:N"
     )
     return alt.layer(bars, names).properties(height=ROW_PX * len(rows) + 60)
 
 
-def label(row: lanes.Span) -> str:
+def label(row: trace_spans.Span) -> str:
     """A span's name below its parent's, with its length; a failed one says so."""
     failed = "✕ " if str(row["status"]).lower() == "error" else ""
     name = row["name"] if len(row["name"]) <= NAME_CHARS else row["name"][:NAME_CHARS] + "…"
-    return f"{INDENT * row['depth']}{failed}{name} · {units.duration(row['duration_ns'])}"
+    return f"{INDENT * row['depth']}{failed}{name} · {formatting.duration(row['duration_ns'])}"
 
 
-frame.title("Traces")
+page_frame.title("Traces")
 with st.container(horizontal=True, vertical_alignment="bottom"):
     st.text_input(
         "Trace id",
@@ -160,4 +162,4 @@ with st.container(horizontal=True, vertical_alignment="bottom"):
         width=240,
         icon=":material/search:",
     )
-frame.show(body, need_streams=False, timed=False)
+page_frame.show(body, need_streams=False, timed=False)

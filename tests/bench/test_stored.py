@@ -9,8 +9,8 @@ from analytics.storage.location import locate
 from analytics.storage.store import Store
 from bench import _stored
 from bench.analytics import mixture
-from bench.dashboard import stored as day
-from bench.dashboard.stored import counted
+from bench.dashboard import generated_store as day
+from bench.dashboard.generated_store import counted
 
 STREAMS = 40
 

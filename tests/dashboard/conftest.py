@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.river import filled
+from tests.dashboard.generated_store import filled
 
 
 @pytest.fixture(scope="session")
-def river(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def streams_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with 400 streams of the last two hours."""
-    return filled(tmp_path_factory.mktemp("river"), streams=400)
+    return filled(tmp_path_factory.mktemp("streams"), streams=400)
 
 
 @pytest.fixture(scope="session")
-def dry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def empty_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder whose tables are empty."""
-    return filled(tmp_path_factory.mktemp("dry"))
+    return filled(tmp_path_factory.mktemp("empty"))

@@ -12,8 +12,8 @@ from typing import Any
 
 from PIL import Image
 
+from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import reader
-from tests.dashboard.pages import VIEWS
 
 MOST_PX = 2600
 README_PX = 1320

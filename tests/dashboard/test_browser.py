@@ -9,10 +9,10 @@ from urllib.parse import quote
 import polars as pl
 import pytest
 
-from dashboard import units
+from dashboard import formatting
+from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import CHROMIUM, PATIENCE_MS, Reader, reader
-from tests.dashboard.pages import VIEWS
-from tests.dashboard.site import Site, running
+from tests.dashboard.running_dashboard import Site, running
 from tests.tables import tables
 
 pytestmark = [
@@ -25,8 +25,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def site(river: Path) -> Iterator[Site]:
-    with running(river) as found:
+def site(streams_data: Path) -> Iterator[Site]:
+    with running(streams_data) as found:
         yield found
 
 
@@ -36,8 +36,8 @@ def seen(site: Site) -> Iterator[Reader]:
         yield found
 
 
-def test_every_page_loads_as_a_deep_link_without_a_complaint(seen: Reader, river: Path) -> None:
-    stream_id = tables(river).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")[
+def test_every_page_loads_as_a_deep_link_without_a_complaint(seen: Reader, streams_data: Path) -> None:
+    stream_id = tables(streams_data).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")[
         "stream_id"
     ][0]
     seen.complaints.clear()
@@ -50,10 +50,10 @@ def test_every_page_loads_as_a_deep_link_without_a_complaint(seen: Reader, river
         assert seen.complaints == [], view
 
 
-def test_numbers_are_those_of_sql_and_a_filter_is_kept_in_the_link(seen: Reader, river: Path) -> None:
+def test_numbers_are_those_of_sql_and_a_filter_is_kept_in_the_link(seen: Reader, streams_data: Path) -> None:
     sql = """SELECT count(*) AS n, quantile_cont(ttft_ns, 0.99) AS ttft, quantile_cont(tps_user, 0.5) AS speed
         FROM streams WHERE request_model = 'claude-sonnet-4-5'"""
-    wanted = tables(river).query(sql).to_dicts()[0]
+    wanted = tables(streams_data).query(sql).to_dicts()[0]
     seen.open("?range=24h&refresh=off")
     assert seen.metric("Requests") == "400"
     seen.page.get_by_role("combobox", name="Models").click()
@@ -64,9 +64,9 @@ def test_numbers_are_those_of_sql_and_a_filter_is_kept_in_the_link(seen: Reader,
     seen.settle()
     link = seen.page.url
     for _ in range(2):  # as chosen by hand, then as restored from the link
-        assert seen.metric("Requests") == units.count(wanted["n"])
-        assert seen.metric("TTFT p99") == units.duration(wanted["ttft"])
-        assert seen.metric("tok/s p50") == units.rate(wanted["speed"], "").strip()
+        assert seen.metric("Requests") == formatting.count(wanted["n"])
+        assert seen.metric("TTFT p99") == formatting.duration(wanted["ttft"])
+        assert seen.metric("tok/s p50") == formatting.rate(wanted["speed"], "").strip()
         seen.page.goto("about:blank")
         seen.page.goto(link)
         seen.settle()
@@ -145,12 +145,12 @@ def test_keys_are_enough(seen: Reader) -> None:
     assert seen.exceptions() == 0
 
 
-def test_an_answer_is_downloaded_as_it_was(seen: Reader, river: Path) -> None:
+def test_an_answer_is_downloaded_as_it_was(seen: Reader, streams_data: Path) -> None:
     sql = "SELECT request_model, count(*) AS n FROM streams GROUP BY ALL ORDER BY ALL"
     seen.open(f"sql?refresh=off&sql={quote(sql)}")
     seen.page.get_by_role("button", name="Run").click()
     seen.page.get_by_text("rows in").wait_for(timeout=PATIENCE_MS)
-    wanted = tables(river).query(sql)
+    wanted = tables(streams_data).query(sql)
     for name, parse in (("CSV", pl.read_csv), ("Parquet", pl.read_parquet)):
         with seen.page.expect_download(timeout=PATIENCE_MS) as downloaded:
             seen.page.get_by_role("button", name=name, exact=True).click()
@@ -160,8 +160,10 @@ def test_an_answer_is_downloaded_as_it_was(seen: Reader, river: Path) -> None:
 @pytest.mark.parametrize(
     "views", [("overview", "stream"), pytest.param(tuple(VIEWS), marks=pytest.mark.slow)], ids=["two", "all"]
 )
-def test_a_phone_sees_no_sideways_scrolling(views: tuple[str, ...], seen: Reader, river: Path) -> None:
-    found = tables(river).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")["stream_id"][0]
+def test_a_phone_sees_no_sideways_scrolling(views: tuple[str, ...], seen: Reader, streams_data: Path) -> None:
+    found = tables(streams_data).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")[
+        "stream_id"
+    ][0]
     seen.page.set_viewport_size({"width": 390, "height": 844})
     for view in views:
         seen.open({"overview": "?range=24h", "stream": f"stream?id={found}"}.get(view, f"{view}?range=24h"))

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from analytics.query.errors import QueryError
+from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import CHROMIUM, Reader, reader
-from tests.dashboard.pages import VIEWS
-from tests.dashboard.site import ROOT
+from tests.dashboard.running_dashboard import ROOT
 from tests.tables import tables
 
 pytestmark = [

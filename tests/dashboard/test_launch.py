@@ -13,7 +13,7 @@ import pytest
 
 from dashboard import launch
 from dashboard.launch import DashboardOptions, run
-from tests.dashboard.site import running
+from tests.dashboard.running_dashboard import running
 
 
 def test_it_is_announced_when_it_answers_and_withdrawn_when_it_stops(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import units
-from tests.dashboard.pages import NO_DATA, metric, opened, said
+from dashboard import formatting
+from tests.dashboard.app_test import UNREADABLE, metric_value, open_page, page_text
 from tests.tables import tables
 
 
-def test_numbers_equal_those_of_sql(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(river, monkeypatch, range="24h", refresh="off")
+def test_numbers_equal_those_of_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(streams_data, monkeypatch, range="24h", refresh="off")
     assert not app.exception
     row = (
-        tables(river)
+        tables(streams_data)
         .query("""
         SELECT count(*) AS n, quantile_cont(ttft_ns, 0.95) AS ttft, quantile_cont(itl_ns, 0.5) AS itl,
             count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost'))
@@ -25,75 +25,77 @@ def test_numbers_equal_those_of_sql(river: Path, monkeypatch: pytest.MonkeyPatch
         FROM streams""")
         .to_dicts()[0]
     )
-    assert metric(app, "Requests") == units.count(row["n"]) == "400"
-    assert metric(app, "TTFT p95") == units.duration(row["ttft"])
-    assert metric(app, "ITL p50") == units.duration(row["itl"])
-    assert metric(app, "Error rate") == units.share(row["errors"])
-    assert metric(app, "Goodput") == units.rate(row["goodput"], "/s")
-    assert metric(app, "Active") == "4"
+    assert metric_value(app, "Requests") == formatting.count(row["n"]) == "400"
+    assert metric_value(app, "TTFT p95") == formatting.duration(row["ttft"])
+    assert metric_value(app, "ITL p50") == formatting.duration(row["itl"])
+    assert metric_value(app, "Error rate") == formatting.share(row["errors"])
+    assert metric_value(app, "Goodput") == formatting.rate(row["goodput"], "/s")
+    assert metric_value(app, "Active") == "4"
 
 
-def test_filters_of_the_url_are_applied(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(river, monkeypatch, range="24h", model=["deepseek-r1"], gateway=["edge-eu"])
-    wanted = tables(river).query(
+def test_filters_of_the_url_are_applied(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(streams_data, monkeypatch, range="24h", model=["deepseek-r1"], gateway=["edge-eu"])
+    wanted = tables(streams_data).query(
         "SELECT count(*) AS n FROM streams WHERE request_model = 'deepseek-r1' AND gateway = 'edge-eu'"
     )["n"][0]
     assert not app.exception
-    assert metric(app, "Requests") == str(wanted) != "400"
+    assert metric_value(app, "Requests") == str(wanted) != "400"
     assert app.multiselect(key="model").value == ["deepseek-r1"]
-    assert "model deepseek-r1" in said(app)
+    assert "model deepseek-r1" in page_text(app)
 
 
 def test_a_filter_of_the_url_survives_although_no_stream_has_it(
-    river: Path, monkeypatch: pytest.MonkeyPatch
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = opened(river, monkeypatch, model="o'brien; --")
+    app = open_page(streams_data, monkeypatch, model="o'brien; --")
     assert not app.exception
-    assert metric(app, "Requests") == "0"
-    assert "No streams in this time range" in said(app)
+    assert metric_value(app, "Requests") == "0"
+    assert "No streams in this time range" in page_text(app)
 
 
-def test_a_custom_range_of_the_past_is_honoured(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(
-        river, monkeypatch, range="custom", **{"from": "2020-01-01T00:00", "until": "2020-01-02T00:00"}
+def test_a_custom_range_of_the_past_is_honoured(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(
+        streams_data, monkeypatch, range="custom", **{"from": "2020-01-01T00:00", "until": "2020-01-02T00:00"}
     )
     assert not app.exception
-    assert metric(app, "Requests") == "0"
-    assert "2020-01-01 00:00:00 – 2020-01-02 00:00:00 UTC" in said(app)
+    assert metric_value(app, "Requests") == "0"
+    assert "2020-01-01 00:00:00 – 2020-01-02 00:00:00 UTC" in page_text(app)
 
 
-def test_empty_database_says_where_to_point_the_client(dry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = dry / "run" / "tap.json"
+def test_empty_database_says_where_to_point_the_client(
+    empty_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = empty_data / "run" / "tap.json"
     run.write_text(
         json.dumps({"pid": 1, "listen": "http://127.0.0.1:4199", "admin": "http://127.0.0.1:4198"})
     )
     try:
-        app = opened(dry, monkeypatch)
+        app = open_page(empty_data, monkeypatch)
     finally:
         run.unlink()
     assert not app.exception
-    assert "No streams yet" in said(app)
-    assert "http://127.0.0.1:4199/v1" in said(app)
+    assert "No streams yet" in page_text(app)
+    assert "http://127.0.0.1:4199/v1" in page_text(app)
 
 
 def test_empty_database_without_a_tap_says_how_to_start_one(
-    dry: Path, monkeypatch: pytest.MonkeyPatch
+    empty_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = opened(dry, monkeypatch)
+    app = open_page(empty_data, monkeypatch)
     assert not app.exception
-    assert "streamgauge up --upstream" in said(app)
+    assert "streamgauge up --upstream" in page_text(app)
 
 
 def test_a_folder_without_tables_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(tmp_path, monkeypatch)
+    app = open_page(tmp_path, monkeypatch)
     assert not app.exception
-    assert NO_DATA in said(app)
-    assert "has no tables yet" in said(app)
-    assert "streamgauge status" in said(app)
+    assert UNREADABLE in page_text(app)
+    assert "has no tables yet" in page_text(app)
+    assert "streamgauge status" in page_text(app)
 
 
 def test_a_store_that_is_no_database_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "catalog.sqlite").write_bytes(b"no database" * 1000)
-    app = opened(tmp_path, monkeypatch)
+    app = open_page(tmp_path, monkeypatch)
     assert not app.exception
-    assert NO_DATA in said(app)
+    assert UNREADABLE in page_text(app)

@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 
 from analytics.schema.sql_quoting import literal
-from dashboard.queries import catalog, errors, latency, overview, streams, throughput, traces
+from dashboard.queries import errors, latency, overview, streams, table_columns, throughput, traces
 from dashboard.queries.selection import Selection
-from tests.dashboard.river import SCHEMA, insert
+from tests.dashboard.generated_store import SCHEMA, insert
 from tests.tables import tables
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -33,8 +33,8 @@ def store() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def test_the_list_of_tables_has_tables_views_and_streams_in_flight(river: Path) -> None:
-    found = catalog.columns(tables(river).query)
+def test_the_list_of_tables_has_tables_views_and_streams_in_flight(streams_data: Path) -> None:
+    found = table_columns.columns(tables(streams_data).query)
     assert {"streams", "events", "open_streams", "latency_by_minute"} <= set(found["table_name"])
     assert not [name for name in found["table_name"] if name.startswith(("ducklake_", "streamgauge_"))]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import units
-from dashboard.cookbook import COOKBOOK
-from dashboard.queries import rolled
-from tests.dashboard.pages import NO_DATA, VIEWS, metric, opened, said
-from tests.dashboard.river import filled
+from dashboard import formatting
+from dashboard.queries import rollups
+from dashboard.sql_examples import COOKBOOK
+from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, open_page, page_text
+from tests.dashboard.generated_store import filled
 from tests.tables import tables
 
 LIVE_VIEWS = sorted(set(VIEWS) - {"sql"})
@@ -24,88 +24,92 @@ def test_every_file_among_the_views_is_tested() -> None:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_over_streams_there_are_no_complaints(
-    view: str, river: Path, monkeypatch: pytest.MonkeyPatch
+    view: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = opened(river, monkeypatch, view, range="24h")
+    app = open_page(streams_data, monkeypatch, view, range="24h")
     assert not app.exception
     assert not app.error
     assert app.title[0].value
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_over_an_empty_database_it_stands(view: str, dry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(dry, monkeypatch, view)
+def test_over_an_empty_database_it_stands(
+    view: str, empty_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(empty_data, monkeypatch, view)
     assert not app.exception
     assert not app.error
 
 
 @pytest.mark.parametrize("view", sorted(set(LIVE_VIEWS) - {"stream"}))
 def test_without_tables_it_says_so(view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(tmp_path, monkeypatch, view)
+    app = open_page(tmp_path, monkeypatch, view)
     assert not app.exception
-    assert NO_DATA in said(app)
+    assert UNREADABLE in page_text(app)
 
 
-def test_no_file_of_the_dashboard_hides_a_module(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened(river, monkeypatch, "sql")
+def test_no_file_of_the_dashboard_hides_a_module(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_page(streams_data, monkeypatch, "sql")
     folder = Path(__file__).parents[2] / "dashboard"
     assert str(folder) not in sys.path
-    for name in ("grids", "units", "charts", "source", "views"):
+    for name in ("tables", "formatting", "charts", "query_runner", "views"):
         assert importlib.util.find_spec(name) is None
 
 
 def test_pages_show_data_once_there_are_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(tmp_path, monkeypatch, range="24h")
-    assert NO_DATA in said(app)
+    app = open_page(tmp_path, monkeypatch, range="24h")
+    assert UNREADABLE in page_text(app)
     filled(tmp_path, streams=5)
     app.selectbox(key="range").set_value("7d").run()  # another query: no cached answer is used
-    assert metric(app, "Requests") == "5"
+    assert metric_value(app, "Requests") == "5"
 
 
 def test_pages_follow_a_catalog_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path / "data", streams=5)
     filled(tmp_path / "other", streams=7)
-    app = opened(tmp_path / "data", monkeypatch, range="24h")
-    assert metric(app, "Requests") == "5"
+    app = open_page(tmp_path / "data", monkeypatch, range="24h")
+    assert metric_value(app, "Requests") == "5"
     (tmp_path / "data").rename(tmp_path / "former")
     (tmp_path / "other").rename(tmp_path / "data")
     app.selectbox(key="range").set_value("7d").run()
-    assert metric(app, "Requests") == "7"
+    assert metric_value(app, "Requests") == "7"
 
 
-def test_streams_are_narrowed_sorted_and_found(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(river, monkeypatch, "streams", range="24h", kind="errors", order="longest", rows="500")
-    wanted = tables(river).query("""
+def test_streams_are_narrowed_sorted_and_found(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(
+        streams_data, monkeypatch, "streams", range="24h", kind="errors", order="longest", rows="500"
+    )
+    wanted = tables(streams_data).query("""
         SELECT end_ns / 1e9 AS s FROM streams WHERE outcome NOT IN ('ok', 'client_abort', 'tap_lost')
         ORDER BY end_ns DESC NULLS LAST""")["s"]
     shown = app.dataframe[0].value
     assert list(shown["end_s"]) == pytest.approx(wanted.to_list())
-    trace = tables(river).query("SELECT trace_id FROM streams LIMIT 1")["trace_id"][0]
-    app = opened(river, monkeypatch, "streams", range="24h", find=trace[4:20].upper())
+    trace = tables(streams_data).query("SELECT trace_id FROM streams LIMIT 1")["trace_id"][0]
+    app = open_page(streams_data, monkeypatch, "streams", range="24h", find=trace[4:20].upper())
     assert len(app.dataframe[0].value) == 1
 
 
-def test_the_link_of_a_stream_opens_it(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_link_of_a_stream_opens_it(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = (
-        tables(river)
+        tables(streams_data)
         .query("SELECT stream_id, ttft_ns, trace_id FROM streams WHERE outcome = 'ok' LIMIT 1")
         .to_dicts()[0]
     )
-    app = opened(river, monkeypatch, "stream", id=row["stream_id"])
+    app = open_page(streams_data, monkeypatch, "stream", id=row["stream_id"])
     assert not app.exception
-    assert metric(app, "TTFT") == units.duration(row["ttft_ns"])
-    assert row["trace_id"] in said(app)
+    assert metric_value(app, "TTFT") == formatting.duration(row["ttft_ns"])
+    assert row["trace_id"] in page_text(app)
     assert len(app.get("vega_lite_chart")) == 4
 
 
-def test_a_failed_stream_without_events_is_shown(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tables(river).query("SELECT stream_id FROM streams WHERE outcome = 'http_error' LIMIT 1")[
+def test_a_failed_stream_without_events_is_shown(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tables(streams_data).query("SELECT stream_id FROM streams WHERE outcome = 'http_error' LIMIT 1")[
         "stream_id"
     ][0]
-    app = opened(river, monkeypatch, "stream", id=found)
+    app = open_page(streams_data, monkeypatch, "stream", id=found)
     assert not app.exception
-    assert "http_error" in said(app)
-    assert "No events are stored" in said(app)
+    assert "http_error" in page_text(app)
+    assert "No events are stored" in page_text(app)
 
 
 @pytest.mark.parametrize(
@@ -117,41 +121,49 @@ def test_a_failed_stream_without_events_is_shown(river: Path, monkeypatch: pytes
     ],
 )
 def test_a_stream_that_is_not_there_has_words(
-    asked: str, words: str, river: Path, monkeypatch: pytest.MonkeyPatch
+    asked: str, words: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = opened(river, monkeypatch, "stream", id=asked)
+    app = open_page(streams_data, monkeypatch, "stream", id=asked)
     assert not app.exception
-    assert words in said(app)
+    assert words in page_text(app)
 
 
-def test_errors_are_those_of_sql(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(river, monkeypatch, "errors", range="24h")
+def test_errors_are_those_of_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(streams_data, monkeypatch, "errors", range="24h")
     row = (
-        tables(river)
+        tables(streams_data)
         .query("""
         SELECT count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors,
             count(*) FILTER (outcome = 'client_abort') AS aborts FROM streams""")
         .to_dicts()[0]
     )
-    assert metric(app, "Errors") == str(row["errors"])
-    assert metric(app, "Client aborts") == str(row["aborts"])
+    assert metric_value(app, "Errors") == str(row["errors"])
+    assert metric_value(app, "Client aborts") == str(row["aborts"])
 
 
-def test_latency_by_prompt_size_counts_every_stream(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(
-        river, monkeypatch, "latency", range="24h", split="prompt size", metric="end to end", quantile="p99"
+def test_latency_by_prompt_size_counts_every_stream(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(
+        streams_data,
+        monkeypatch,
+        "latency",
+        range="24h",
+        split="prompt size",
+        metric="end to end",
+        quantile="p99",
     )
     assert not app.exception
     assert sum(app.dataframe[0].value["n"]) == 400
 
 
-def test_all_gaps_are_those_between_the_events(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(
-        river, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
+def test_all_gaps_are_those_between_the_events(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(
+        streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
     )
     assert not app.exception
     wanted = (
-        tables(river)
+        tables(streams_data)
         .query("""
         SELECT count(gap) AS n, quantile_cont(gap, 0.5) / 1e6 AS p50, quantile_cont(gap, 0.99) / 1e6 AS p99,
             max(gap) / 1e6 AS most
@@ -164,69 +176,69 @@ def test_all_gaps_are_those_between_the_events(river: Path, monkeypatch: pytest.
     assert shown["p50_ns"] == pytest.approx(wanted["p50"], rel=0.01)
     assert shown["p99_ns"] == pytest.approx(wanted["p99"], rel=0.01)
     assert shown["max_ns"] == pytest.approx(wanted["most"], rel=0.01)
-    assert "From roll-ups by the minute: whole minutes, quantiles within 1 %" in said(app)
+    assert "From roll-ups by the minute: whole minutes, quantiles within 1 %" in page_text(app)
 
 
 def test_a_long_range_is_drawn_from_roll_ups_and_says_so(
-    river: Path, monkeypatch: pytest.MonkeyPatch
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = {}
     for length in ("24h", "7d"):
-        app = opened(river, monkeypatch, "latency", range=length)
+        app = open_page(streams_data, monkeypatch, "latency", range=length)
         assert not app.exception
-        assert ("From roll-ups by the minute" in said(app)) is (length == "7d")
+        assert ("From roll-ups by the minute" in page_text(app)) is (length == "7d")
         tables[length] = app.dataframe[0].value.set_index("name")
-    exact, rolled = tables["24h"], tables["7d"].loc[tables["24h"].index]
-    assert list(rolled["n"]) == list(exact["n"])
-    assert list(rolled["p50_ns"]) == pytest.approx(
+    exact, from_rollups = tables["24h"], tables["7d"].loc[tables["24h"].index]
+    assert list(from_rollups["n"]) == list(exact["n"])
+    assert list(from_rollups["p50_ns"]) == pytest.approx(
         list(exact["p50_ns"]), rel=0.05
     )  # between two streams' values
-    assert list(rolled["max_ns"]) == pytest.approx(list(exact["max_ns"]), rel=0.01)
+    assert list(from_rollups["max_ns"]) == pytest.approx(list(exact["max_ns"]), rel=0.01)
 
 
 def test_what_is_too_much_to_read_is_read_in_part_and_says_so(
-    river: Path, monkeypatch: pytest.MonkeyPatch
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = opened(
-        river, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
+    whole = open_page(
+        streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
     )
-    monkeypatch.setattr(rolled, "READ_AT_MOST", 5_000)
-    part = opened(
-        river, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
+    monkeypatch.setattr(rollups, "READ_AT_MOST", 5_000)
+    part = open_page(
+        streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
     )
     assert not part.exception
-    assert "one of every" in said(part)
-    assert "one of every" not in said(whole)
+    assert "one of every" in page_text(part)
+    assert "one of every" not in page_text(whole)
     few, many = (int(app.dataframe[0].value["n"].iloc[0]) for app in (part, whole))
     assert 0 < few < many / 2
 
 
-def test_all_gaps_of_one_client_have_words(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(
-        river, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", client=["c0ffee11"]
+def test_all_gaps_of_one_client_have_words(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(
+        streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", client=["c0ffee11"]
     )
     assert not app.exception
-    assert "Take the client filter away" in said(app)
+    assert "Take the client filter away" in page_text(app)
 
 
 def test_wasted_tokens_are_those_that_were_not_delivered(
-    river: Path, monkeypatch: pytest.MonkeyPatch
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = opened(river, monkeypatch, "errors", range="24h")
-    wanted = tables(river).query("""
+    app = open_page(streams_data, monkeypatch, "errors", range="24h")
+    wanted = tables(streams_data).query("""
         SELECT sum(output_tokens * (response_bytes - delivered_bytes) / response_bytes) AS n FROM streams
         WHERE outcome = 'client_abort'""")["n"][0]
     assert wanted > 0
-    assert metric(app, "Wasted tokens") == units.count(wanted)
+    assert metric_value(app, "Wasted tokens") == formatting.count(wanted)
 
 
 def test_throughput_names_the_kinds_of_tokens_that_there_are(
-    river: Path, monkeypatch: pytest.MonkeyPatch
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = opened(river, monkeypatch, "throughput", range="24h")
+    app = open_page(streams_data, monkeypatch, "throughput", range="24h")
     legends = " ".join(element.proto.body for element in app.get("html"))
     some = (
-        tables(river)
+        tables(streams_data)
         .query("""
         SELECT count(input_tokens) > 0 AS "input, fresh", count(cached_input_tokens) > 0 AS "input, cached",
             count(reasoning_tokens) > 0 AS "output, reasoning", count(output_tokens) > 0 AS "output, answer"
@@ -237,21 +249,25 @@ def test_throughput_names_the_kinds_of_tokens_that_there_are(
     assert {kind: kind in legends for kind in some} == some
 
 
-def test_live_shows_who_waits(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(river, monkeypatch, "live")
-    assert (metric(app, "In flight"), metric(app, "Waiting")) == ("4", "1")
+def test_live_shows_who_waits(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(streams_data, monkeypatch, "live")
+    assert (metric_value(app, "In flight"), metric_value(app, "Waiting")) == ("4", "1")
 
 
-def test_sql_runs_what_is_written(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(river, monkeypatch, "sql", sql="SELECT count(*) AS n, NULL AS nothing FROM streams;")
+def test_sql_runs_what_is_written(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(
+        streams_data, monkeypatch, "sql", sql="SELECT count(*) AS n, NULL AS nothing FROM streams;"
+    )
     app.button[0].click().run()
     assert not app.exception
     assert app.dataframe[0].value["n"].to_list() == [400]
 
 
 @pytest.mark.parametrize("title", list(COOKBOOK))
-def test_every_recipe_runs_as_it_stands(title: str, river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(river, monkeypatch, "sql")
+def test_every_recipe_runs_as_it_stands(
+    title: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(streams_data, monkeypatch, "sql")
     app.selectbox(key="recipe").set_value(title).run()
     assert app.text_area[0].value == COOKBOOK[title]
     app.button[0].click().run()
@@ -265,9 +281,9 @@ def test_every_recipe_runs_as_it_stands(title: str, river: Path, monkeypatch: py
     ["DROP TABLE streams", "SELECT nonsense FROM streams", "SELECT * FROM 'x.csv'", "SELECT * FROM events"],
 )
 def test_sql_that_is_wrong_or_too_much_is_one_line(
-    sql: str, river: Path, monkeypatch: pytest.MonkeyPatch
+    sql: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = opened(river, monkeypatch, "sql", sql=sql)
+    app = open_page(streams_data, monkeypatch, "sql", sql=sql)
     app.button[0].click().run()
     assert not app.exception
     assert len(app.error) == 1
@@ -275,33 +291,35 @@ def test_sql_that_is_wrong_or_too_much_is_one_line(
 
 
 def test_a_trace_has_the_spans_of_all_services_and_links_to_its_stream(
-    river: Path, monkeypatch: pytest.MonkeyPatch
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = opened(river, monkeypatch, "traces", range="24h")
+    app = open_page(streams_data, monkeypatch, "traces", range="24h")
     assert len(app.dataframe[0].value) == 30
     assert set(app.dataframe[0].value["services"]) == {"app, gateway, tap"}
     row = (
-        tables(river)
+        tables(streams_data)
         .query("SELECT trace_id, stream_id FROM spans WHERE stream_id IS NOT NULL LIMIT 1")
         .to_dicts()[0]
     )
-    app = opened(river, monkeypatch, "traces", trace=row["trace_id"])
+    app = open_page(streams_data, monkeypatch, "traces", trace=row["trace_id"])
     assert not app.exception
     assert len(app.get("vega_lite_chart")) == 1
     assert list(app.dataframe[0].value["service"]) == ["app", "tap", "gateway", "gateway"]
-    assert "as the tap saw it" not in said(app)
+    assert "as the tap saw it" not in page_text(app)
     assert app.page_link[0].value == f"Stream {row['stream_id']}"
 
 
-def test_a_trace_that_is_not_there_has_words(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(river, monkeypatch, "traces", trace="no'such")
+def test_a_trace_that_is_not_there_has_words(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(streams_data, monkeypatch, "traces", trace="no'such")
     assert not app.exception
-    assert "No spans are stored of this trace" in said(app)
+    assert "No spans are stored of this trace" in page_text(app)
 
 
-def test_compare_tells_two_different_models_apart(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(
-        river, monkeypatch, "compare", **{
+def test_compare_tells_two_different_models_apart(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = open_page(
+        streams_data, monkeypatch, "compare", **{
             "range": "24h", "A-when": "same time", "A-model": ["qwen3-32b"], "B-model": ["claude-sonnet-4-5"],
         }
     )  # fmt: skip
@@ -311,6 +329,6 @@ def test_compare_tells_two_different_models_apart(river: Path, monkeypatch: pyte
     assert shown["ITL p50"] == "B is better"
 
 
-def test_compare_of_the_same_with_itself_says_so(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(river, monkeypatch, "compare", **{"A-when": "same time"})
-    assert "the same selection" in said(app)
+def test_compare_of_the_same_with_itself_says_so(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = open_page(streams_data, monkeypatch, "compare", **{"A-when": "same time"})
+    assert "the same selection" in page_text(app)

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from analytics.storage.store import INLINED_ROWS
-from dashboard import units
-from tests.dashboard.pages import VIEWS, metric, opened
+from dashboard import formatting
+from tests.dashboard.app_test import VIEWS, metric_value, open_page
 from tests.e2e.running import Up, simulator, up
 from tests.e2e.test_both_logs import traffic
 from tests.postgres import Postgres
@@ -107,17 +107,17 @@ def test_the_dashboard_shows_the_lake(
     view: str, filled: tuple[Up, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running, count = filled
-    app = opened(running.data, monkeypatch, view, range="24h", refresh="off")
+    app = open_page(running.data, monkeypatch, view, range="24h", refresh="off")
     assert not app.exception
     assert not app.error
     if view == "overview":
-        assert metric(app, "Requests") == str(count)
+        assert metric_value(app, "Requests") == str(count)
     if view == "streams":
         assert len(app.dataframe[0].value) == count
     if view == "stream":
         (row,) = running.sql(
             "SELECT stream_id, ttft_ns FROM streams WHERE outcome = 'ok' ORDER BY started_at DESC LIMIT 1"
         )
-        app = opened(running.data, monkeypatch, view, id=row["stream_id"])
+        app = open_page(running.data, monkeypatch, view, id=row["stream_id"])
         assert not app.exception
-        assert metric(app, "TTFT") == units.duration(row["ttft_ns"])
+        assert metric_value(app, "TTFT") == formatting.duration(row["ttft_ns"])

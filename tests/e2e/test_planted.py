@@ -39,8 +39,8 @@ from analytics.storage.database import attach, new_database
 from analytics.storage.location import locate
 from ingest.record_log.kafka import KafkaReader
 from ingest.records import Alive, pack, unpack
-from tests.dashboard.pages import VIEWS
-from tests.dashboard.pages import opened as page
+from tests.dashboard.app_test import VIEWS
+from tests.dashboard.app_test import open_page as page
 from tests.e2e.running import Up, answers, until, up
 from tests.postgres import Postgres, find_binaries
 from tests.tables import tables

@@ -22,7 +22,7 @@ from analytics.query.quack_gate import directive
 from analytics.schema.sql_quoting import literal
 from analytics.storage.database import load
 from tests.analytics.query.test_process import HOSTILE
-from tests.dashboard.pages import opened
+from tests.dashboard.app_test import open_page
 from tests.e2e.running import Up, simulator, until, up
 
 CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
@@ -149,7 +149,7 @@ def test_hostile_statements_leave_analytics_unmoved(
     with up(upstream, tmp_path / "data", "--serve", "--sql-port", "0") as running:
         send(running, 3)
         running.rows(3)
-        page = opened(running.data, monkeypatch, "sql")
+        page = open_page(running.data, monkeypatch, "sql")
         pids = {name: running.part(name)["pid"] for name in ("tap", "analyze", "serve")}
         before_bytes = resident_bytes(pids["analyze"])
         stored = 3

@@ -11,12 +11,12 @@ from streamlit.testing.v1 import AppTest
 VIEWS = [
     "compare", "errors", "latency", "live", "overview", "pipeline", "sql", "stream", "streams", "throughput", "traces",
 ]  # fmt: skip
-NO_DATA = "The tables cannot be read"
+UNREADABLE = "The tables cannot be read"
 """Heads the message of a page whose queries fail."""
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
 
 
-def opened(
+def open_page(
     data: Path,
     monkeypatch: pytest.MonkeyPatch,
     page: str = "overview",
@@ -43,12 +43,12 @@ def opened(
     return app.run()
 
 
-def said(app: AppTest) -> str:
+def page_text(app: AppTest) -> str:
     """All words on the page: what a reader could read, charts apart."""
     kinds = (app.title, app.markdown, app.caption, app.info, app.warning, app.error, app.subheader, app.code)
     return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
-def metric(app: AppTest, label: str) -> str:
+def metric_value(app: AppTest, label: str) -> str:
     """The value that a card shows."""
     return next(str(m.value) for m in app.metric if m.label == label)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import launch, login
+from dashboard import launch, oidc_login
 from dashboard.launch import DashboardOptions
-from tests.dashboard.pages import opened, said
+from tests.dashboard.app_test import open_page, page_text
 
 FILE = """
 [auth]
@@ -38,11 +38,11 @@ admit = ["ann@example.com", "@example.org"]
     ],
 )
 def test_only_who_is_named_is_admitted(user: dict[str, object], admitted: bool) -> None:
-    assert login.admits(user, ["Ann@example.com", "@example.org"]) is admitted
+    assert oidc_login.admits(user, ["Ann@example.com", "@example.org"]) is admitted
 
 
 def test_without_a_list_the_provider_decides() -> None:
-    assert login.admits({}, [])
+    assert oidc_login.admits({}, [])
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,11 @@ def test_who_signs_in_needs_no_token_unless_one_is_set(tmp_path: Path) -> None:
     assert launch._token(DashboardOptions(**options, token="both")) == "both"  # type: ignore[arg-type]
 
 
-def test_nothing_is_shown_to_who_has_not_signed_in(river: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_shown_to_who_has_not_signed_in(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STREAMGAUGE_DASHBOARD_OIDC", "oidc.toml")
-    app = opened(river, monkeypatch, secrets={"auth": {}}, range="24h")
+    app = open_page(streams_data, monkeypatch, secrets={"auth": {}}, range="24h")
     assert not app.exception
     assert [b.label for b in app.button] == ["Sign in"]
     assert not app.metric
@@ -86,11 +88,11 @@ def test_nothing_is_shown_to_who_has_not_signed_in(river: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(("email", "admitted"), [("ann@example.com", True), ("eve@example.com", False)])
 def test_who_has_signed_in_sees_the_pages_if_admitted(
-    email: str, admitted: bool, river: Path, monkeypatch: pytest.MonkeyPatch
+    email: str, admitted: bool, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STREAMGAUGE_DASHBOARD_OIDC", "oidc.toml")
-    app = opened(
-        river,
+    app = open_page(
+        streams_data,
         monkeypatch,
         user={"is_logged_in": True, "email": email},
         secrets={"streamgauge": {"admit": ["ann@example.com"]}},
@@ -98,5 +100,5 @@ def test_who_has_signed_in_sees_the_pages_if_admitted(
     )
     assert not app.exception
     assert bool(app.metric) is admitted
-    assert ("not among those" in said(app)) is not admitted
+    assert ("not among those" in page_text(app)) is not admitted
     assert "Sign out" in [b.label for b in app.button]

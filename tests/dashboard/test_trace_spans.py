@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dashboard.lanes import nested, service, with_observed
+from dashboard.trace_spans import nested, service, with_observed
 
 
 def span(

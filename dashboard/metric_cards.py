@@ -7,7 +7,7 @@ from typing import Literal
 
 import streamlit as st
 
-from dashboard import units
+from dashboard import formatting
 
 Summary = Mapping[str, float | None]
 Worse = Literal["up", "down", "none"]
@@ -52,7 +52,7 @@ def card(
 
 def change(now: float | None, before: float | None, *, points: bool = False) -> str | float | None:
     """The change as `st.metric` takes it: a text that begins with its sign, 0 for none, None for unknown."""
-    moved = units.change(now, before)
+    moved = formatting.change(now, before)
     if points and now is not None and before is not None:
         return 0 if abs(now - before) < STEADY else f"{(now - before) * 100:+.1f} points"
     if moved is None:

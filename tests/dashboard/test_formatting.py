@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from dashboard import units
+from dashboard import formatting
 
 
 @pytest.mark.parametrize(
@@ -18,21 +18,21 @@ from dashboard import units
     ],
 )  # fmt: skip
 def test_a_duration_has_three_digits_and_its_unit(value_ns: float | None, text: str) -> None:
-    assert units.duration(value_ns) == text
+    assert formatting.duration(value_ns) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "–"), (0, "0"), (99_999, "99,999"), (123_456, "123 k"), (4_560_000, "4.56 M")]
 )
 def test_a_count_is_exact_until_it_is_long(value: float | None, text: str) -> None:
-    assert units.count(value) == text
+    assert formatting.count(value) == text
 
 
 def test_unknown_is_never_zero() -> None:
-    assert {units.rate(None), units.share(None), units.size(None)} == {"–"}
-    assert units.change(None, 1) is None
-    assert units.change(1, 0) is None
-    assert units.change(3, 2) == 0.5
+    assert {formatting.rate(None), formatting.share(None), formatting.size(None)} == {"–"}
+    assert formatting.change(None, 1) is None
+    assert formatting.change(1, 0) is None
+    assert formatting.change(3, 2) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_unknown_is_never_zero() -> None:
     ],
 )
 def test_a_range_is_said_in_words(length: timedelta, text: str) -> None:
-    assert units.span(length) == text
+    assert formatting.span(length) == text
 
 
 def test_bytes_are_powers_of_1024() -> None:
-    assert units.size(0) == "0 B"
-    assert units.size(1536) == "1.50 KiB"
+    assert formatting.size(0) == "0 B"
+    assert formatting.size(1536) == "1.50 KiB"

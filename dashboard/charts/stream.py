@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from dashboard import palette, units
-from dashboard.phases import Phase
+from dashboard import formatting, palette
+from dashboard.stream_phases import Phase
 
 AXIS_EXTENT = 78
 """Room for the vertical axis, the same on each, so that the time axes line up."""
@@ -52,7 +52,7 @@ def waterfall(phases: Sequence[Phase], axis: Axis) -> alt.LayerChart | alt.Facet
             "phase": [p.name for p in phases],
             "start": [axis.of(p.start_ns) for p in phases],
             "end": [axis.of(p.end_ns) for p in phases],
-            "length": [units.duration(p.length_ns) for p in phases],
+            "length": [formatting.duration(p.length_ns) for p in phases],
             "meaning": [p.meaning for p in phases],
         }
     )
@@ -82,7 +82,7 @@ def event_marks(events: pl.DataFrame, axis: Axis, stall_ns: float | None) -> alt
     """Each event as a mark in the row of its kind; stalls as bands behind them."""
     frame = events.with_columns(
         (pl.col("at_ns") / axis.divisor).alias("at"),
-        pl.col("gap_ns").map_elements(units.duration, return_dtype=pl.String).alias("gap"),
+        pl.col("gap_ns").map_elements(formatting.duration, return_dtype=pl.String).alias("gap"),
     ).select("at", "kind", "seq", "gap", "chars", "tokens", "bytes", "event_name", "finish_reason")
     kinds = [k for k in palette.KINDS if k in set(frame["kind"])] + sorted(
         set(frame["kind"]) - set(palette.KINDS)
@@ -111,7 +111,7 @@ def stall_bands(events: pl.DataFrame, axis: Axis, stall_ns: float) -> alt.Chart:
     stalls = events.filter(pl.col("gap_ns") >= stall_ns).select(
         ((pl.col("at_ns") - pl.col("gap_ns")) / axis.divisor).alias("from"),
         (pl.col("at_ns") / axis.divisor).alias("to"),
-        pl.col("gap_ns").map_elements(units.duration, return_dtype=pl.String).alias("stall"),
+        pl.col("gap_ns").map_elements(formatting.duration, return_dtype=pl.String).alias("stall"),
     )
     chart: alt.Chart = (
         alt.Chart(stalls)
@@ -165,7 +165,7 @@ def gaps(events: pl.DataFrame, axis: Axis, stall_ns: float | None) -> alt.LayerC
         (pl.col("gap_ns") / 1e6).alias("gap_ms"),
         "seq",
         "kind",
-        pl.col("gap_ns").map_elements(units.duration, return_dtype=pl.String).alias("gap"),
+        pl.col("gap_ns").map_elements(formatting.duration, return_dtype=pl.String).alias("gap"),
     )
     kinds = [k for k in palette.KINDS if k in set(frame["kind"])]
     points = (

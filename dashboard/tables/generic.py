@@ -10,12 +10,12 @@ from zoneinfo import ZoneInfo
 import polars as pl
 import streamlit as st
 
-from dashboard import filters, units
-from dashboard.measures import described
+from dashboard import filters, formatting
+from dashboard.metric_help import described
 from dashboard.queries.selection import Selection
 
 column = st.column_config
-show = partial(st.dataframe, hide_index=True, placeholder=units.UNKNOWN)
+show = partial(st.dataframe, hide_index=True, placeholder=formatting.UNKNOWN)
 OUTCOME_SIGNS = {"ok": "✓ ok", "client_abort": "◌ client_abort", "tap_lost": "? tap_lost"}
 """An outcome as read in a table; every other is an error and gets a ✕. Signs, so that no colour is needed."""
 
@@ -145,7 +145,7 @@ def changes(frame: pl.DataFrame, chosen: Selection) -> None:
     if frame.is_empty():
         st.caption(
             "Nothing to compare: no model or gateway has 5 requests both in this range and in the "
-            f"{units.span(chosen.length)} before."
+            f"{formatting.span(chosen.length)} before."
         )
         return
     shown = frame.select(
@@ -391,7 +391,7 @@ def plain(
         frame.with_columns(instants),
         hide_index=True,
         key=key,
-        placeholder=units.UNKNOWN if in_words else "NULL",
+        placeholder=formatting.UNKNOWN if in_words else "NULL",
         height=height,
         column_config=config,
     )

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from dashboard import filters, source
+from dashboard import filters, query_runner
 from dashboard.queries import overview
 from dashboard.queries.selection import Selection
 
@@ -43,13 +43,13 @@ def show(
     def refreshed() -> None:
         chosen = filters.selection()
         try:
-            if need_streams and not overview.any_stream(source.ask):
+            if need_streams and not overview.any_stream(query_runner.ask):
                 nothing_yet()
                 return
             if timed:
                 st.caption(f"{filters.said(chosen)} · updated {_clock()}")
             body(chosen)
-        except source.QueryError as error:
+        except query_runner.QueryError as error:
             cannot_read(error)
 
     refreshed()
@@ -59,7 +59,7 @@ def cannot_read(error: Exception) -> None:
     """A query failed: why, and what to do."""
     st.error(f"**The tables cannot be read.** {error}", icon=":material/cloud_off:")
     st.markdown(
-        f"The pages read the tables in the data folder `{source.data_dir()}`, which analytics writes. "
+        f"The pages read the tables in the data folder `{query_runner.data_dir()}`, which analytics writes. "
         "The tap and its log are not affected.\n\n"
         "- Is analytics running? See `streamgauge status`, or start everything with `streamgauge up --upstream URL`.\n"
         "- Another folder? Start the dashboard with `--data DIR`.\n"
@@ -69,12 +69,12 @@ def cannot_read(error: Exception) -> None:
 
 def nothing_yet() -> None:
     """No stream was ever seen: how to begin."""
-    address = source.tap_address()
+    address = query_runner.tap_address()
     st.info("**No streams yet.** Point an LLM client at the tap, and its first stream shows here within seconds.",
             icon=":material/water_drop:")  # fmt: skip
     if address is None:
         st.markdown(
-            f"No tap runs on the data folder `{source.data_dir()}`. Start one, in front of your gateway:"
+            f"No tap runs on the data folder `{query_runner.data_dir()}`. Start one, in front of your gateway:"
         )
         st.code("streamgauge up --upstream https://your-gateway.example", language="shell")
         st.markdown("Or look at simulated traffic first: `streamgauge demo`.")

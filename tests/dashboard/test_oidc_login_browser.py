@@ -12,7 +12,7 @@ import pytest
 
 from tests.dashboard.browser import CHROMIUM, PATIENCE_MS, reader
 from tests.dashboard.oidc_provider import provider
-from tests.dashboard.site import READY_WITHIN_S, ROOT
+from tests.dashboard.running_dashboard import READY_WITHIN_S, ROOT
 from tests.ports import free_port
 
 pytest.importorskip("authlib", reason="Authlib is what Streamlit signs in with: install streamgauge[oidc]")
@@ -24,9 +24,11 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("email", ["ann@example.com", "eve@example.net"])
-def test_a_reader_signs_in_and_sees_the_pages_if_admitted(email: str, river: Path, tmp_path: Path) -> None:
+def test_a_reader_signs_in_and_sees_the_pages_if_admitted(
+    email: str, streams_data: Path, tmp_path: Path
+) -> None:
     port = free_port()
-    announced = river / "run" / "dashboard.json"
+    announced = streams_data / "run" / "dashboard.json"
     with provider(email) as (issuer, told):
         file = tmp_path / "oidc.toml"
         file.write_text(
@@ -35,7 +37,7 @@ def test_a_reader_signs_in_and_sees_the_pages_if_admitted(email: str, river: Pat
             f'server_metadata_url = "{issuer}/.well-known/openid-configuration"\n'
             '[streamgauge]\nadmit = ["@example.com"]\n'
         )
-        command = [sys.executable, "-m", "streamgauge", "dashboard", "--data", str(river)]
+        command = [sys.executable, "-m", "streamgauge", "dashboard", "--data", str(streams_data)]
         command += ["--dashboard-port", str(port), "--dashboard-oidc", str(file)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         try:

@@ -24,7 +24,7 @@ from analytics.query.errors import QueryError
 from analytics.query.process import QueryProcess
 from analytics.storage.location import SQLITE, locate
 from dashboard.health import Slos
-from dashboard.settings_env import ENV_DATA, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT, ENV_STORE
+from dashboard.page_settings import ENV_DATA, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT, ENV_STORE
 
 FRESH_S = 2.0
 """An answer as old as this is given again."""

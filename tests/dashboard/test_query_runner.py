@@ -11,7 +11,7 @@ import pytest
 import streamlit as st
 
 from analytics.query.errors import QueryError
-from dashboard import source
+from dashboard import query_runner
 
 DEADLINE_S = 30.0
 
@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Counter[str], threa
             raise QueryError("no")
         return pl.DataFrame({"n": [1]})
 
-    monkeypatch.setattr(source, "ask_freshly", answer)
+    monkeypatch.setattr(query_runner, "ask_freshly", answer)
     st.cache_data.clear()
     yield counted, came, go
     go.set()
@@ -41,10 +41,10 @@ def test_what_is_on_its_way_is_not_asked_again(
     asked: tuple[Counter[str], threading.Event, threading.Event],
 ) -> None:
     counted, came, go = asked
-    source.ahead(lambda: source.ask("SELECT 1"))
+    query_runner.ahead(lambda: query_runner.ask("SELECT 1"))
     assert came.wait(DEADLINE_S)
     found: list[int] = []
-    page = threading.Thread(target=lambda: found.append(source.ask("SELECT 1")["n"][0]))
+    page = threading.Thread(target=lambda: found.append(query_runner.ask("SELECT 1")["n"][0]))
     page.start()
     go.set()
     page.join(DEADLINE_S)
@@ -57,19 +57,19 @@ def test_a_failure_is_told_to_who_needs_the_answer(
 ) -> None:
     _, came, go = asked
     go.set()
-    source.ahead(lambda: source.ask("wrong"))
+    query_runner.ahead(lambda: query_runner.ask("wrong"))
     assert came.wait(DEADLINE_S)
     with pytest.raises(QueryError):
-        source.ask("wrong")
+        query_runner.ask("wrong")
 
 
 def test_only_so_many_are_asked_ahead_at_once(
     asked: tuple[Counter[str], threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted, came, go = asked
-    monkeypatch.setattr(source, "AHEAD", threading.BoundedSemaphore(1))
-    source.ahead(lambda: source.ask("SELECT 1"), lambda: source.ask("SELECT 2"))
+    monkeypatch.setattr(query_runner, "AHEAD", threading.BoundedSemaphore(1))
+    query_runner.ahead(lambda: query_runner.ask("SELECT 1"), lambda: query_runner.ask("SELECT 2"))
     assert came.wait(DEADLINE_S)
     go.set()
-    assert source.ask("SELECT 2")["n"].to_list() == [1]
+    assert query_runner.ask("SELECT 2")["n"].to_list() == [1]
     assert counted == {"SELECT 1": 1, "SELECT 2": 1}

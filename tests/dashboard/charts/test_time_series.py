@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from dashboard.time_charts import broken, time_lines
+from dashboard.charts.time_series import broken, time_lines
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 ODD = 'a.b[0] "c" \\ <d>'

@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 import altair as alt
 import polars as pl
 
-from dashboard import units
-from dashboard.charts import HEIGHT, color_of, time_axis, to_the_ends, unit_of, wall
+from dashboard import formatting
+from dashboard.charts.base import HEIGHT, color_of, time_axis, to_the_ends, unit_of, wall
 
 
 def heatmap(
@@ -77,7 +77,8 @@ def _log_x(field: str, unit: str) -> alt.X:
 def _binned(frame: pl.DataFrame) -> tuple[pl.DataFrame, str]:
     divisor, unit = unit_of(frame, "high_ns")
     said = pl.struct("low_ns", "high_ns").map_elements(
-        lambda b: f"{units.duration(b['low_ns'])} – {units.duration(b['high_ns'])}", return_dtype=pl.String
+        lambda b: f"{formatting.duration(b['low_ns'])} – {formatting.duration(b['high_ns'])}",
+        return_dtype=pl.String,
     )
     return frame.with_columns(
         (pl.col("low_ns") / divisor).alias("low"),

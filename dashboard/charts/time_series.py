@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import altair as alt
 import polars as pl
 
-from dashboard import palette, units
-from dashboard.charts import (
+from dashboard import formatting, palette
+from dashboard.charts.base import (
     HEIGHT,
     color_of,
     largest,
@@ -52,7 +52,7 @@ def time_lines(
     divisor = 1.0
     if value.endswith("_ns"):
         divisor, unit = unit_of(frame, value)
-        form = form or units.duration
+        form = form or formatting.duration
     name = series or "series"
     if series is None:
         frame = frame.with_columns(pl.lit("").alias(name))
@@ -64,7 +64,7 @@ def time_lines(
         "at",
         name,
         (pl.col(value) / divisor).alias("y"),
-        pl.col(value).map_elements(form or units.count, return_dtype=pl.String).alias("said"),
+        pl.col(value).map_elements(form or formatting.count, return_dtype=pl.String).alias("said"),
     )
     drawn = wall(broken(points, name, bucket_s), zone, "at")
     axis = alt.Axis(tickCount=5, format="%") if percent else alt.Axis(tickCount=5)
@@ -72,7 +72,7 @@ def time_lines(
     scale = alt.Scale(zero=True, nice=True)
     if robust and (ceiling := _ceiling(points)) is not None:
         scale = alt.Scale(domain=[0, ceiling], nice=True, clamp=False)
-        unit = f"{unit or ''} (up to {(form or units.count)(largest(frame, value))})"
+        unit = f"{unit or ''} (up to {(form or formatting.count)(largest(frame, value))})"
     base = alt.Chart(drawn).encode(
         x=at,
         y=alt.Y("y:Q", title=unit, scale=scale, axis=axis),
@@ -129,7 +129,7 @@ def _reading(points: pl.DataFrame, series: str, names: list[str], zone: ZoneInfo
         name="near", nearest=True, on="pointerover", fields=["at"], empty=False, clear="pointerout"
     )
     shown: alt.Chart = (
-        alt.Chart(wall(wide.with_columns(pl.col("^s[0-9]+$").fill_null(units.UNKNOWN)), zone, "at"))
+        alt.Chart(wall(wide.with_columns(pl.col("^s[0-9]+$").fill_null(formatting.UNKNOWN)), zone, "at"))
         .mark_rule(color=palette.RULE)
         .encode(x=at, opacity=alt.condition(near, alt.value(0.7), alt.value(0)), tooltip=tips)
         .add_params(near)

@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from dashboard import palette
-from dashboard.charts import color_of, names_axis, present, said, unit_of
+from dashboard.charts.base import color_of, names_axis, present, said, unit_of
 
 ROW_PX = 24
 AXIS_PX = 50

@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from analytics.measures.measure import MAX_WORD_CHARS
-from tests.dashboard.pages import NO_DATA, VIEWS, metric, opened, said
-from tests.dashboard.river import filled, filling, insert, write_open_streams
+from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, open_page, page_text
+from tests.dashboard.generated_store import filled, filling, insert, write_open_streams
 from tests.tables import tables
 
 LONG = ("a/very\\long: [model] name.with \"signs\" <b>and</b> $x_1$ 'quotes' " + "0123456789" * 24)[
@@ -66,21 +66,21 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_page_over_odd_data_stands(view: str, odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(odd, monkeypatch, view, range="24h")
+    app = open_page(odd, monkeypatch, view, range="24h")
     assert not app.exception
     assert not app.error
 
 
 @pytest.mark.parametrize("split", ["model", "gateway", "client", "prompt size", "dialect", "everything"])
 def test_latency_by_anything_stands(split: str, odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(odd, monkeypatch, "latency", range="24h", split=split)
+    app = open_page(odd, monkeypatch, "latency", range="24h", split=split)
     assert not app.exception
     assert not app.error
 
 
 def test_two_hundred_models_are_counted_and_offered(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(odd, monkeypatch, range="24h")
-    assert metric(app, "Requests") == "205"
+    app = open_page(odd, monkeypatch, range="24h")
+    assert metric_value(app, "Requests") == "205"
     assert len(app.multiselect(key="model").options) >= 200
 
 
@@ -88,37 +88,37 @@ def test_a_long_name_is_a_filter_and_a_link_like_any_other(
     odd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for view in ("overview", "errors", "throughput", "streams"):
-        app = opened(odd, monkeypatch, view, range="24h", model=[LONG], gateway=[LONG], client=[LONG])
+        app = open_page(odd, monkeypatch, view, range="24h", model=[LONG], gateway=[LONG], client=[LONG])
         assert not app.exception
         assert not app.error
-    app = opened(odd, monkeypatch, range="24h", model=[LONG])
-    assert metric(app, "Requests") == "1"
+    app = open_page(odd, monkeypatch, range="24h", model=[LONG])
+    assert metric_value(app, "Requests") == "1"
 
 
 def test_a_stream_of_a_hundred_thousand_events_is_drawn_in_part_and_says_so(
     odd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = opened(odd, monkeypatch, "stream", id=str(GIANT))
+    app = open_page(odd, monkeypatch, "stream", id=str(GIANT))
     assert not app.exception
     assert len(app.get("vega_lite_chart")) == 4
-    assert "of 100 k events drawn" in said(app)
+    assert "of 100 k events drawn" in page_text(app)
 
 
 def test_a_stream_of_nulls_has_its_page(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(odd, monkeypatch, "stream", id=str(EMPTY))
+    app = open_page(odd, monkeypatch, "stream", id=str(EMPTY))
     assert not app.exception
-    assert metric(app, "TTFT") == "–"
-    assert "tap_lost" in said(app)
+    assert metric_value(app, "TTFT") == "–"
+    assert "tap_lost" in page_text(app)
 
 
 def test_a_running_stream_of_nulls_has_words(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(odd, monkeypatch, "stream", id=str(UUID(int=20)))
+    app = open_page(odd, monkeypatch, "stream", id=str(UUID(int=20)))
     assert not app.exception
-    assert "still runs" in said(app)
+    assert "still runs" in page_text(app)
 
 
 def test_a_trace_of_one_odd_span_is_drawn(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = opened(odd, monkeypatch, "traces", trace="f" * 32)
+    app = open_page(odd, monkeypatch, "traces", trace="f" * 32)
     assert not app.exception
     assert len(app.get("vega_lite_chart")) == 1
 
@@ -127,12 +127,12 @@ def test_a_store_that_is_removed_under_an_open_page_is_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(tmp_path, streams=3)
-    app = opened(tmp_path, monkeypatch, "streams", range="24h")
+    app = open_page(tmp_path, monkeypatch, "streams", range="24h")
     assert len(app.dataframe[0].value) == 3
     (tmp_path / "catalog.sqlite").rename(tmp_path / "elsewhere.sqlite")
     app.selectbox(key="range").set_value("7d").run()
     assert not app.exception
-    assert NO_DATA in said(app)
+    assert UNREADABLE in page_text(app)
 
 
 def test_the_odd_names_are_those_of_sql(odd: Path) -> None:

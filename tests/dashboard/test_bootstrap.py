@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dashboard.resampling import _quantiles, quantile_difference, rate_difference
+from dashboard.bootstrap import _quantiles, quantile_difference, rate_difference
 
 
 def drawn(count: int, middle: float, seed: int) -> np.ndarray:

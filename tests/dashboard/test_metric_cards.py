@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard.cards import change
+from dashboard.metric_cards import change
 
 
 @pytest.mark.parametrize(

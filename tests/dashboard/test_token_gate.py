@@ -12,7 +12,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from dashboard.door import COOKIE, Door, RootGiven
+from dashboard.token_gate import COOKIE, Door, RootGiven
 
 
 async def page(request: Request) -> HTMLResponse:

@@ -19,7 +19,7 @@ import polars as pl
 import streamlit as st
 from altair.utils import schemapi
 
-from dashboard import palette, units
+from dashboard import formatting, palette
 
 HEIGHT = 200
 SECONDS_UNTIL = timedelta(minutes=6)
@@ -159,4 +159,4 @@ def to_the_ends(
 
 def said(column: str) -> pl.Expr:
     """A duration in ns in words."""
-    return pl.col(column).map_elements(units.duration, return_dtype=pl.String)
+    return pl.col(column).map_elements(formatting.duration, return_dtype=pl.String)
