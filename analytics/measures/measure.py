@@ -31,7 +31,7 @@ from analytics.assembly.stream import FinishedStream
 from analytics.dialects.shape import ServerStat, Usage
 from analytics.measures.event_rows import event_frame
 from analytics.measures.recorded_headers import request_head, response_head
-from analytics.measures.request_fields import operation_of, request_id_of, worker_of
+from analytics.measures.request_fields import operation_of, request_id_of, server_instance_of
 from analytics.measures.timing import NOTHING, Timing, timing_of
 from analytics.schema.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
 from ingest.redaction.values import numbers_only
@@ -88,7 +88,7 @@ def _row(stream: FinishedStream, timing: Timing) -> dict[str, Any]:
 def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
     opened = stream.opened
     response_headers = stream.response.headers if stream.response is not None else []
-    row["worker"] = worker_of(response_headers)
+    row["server_instance"] = server_instance_of(response_headers)
     row["request_id"] = request_id_of(opened.headers if opened is not None else [], response_headers)
     row["response_headers"] = response_head(response_headers)
     if opened is None:

@@ -375,8 +375,8 @@ def request_id_of(request_headers: Headers, response_headers: Headers) -> str | 
     return found[:MAX_WORD_CHARS] if found else None
 
 
-def worker_of(response_headers: Headers) -> str | None:
-    """What a response header says of the serving worker: known names first, then any `x-…-worker-id` and its like."""
+def server_instance_of(response_headers: Headers) -> str | None:
+    """The server process that answered, by a response header: known names first, then any `x-…-worker-id` or similar."""
     theirs = _first_of_each(response_headers)
     known = next((theirs[name] for name in _WORKERS if name in theirs), None)
     if known is None:

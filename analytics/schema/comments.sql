@@ -6,7 +6,7 @@ COMMENT ON COLUMN streams.stream_id IS 'Identity of the request: a UUIDv7 that t
 COMMENT ON COLUMN streams.gateway IS 'Name of the upstream that was chosen.';
 COMMENT ON COLUMN streams.tap IS 'Name of the tap that the request went through.';
 COMMENT ON COLUMN streams.client_id IS 'Keyed hash of the client''s API key; NULL without a key.';
-COMMENT ON COLUMN streams.worker IS 'What a response header says of the serving worker (x-…-worker-id and its like).';
+COMMENT ON COLUMN streams.server_instance IS 'Worker, replica or pod of the upstream that answered, by a response header (x-…-worker-id and similar).';
 COMMENT ON COLUMN streams.provider IS 'Vendor of the API, as far as host, headers or the stream tell.';
 COMMENT ON COLUMN streams.dialect IS 'How the stream speaks (docs/reference/dialects.md); ''unknown'' is measured by bytes and events.';
 COMMENT ON COLUMN streams.operation IS 'Kind of request: chat, text_completion, generate_content, embeddings …';
@@ -230,7 +230,7 @@ COMMENT ON COLUMN stalls.started_at IS 'Its start.';
 COMMENT ON COLUMN stalls.gateway IS 'Name of the upstream.';
 COMMENT ON COLUMN stalls.provider IS 'Vendor of the API.';
 COMMENT ON COLUMN stalls.model IS 'Model asked for, else the one that answered.';
-COMMENT ON COLUMN stalls.worker IS 'What a response header says of the serving worker.';
+COMMENT ON COLUMN stalls.server_instance IS 'As in streams.';
 COMMENT ON COLUMN stalls.seq IS 'Event that ended it.';
 COMMENT ON COLUMN stalls.choice IS 'Choice that waited.';
 COMMENT ON COLUMN stalls.from_ns IS 'Output event before it - t0.';

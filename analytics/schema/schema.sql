@@ -5,7 +5,7 @@ CREATE SCHEMA IF NOT EXISTS internal;
 
 CREATE TABLE IF NOT EXISTS streams (
     stream_id UUID NOT NULL,
-    gateway VARCHAR, tap VARCHAR, client_id VARCHAR, worker VARCHAR, provider VARCHAR,
+    gateway VARCHAR, tap VARCHAR, client_id VARCHAR, server_instance VARCHAR, provider VARCHAR,
     dialect VARCHAR, operation VARCHAR, method VARCHAR, path VARCHAR,
     request_model VARCHAR, response_model VARCHAR, response_id VARCHAR, request_id VARCHAR,
     trace_id VARCHAR, span_id VARCHAR, parent_span_id VARCHAR,
@@ -113,6 +113,6 @@ CREATE TABLE IF NOT EXISTS histogram_minutes (
 
 CREATE TABLE IF NOT EXISTS stalls (
     stream_id UUID NOT NULL, started_at TIMESTAMPTZ NOT NULL,
-    gateway VARCHAR, provider VARCHAR, model VARCHAR, worker VARCHAR,
+    gateway VARCHAR, provider VARCHAR, model VARCHAR, server_instance VARCHAR,
     seq INTEGER NOT NULL, choice SMALLINT, from_ns BIGINT NOT NULL, until_ns BIGINT NOT NULL, gap_ns BIGINT NOT NULL
 );

@@ -138,7 +138,7 @@ WITH recent AS NOT MATERIALIZED (
 )
 SELECT
     recent.stream_id, recent.started_at, recent.gateway, recent.provider, recent.model, recent.client_id,
-    recent.worker, recent.trace_id, recent.request_id, recent.outcome,
+    recent.server_instance, recent.trace_id, recent.request_id, recent.outcome,
     recent.ttft_ns, usual.usual_ttft_ns, recent.itl_ns, usual.usual_itl_ns,
     recent.stall_count, recent.stalled_ns, recent.end_ns, recent.input_tokens, recent.output_tokens,
     coalesce(recent.ttft_ns > usual.ttft_limit_ns, false) AS slow_start,

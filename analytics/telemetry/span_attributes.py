@@ -26,7 +26,7 @@ Attributes = dict[str, Any]
 _OWN_MEASURES = tuple(
     (name, OWN + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
     for name in (
-        "outcome", "error_phase", "gateway", "dialect", "worker", "client_id", "request_id", "token_source",
+        "outcome", "error_phase", "gateway", "dialect", "server_instance", "client_id", "request_id", "token_source",
         "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
         "tps_user", "tps_e2e", "burstiness", "event_count", "output_event_count", "tool_call_count", "response_bytes",
         "lost_bytes",

@@ -38,7 +38,7 @@ timed AS (
     FROM drawn)
 SELECT (printf('%012x', epoch_ms(started_at)) || '7' || substr(md5(i::VARCHAR), 1, 3)
         || '8' || substr(md5(i::VARCHAR), 4, 15))::UUID AS stream_id,
-    'gateway-' || gw AS gateway, 'tap-1' AS tap, md5('client' || cl) AS client_id, 'worker-' || (i % 12) AS worker,
+    'gateway-' || gw AS gateway, 'tap-1' AS tap, md5('client' || cl) AS client_id, 'worker-' || (i % 12) AS server_instance,
     'provider-' || (m % 4) AS provider, 'openai_chat' AS dialect, 'chat' AS operation, 'POST' AS method,
     '/v1/chat/completions' AS path, 'model-' || m AS request_model, 'model-' || m || '-2026' AS response_model,
     'chatcmpl-' || i AS response_id, 'req-' || i AS request_id, md5('trace' || i) AS trace_id,

@@ -165,7 +165,7 @@ def ids(row: Row) -> None:
     names = (
         ("trace_id", "Trace id"), ("span_id", "Span id"), ("parent_span_id", "Parent span"),
         ("request_id", "Request id"), ("response_id", "Response id"), ("client_id", "Client (hash of its key)"),
-        ("worker", "Worker"), ("provider", "Provider"),
+        ("server_instance", "Server instance"), ("provider", "Provider"),
         ("dialect", "Dialect"), ("operation", "Operation"), ("path", "Path"), ("response_model", "Model in the response"),
     )  # fmt: skip
     table({label: row[name] or formatting.UNKNOWN for name, label in names})

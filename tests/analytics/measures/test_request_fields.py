@@ -15,7 +15,7 @@ from analytics.measures.request_fields import (
     read_request,
     request_id_of,
     scan_members,
-    worker_of,
+    server_instance_of,
 )
 
 CHAT = {
@@ -188,9 +188,9 @@ def test_request_id_is_the_clients_else_the_servers() -> None:
     "name", ["x-xerotier-worker-id", "x-acme-gpu-worker-id", "x-worker", "x-replica-id", "x-served-by"]
 )
 def test_worker_header(name: str) -> None:
-    assert worker_of([("content-type", "x"), (name, "w7")]) == "w7"
+    assert server_instance_of([("content-type", "x"), (name, "w7")]) == "w7"
 
 
 @pytest.mark.parametrize("name", ["x-request-id", "x-workers-total-count", "server"])
 def test_other_headers_are_no_worker(name: str) -> None:
-    assert worker_of([(name, "w7")]) is None
+    assert server_instance_of([(name, "w7")]) is None

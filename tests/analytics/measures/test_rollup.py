@@ -207,10 +207,11 @@ def test_stalls_are_rows_of_their_own(con: duckdb.DuckDBPyConnection) -> None:
         (0, "text", 1, 500 * MS),
         (1, "text", 0, 0), (1, "text", 0, 900 * MS),  # below five times its median
     ]  # fmt: skip
-    row = {"stall_count": 1, "request_model": "m", "worker": "w"}
+    row = {"stall_count": 1, "request_model": "m", "server_instance": "w"}
     store(con, streams([{**row, "icl_p50_ns": 50.0 * MS}, {**row, "icl_p50_ns": 200.0 * MS}]), events(rows))
     assert ask(
-        con, "SELECT stream_id::VARCHAR, model, worker, seq, choice, from_ns, until_ns, gap_ns FROM stalls"
+        con,
+        "SELECT stream_id::VARCHAR, model, server_instance, seq, choice, from_ns, until_ns, gap_ns FROM stalls",
     ) == [(sid(0), "m", "w", 3, 0, 100 * MS, 700 * MS, 600 * MS)]
 
 
