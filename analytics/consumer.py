@@ -30,7 +30,7 @@ from analytics.measures.dead_letters import DeadLetters
 from analytics.measures.measured_rows import Measure, measured_rows
 from analytics.owned_partitions import Holdings, Tables
 from analytics.storage.store import Commit, Tap
-from ingest.record_log import Entry, LogReader
+from ingest.record_log.interface import Entry, LogReader
 from ingest.records import pack, read_damage, unpack
 
 log = logging.getLogger(__name__)
@@ -310,7 +310,7 @@ class Consumer:
 
     def _take_damage(self) -> None:
         """What the reader could not read lies before what it has just returned."""
-        for damage in self._reader.take_damage():
+        for damage in self._reader.take_unreadable():
             self._dead.bury_damage(
                 damage.partition, damage.first, (damage.partition, damage.first, damage.end)
             )

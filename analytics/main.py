@@ -37,8 +37,8 @@ from analytics.storage.store import Fenced, Store, StoreFailed
 from analytics.storage.upkeep import Upkeep
 from analytics.telemetry.commit_hooks import Witnesses
 from analytics.telemetry.telemetry import Telemetry
-from ingest.record_log import LogBroken, LogChanged, LogReader
-from ingest.record_log.embedded import EmbeddedReader
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.interface import LogBroken, LogChanged, LogReader
 
 if TYPE_CHECKING:
     from analytics.otlp_receiver.http_server import OtlpIntake
@@ -189,7 +189,8 @@ def _intake(options: AnalyzeOptions, store: Store) -> OtlpIntake | None:
 
 def _reader(options: AnalyzeOptions, store: Store) -> LogReader:
     if options.kafka is not None:
-        from ingest.record_log.kafka import KafkaGroupReader, KafkaReader
+        from ingest.record_log.kafka_group_reader import KafkaGroupReader
+        from ingest.record_log.kafka_reader import KafkaReader
 
         kafka = options.kafka, options.kafka_topic, dict(options.kafka_options)
         if options.store != SQLITE:

@@ -22,7 +22,7 @@ from analytics.assembly.assembler import Assembler
 from analytics.measures.measured_rows import lost_row
 from analytics.storage.store import Commit, StoredPosition
 from ingest.ids import uuid7_wall_ns
-from ingest.record_log import Entry, LogReader
+from ingest.record_log.interface import Entry, LogReader
 from ingest.records import unpack
 
 log = logging.getLogger(__name__)

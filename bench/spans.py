@@ -20,7 +20,7 @@ from analytics.measures.measure import measure
 from analytics.storage.location import locate
 from analytics.storage.store import Store
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
-from ingest.record_log import Entry
+from ingest.record_log.interface import Entry
 from tests.analytics.traffic import MemoryLog, entries
 
 RATE = 1_000

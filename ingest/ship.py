@@ -24,11 +24,12 @@ from types import FrameType
 from typing import Any
 
 from ingest.private_files import make_private_folder, write_json
-from ingest.record_log import LogBroken
-from ingest.record_log.embedded import EmbeddedReader, log_bytes
-from ingest.record_log.kafka import KafkaWriter
-from ingest.record_log.kafka_messages import Regrouped, regroup
-from ingest.record_log.run_totals import runs_of
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.interface import LogBroken
+from ingest.record_log.kafka_messages import GroupedRecords, group_by_stream
+from ingest.record_log.kafka_writer import KafkaWriter
+from ingest.record_log.run_totals import incarnations_of
+from ingest.record_log.segments import log_bytes
 from ingest.records import AnyRecord, Damaged, pack_damage
 from ingest.redaction.records import Redactor, filled_poison
 from ingest.redaction.state import RedactionState
@@ -123,7 +124,9 @@ class _Ship:
                 entries = reader.poll(0.0 if stopping else _POLL_S, BATCH_BYTES)
                 self._tell_damage()
                 if entries:
-                    self._writer.deliver(self._without_text(regroup(entry.payload for entry in entries)))
+                    self._writer.deliver(
+                        self._without_text(group_by_stream(entry.payload for entry in entries))
+                    )
                     self._keep_redaction()
                     for partition, offset in {entry.partition: entry.offset + 1 for entry in entries}.items():
                         reader.release(partition, offset)
@@ -138,18 +141,18 @@ class _Ship:
 
     def _tell_damage(self) -> None:
         """What cannot be read is told in the topic: its range, and to all partitions whose streams may have been in it."""
-        damage = self._reader.take_damage()
+        damage = self._reader.take_unreadable()
         if damage:
             self._damaged += sum(one.end - one.first for one in damage)
             told = [pack_damage(one.partition, one.first, one.end, one.reason) for one in damage]
             now_ns = time.time_ns()
             doubted: list[AnyRecord] = [
-                Damaged(runs_of(self._log_dir, one), "log_damaged", now_ns)
+                Damaged(incarnations_of(self._log_dir, one), "log_damaged", now_ns)
                 for one in dict.fromkeys(one.partition for one in damage)
             ]
-            self._writer.deliver(Regrouped(poison=told, alive=doubted))
+            self._writer.deliver(GroupedRecords(poison=told, alive=doubted))
 
-    def _without_text(self, found: Regrouped) -> Regrouped:
+    def _without_text(self, found: GroupedRecords) -> GroupedRecords:
         if self._redactor is not None:
             streams = {one: self._redactor.redact(records) for one, records in found.streams.items()}
             found.streams = {one: records for one, records in streams.items() if records}
@@ -176,7 +179,7 @@ class _Ship:
         if self._stop.at_s is None:
             return False
         bound_s = self._options.drain_s
-        if self._writer.in_trouble:
+        if self._writer.failing:
             bound_s = min(bound_s, _HOPELESS_S)
         return time.monotonic() - self._stop.at_s >= bound_s
 
@@ -189,7 +192,7 @@ class _Ship:
             "pid": os.getpid(),
             "brokers": self._options.brokers,
             "topic": self._options.topic,
-            "reachable": not self._writer.in_trouble,
+            "reachable": not self._writer.failing,
             "last_error": self._writer.last_error,
             "log_bytes": log_bytes(self._log_dir),
             "damaged_entries": self._damaged,

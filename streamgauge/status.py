@@ -29,7 +29,7 @@ from analytics.storage.ledger import (
 )
 from analytics.storage.location import SQLITE, locate
 from ingest.record_log.reader_cursors import read_cursors
-from ingest.record_log.run_totals import RunTotals, read_runs
+from ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.options import load, settings_options
 
 KAFKA_S = 20.0
@@ -57,7 +57,7 @@ def gather(data: Path, kafka: Kafka | None = None, store: str = SQLITE) -> dict[
     """Everything that can be known of the pipeline of a data folder. Raises QueryError when its tables cannot be read."""
     unknown: list[str] = []
     log_dir = data / "log"
-    noted = read_runs(log_dir)
+    noted = read_run_totals(log_dir)
     location = locate(store, data)
     with contextlib.closing(QueryProcess(location, untrusted=False)) as tables:
         counts = count_tables(tables)
@@ -73,7 +73,7 @@ def gather(data: Path, kafka: Kafka | None = None, store: str = SQLITE) -> dict[
         new_ids = unread.stream_ids - open_ids
         in_log = len(new_ids) - len(stored_ids(tables, new_ids))
         damaged = _damaged(tables)
-    runs = read_runs(log_dir)
+    runs = read_run_totals(log_dir)
     taken = captured(counts.taps, noted, runs, now_ms=int(time.time() * 1000))
     tap_file = _said_by(data, "tap")
     tap = _tap_ledger(tap_file)
@@ -119,7 +119,7 @@ def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unrea
 
 def _read_on_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, notes: list[str]) -> None:
     """From where analytics has read to what is the end now, for at most `KAFKA_S`."""
-    from ingest.record_log.kafka import KafkaReader
+    from ingest.record_log.kafka_reader import KafkaReader
 
     reader = KafkaReader(*kafka)
     deadline_s = time.monotonic() + KAFKA_S

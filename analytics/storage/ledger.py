@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from ingest.record_log.run_totals import RunTotals
-from ingest.record_log.segments import list_partitions, list_segments, opened, read_rows
+from ingest.record_log.segments import list_partitions, list_segments, open_segment, read_rows
 from ingest.records import Alive, Damaged, unpack
 
 MAX_LOG_BYTES = 512 * 2**20
@@ -209,7 +210,7 @@ def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:
         for segment in list_segments(log_dir / partition):
             start = max(at, segment.first)
             try:
-                with opened(segment.path) as connection:
+                with closing(open_segment(segment.path)) as connection:
                     while unread.complete:
                         rows, error = read_rows(connection, start, 8 * 2**20)
                         for _, payload, _ in rows:

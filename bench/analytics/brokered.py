@@ -28,8 +28,8 @@ from analytics.query.reader import Reader
 from analytics.storage.location import locate
 from bench.analytics.jobs.measured import SILENT
 from bench.analytics.workload import EVENTS_A_STREAM, entries, messages
-from ingest.record_log.kafka import KafkaWriter
 from ingest.record_log.kafka_client import ensure_topic
+from ingest.record_log.kafka_writer import KafkaWriter
 from ingest.ship import BATCH_BYTES
 from tests.kafka import Broker
 

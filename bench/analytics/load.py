@@ -15,7 +15,7 @@ from collections import deque
 from pathlib import Path
 
 from bench.analytics.workload import EVENTS_A_STREAM, at_ns, chunks, model
-from ingest.record_log.embedded import EmbeddedWriter
+from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 TICK_S = 0.03

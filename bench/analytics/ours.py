@@ -25,8 +25,9 @@ from analytics.measures.rollup import rollups
 from analytics.storage.location import locate
 from analytics.storage.store import Commit, Store
 from bench.analytics.workload import EVENTS_A_STREAM, entries
-from ingest.record_log import LogReader
-from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.embedded_writer import EmbeddedWriter
+from ingest.record_log.interface import LogReader
 from ingest.records import AnyRecord, unpack
 
 COMMIT_STREAMS = Pace().commit_events // EVENTS_A_STREAM

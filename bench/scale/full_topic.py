@@ -30,9 +30,9 @@ from analytics.storage.store import Store
 from bench.scale import page
 from bench.scale.run import PARTITIONS, Run
 from bench.scale.traffic import READS, record_of_topic, replay
-from ingest.record_log import Entry
-from ingest.record_log.kafka import KafkaReader
+from ingest.record_log.interface import Entry
 from ingest.record_log.kafka_client import ensure_topic
+from ingest.record_log.kafka_reader import KafkaReader
 from tests.kafka import Broker
 from tests.postgres import Postgres
 

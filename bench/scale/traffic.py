@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from kafka import KafkaProducer
 
 from bench._streams import WORKLOADS, reads_of
-from ingest.record_log import Entry
-from ingest.record_log.kafka import KafkaReader, KafkaWriter
+from ingest.record_log.interface import Entry
+from ingest.record_log.kafka_reader import KafkaReader
+from ingest.record_log.kafka_writer import KafkaWriter
 from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 CHAT = WORKLOADS[0]

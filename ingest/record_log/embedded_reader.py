@@ -16,27 +16,26 @@ import sqlite3
 import time
 import zlib
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from ingest.record_log import Damage, Entry, LogBroken
+from ingest.record_log.interface import Entry, LogBroken, LogInUse, UnreadableRange
 from ingest.record_log.reader_cursors import Cursors
 from ingest.record_log.segments import (
     SEGMENT_OFFSETS,
-    LogInUse,
     Row,
     Segment,
-    hold,
     is_damage,
     last_offset,
     list_partitions,
     list_segments,
+    lock_file,
     log_identity,
     open_segment,
-    opened,
+    quarantine,
     read_rows,
-    set_aside,
 )
 
 log = logging.getLogger(__name__)
@@ -83,9 +82,9 @@ class EmbeddedReader:
         self._log_id = log_identity(log_dir)
         self._cursors = Cursors(log_dir, name, sole=sole)
         self._tails: dict[str, _Tail] = {}
-        self._looked_s = self._heard_s = float("-inf")
+        self._last_check_s = self._last_message_s = float("-inf")
         self._turn = 0
-        self._damage: list[Damage] = []
+        self._damage: list[UnreadableRange] = []
         self._stats = dict.fromkeys(
             ("entries", "bytes", "corrupt_entries", "corrupt_segments", "trimmed_segments"), 0
         )
@@ -95,7 +94,7 @@ class EmbeddedReader:
         return self._log_id
 
     def partitions(self) -> Sequence[str]:
-        self._look_for_partitions()
+        self._find_partitions()
         return list(self._tails)
 
     def seek(self, partition: str, offset: int) -> None:
@@ -119,10 +118,10 @@ class EmbeddedReader:
             entries = self._read(max_bytes)
             now_s = time.monotonic()
             if entries:
-                self._heard_s = now_s
+                self._last_message_s = now_s
             if entries or now_s >= deadline_s:
                 return entries
-            pause_s = _PAUSE_S if now_s - self._heard_s < _QUIET_S else _QUIET_PAUSE_S
+            pause_s = _PAUSE_S if now_s - self._last_message_s < _QUIET_S else _QUIET_PAUSE_S
             time.sleep(min(pause_s, deadline_s - now_s))
 
     def range(self, partition: str, start: int, end: int) -> list[Entry]:
@@ -132,7 +131,7 @@ class EmbeddedReader:
             if segment.first >= end or (newer is not None and newer.first <= start):
                 continue
             try:
-                with opened(segment.path, complete=newer is not None) as connection:
+                with closing(open_segment(segment.path, complete=newer is not None)) as connection:
                     rows, error = read_rows(connection, start, 2**63 - 1, end)
             except FileNotFoundError:
                 continue
@@ -145,13 +144,13 @@ class EmbeddedReader:
                 if not is_damage(error):
                     raise LogBroken(f"cannot read {segment.path}: {error}") from error
                 at = rows[-1][0] + 1 if rows else max(start, segment.first)
-                self._set_aside(partition, segment, newer, at, error)
+                self._quarantine(partition, segment, newer, at, error)
         return entries
 
     def end(self, partition: str) -> int:
         for segment in reversed(list_segments(self._log_dir / partition)):
             try:
-                with opened(segment.path) as connection:
+                with closing(open_segment(segment.path)) as connection:
                     last = last_offset(connection)
             except (FileNotFoundError, sqlite3.Error):
                 continue
@@ -162,7 +161,7 @@ class EmbeddedReader:
     def release(self, partition: str, offset: int) -> None:
         self._stats["trimmed_segments"] += self._cursors.advance(partition, offset)
 
-    def take_damage(self) -> list[Damage]:
+    def take_unreadable(self) -> list[UnreadableRange]:
         """What could not be read since the last call (at most 1000 are remembered)."""
         taken, self._damage = self._damage, []
         return taken
@@ -190,14 +189,14 @@ class EmbeddedReader:
     def _tail(self, partition: str) -> _Tail:
         return self._tails.setdefault(partition, _Tail(partition))
 
-    def _look_for_partitions(self) -> None:
-        self._looked_s = time.monotonic()
+    def _find_partitions(self) -> None:
+        self._last_check_s = time.monotonic()
         for name in list_partitions(self._log_dir):
             self._tail(name)
 
     def _read(self, max_bytes: int) -> list[Entry]:
-        if time.monotonic() - self._looked_s >= _NEW_PARTITIONS_S:
-            self._look_for_partitions()
+        if time.monotonic() - self._last_check_s >= _NEW_PARTITIONS_S:
+            self._find_partitions()
         tails = list(self._tails.values())
         if not tails:
             return []
@@ -283,20 +282,20 @@ class EmbeddedReader:
             if not _is_sound(row):
                 self._stats["corrupt_entries"] += 1
                 log.error("entry %d of %s is damaged (checksum): left out", offset, path)
-                self._report(Damage(partition, offset, offset + 1, "checksum"))
+                self._report(UnreadableRange(partition, offset, offset + 1, "checksum"))
                 continue
             entries.append(Entry(partition, offset, payload))
             self._stats["bytes"] += len(payload)
         self._stats["entries"] += len(entries)
         return entries
 
-    # Damage
+    # UnreadableRange
 
     def _pass(self, tail: _Tail, segment: Segment, newer: Segment | None, error: sqlite3.Error) -> bool:
         """Go past a damaged segment; False when that must wait (its writer still has it, the disk is in trouble)."""
         tail.leave()
         damage = is_damage(error)
-        if damage and self._set_aside(tail.partition, segment, newer, tail.position, error):
+        if damage and self._quarantine(tail.partition, segment, newer, tail.position, error):
             tail.position = newer.first if newer is not None else segment.first + SEGMENT_OFFSETS
             return True
         tail.blocked_until_s = time.monotonic() + _RETRY_S
@@ -308,23 +307,23 @@ class EmbeddedReader:
                 log.error("segment %s cannot be read (%s): trying again", segment.path, error)
         return False
 
-    def _set_aside(
+    def _quarantine(
         self, partition: str, segment: Segment, newer: Segment | None, at: int, error: sqlite3.Error
     ) -> bool:
         if newer is None:
             try:
-                lock = hold(segment.path.parent / "lock", "its writer lives", wait=False)
+                lock = lock_file(segment.path.parent / "lock", "its writer lives", wait=False)
             except LogInUse:
                 return False
             try:
-                aside = set_aside(segment)
+                aside = quarantine(segment)
             finally:
                 os.close(lock)
         else:
-            aside = set_aside(segment)
+            aside = quarantine(segment)
         end = newer.first if newer is not None else segment.first + SEGMENT_OFFSETS
         self._stats["corrupt_segments"] += 1
-        self._report(Damage(partition, at, end, str(error)))
+        self._report(UnreadableRange(partition, at, end, str(error)))
         log.error(
             "segment %s is damaged (%s): set aside as %s, entries %d to %d of %s cannot be read",
             segment.path,
@@ -336,7 +335,7 @@ class EmbeddedReader:
         )
         return True
 
-    def _report(self, damage: Damage) -> None:
+    def _report(self, damage: UnreadableRange) -> None:
         if len(self._damage) < _MAX_DAMAGE:
             self._damage.append(damage)
 

@@ -14,43 +14,42 @@ Rules
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import os
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 
 from ingest.private_files import make_private_folder
-from ingest.record_log import LogBroken, LogFull
+from ingest.record_log.interface import LogBroken, LogFull, LogInUse
 from ingest.record_log.reader_cursors import highest_cursor, lowest_cursor, trim
 from ingest.record_log.segment_ages import SegmentAges
 from ingest.record_log.segment_losses import lost_entries, ranges_in
 from ingest.record_log.segments import (
     PAGE_BYTES,
     SEGMENT_OFFSETS,
-    LogInUse,
     Segment,
     check_partition,
     create_segment,
-    hold,
     insert_entries,
     is_damage,
     last_offset,
     list_partitions,
+    list_quarantined,
     list_segments,
-    list_set_aside,
+    lock_file,
     log_bytes,
     log_identity,
-    opened,
+    open_segment,
+    quarantine,
     remove_files,
-    remove_remains,
+    remove_partial_files,
     seal,
     sealed_at,
-    set_aside,
     sync_folder,
 )
 
@@ -94,7 +93,9 @@ class EmbeddedWriter:
         self.log_id = log_identity(log_dir)
         make_private_folder(self._folder)
         sync_folder(log_dir)  # were the folder lost with the power, its offsets would begin again
-        self._lock = hold(self._folder / "lock", f"another process already writes {self._folder}", wait=wait)
+        self._lock = lock_file(
+            self._folder / "lock", f"another process already writes {self._folder}", wait=wait
+        )
         self._segment: Segment | None = None
         self._connection: sqlite3.Connection | None = None
         self._wal = -1
@@ -104,7 +105,7 @@ class EmbeddedWriter:
         self._scanned_s, self._scanned_bytes, self._since_scan_bytes = float("-inf"), 0, 0
         self._stats = dict.fromkeys(_COUNTED, 0)
         try:
-            remove_remains(self._folder)
+            remove_partial_files(self._folder)
             self._next = self._continue_at()
         except BaseException:
             os.close(self._lock)
@@ -133,8 +134,8 @@ class EmbeddedWriter:
         except (OSError, sqlite3.Error) as error:
             self._stats["failed_entries"] += len(payloads)
             if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_FULL:
-                self._forget_segment()  # in doubt; a full disk only rolls the transaction back
-            raise _as_os_error(error, self._folder) from error
+                self._close_segment()  # in doubt; a full disk only rolls the transaction back
+            raise _translated(error, self._folder) from error
         self._stats["entries"] += len(payloads)
         self._stats["bytes"] += size
 
@@ -164,20 +165,20 @@ class EmbeddedWriter:
 
     def _continue_at(self) -> int:
         """The first offset that was surely never given."""
-        segments, aside = list_segments(self._folder), list_set_aside(self._folder)
+        segments, aside = list_segments(self._folder), list_quarantined(self._folder)
         at = highest_cursor(self._log_dir, self._partition)
         at = max([at, *(segment.first + SEGMENT_OFFSETS for segment in aside)])
         if segments:
             newest = segments[-1]
             try:
-                with opened(newest.path) as connection:
+                with closing(open_segment(newest.path)) as connection:
                     last, sealed = last_offset(connection), sealed_at(connection)
                 if sealed is not None and (last is None or last < sealed):
                     return max(at, sealed)
             except sqlite3.Error as error:
                 if not is_damage(error):
-                    raise _as_os_error(error, self._folder) from error
-                self._set_aside(newest, error)
+                    raise _translated(error, self._folder) from error
+                self._quarantine(newest, error)
             at = max(at, newest.first + SEGMENT_OFFSETS)
         return at
 
@@ -192,8 +193,8 @@ class EmbeddedWriter:
             if not is_damage(error) or self._segment is None:
                 raise
             damaged = self._segment
-            self._forget_segment()
-            self._set_aside(damaged, error)
+            self._close_segment()
+            self._quarantine(damaged, error)
             connection = self._writable(len(payloads))
             first, self._next = self._next, self._next + len(payloads)
             insert_entries(connection, first, payloads)
@@ -240,20 +241,20 @@ class EmbeddedWriter:
             # Unsealed, the segment keeps its whole range of offsets: so must the one after it.
             log.warning("could not seal %s: %s", self._segment.path if self._segment else "a segment", error)
         finally:
-            self._forget_segment()
+            self._close_segment()
 
-    def _forget_segment(self) -> None:
+    def _close_segment(self) -> None:
         """Close the segment as it is. The next append makes a new one, past this one's whole range."""
         if self._wal >= 0:
             os.close(self._wal)
             self._wal = -1
         if self._connection is not None:
-            with contextlib.suppress(sqlite3.Error):
+            with suppress(sqlite3.Error):
                 self._connection.close()
         self._connection = self._segment = None
 
-    def _set_aside(self, segment: Segment, error: BaseException) -> None:
-        aside = set_aside(segment)
+    def _quarantine(self, segment: Segment, error: BaseException) -> None:
+        aside = quarantine(segment)
         self._stats["corrupt_segments"] += 1
         self._next = max(self._next, segment.first + SEGMENT_OFFSETS)
         log.error("segment %s is damaged (%s): set aside as %s", segment.path, error, aside.name)
@@ -265,14 +266,14 @@ class EmbeddedWriter:
         if now_s - self._scanned_s >= _SCAN_S or self._since_scan_bytes >= self._segment_bytes:
             self._scan()
             if self._max_age_s is not None:
-                self._drop_the_aged(self._max_age_s)
-        if not self._too_much(size):
+                self._drop_aged(self._max_age_s)
+        if not self._over_cap(size):
             return
         for partition in list_partitions(self._log_dir):
             self._stats["trimmed_segments"] += trim(self._log_dir, partition)
         self._scan()
-        while self._too_much(size):
-            if not self._give_way():
+        while self._over_cap(size):
+            if not self._free_space():
                 self._stats["refused_entries"] += count
                 raise LogFull(
                     f"the log {self._log_dir} has reached its cap of {self._cap_bytes} bytes: "
@@ -280,24 +281,24 @@ class EmbeddedWriter:
                 )
             self._scan()
 
-    def _too_much(self, size: int) -> bool:
+    def _over_cap(self, size: int) -> bool:
         return self._scanned_bytes + self._since_scan_bytes + size > self._cap_bytes
 
     def _scan(self) -> None:
         self._scanned_bytes, self._since_scan_bytes = log_bytes(self._log_dir), 0
         self._scanned_s = time.monotonic()
 
-    def _give_way(self) -> bool:
+    def _free_space(self) -> bool:
         """Unlink one thing; False when there is nothing that may go."""
         for partition in list_partitions(self._log_dir):
-            for aside in list_set_aside(self._log_dir / partition)[:1]:
+            for aside in list_quarantined(self._log_dir / partition)[:1]:
                 log.warning("removing %s to make room in the log", aside.path)
                 remove_files(aside.path)
                 return True
         others = (name for name in list_partitions(self._log_dir) if name != self._partition)
         return any(self._drop_in(other, "log_full") for other in others) or self._drop_oldest("log_full")
 
-    def _drop_the_aged(self, max_age_s: float) -> None:
+    def _drop_aged(self, max_age_s: float) -> None:
         complete: list[Path] = []
         for partition in list_partitions(self._log_dir):
             ours = partition == self._partition
@@ -367,7 +368,7 @@ class EmbeddedWriter:
         return True
 
 
-def _as_os_error(error: OSError | sqlite3.Error, folder: Path) -> OSError | LogBroken:
+def _translated(error: OSError | sqlite3.Error, folder: Path) -> OSError | LogBroken:
     """What the disk said, as an OSError; anything else as LogBroken with the way out."""
     if isinstance(error, OSError):
         return error

@@ -1,8 +1,8 @@
-"""Connections to Kafka, as both ends of the log make them: options, reachability, the topic, and what is said of trouble.
+"""Connections to Kafka for readers and the writer: options, reachability, the topic, and log lines during an outage.
 
-kafka-python keeps trying by itself once it is connected, but not before: each attempt to connect is ours, and is closed
-when it fails (a client that never connected would keep its sockets). Its own log lines, one for each attempt at each
-broker, are silenced unless somebody sets the level of the logger `kafka`: `Trouble` says it once.
+kafka-python reconnects by itself after a first connection, but not before. So the callers retry, and every failed attempt is
+closed here: an unconnected client would keep its sockets. kafka-python's own log lines (one per attempt and broker) are
+suppressed unless the logger `kafka` was configured. `OutageLog` reports an outage instead.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from kafka.errors import (
 )
 from kafka.net.compat import KafkaNetClient
 
-from ingest.record_log import LogBroken
+from ingest.record_log.interface import LogBroken
 
 log = logging.getLogger(__name__)
 
 PARTITIONS = 8
-"""Of a topic that we make: as many consumers can share it later, and no stream moves when they do."""
+"""Partitions of a topic that we create. Up to this many consumers can share it later without moving streams."""
 RETENTION_MS = 7 * 24 * 3600 * 1000
-"""Of a topic that we make: analytics may be down for a week."""
+"""Retention of a topic that we create: analytics may be down for a week."""
 DEFAULT_MESSAGE_BYTES = 1_048_588
-"""Kafka's own default of max.message.bytes, used where its configuration may not be read."""
+"""Kafka's default of max.message.bytes, used when the topic's configuration may not be read."""
 CONNECT_MS = 8000
 PROBE_S = 2.0
 
-_OURS = frozenset(
+_RESERVED_OPTIONS = frozenset(
     {
         "bootstrap_servers",
         "kafka_client",
@@ -60,55 +60,55 @@ _OURS = frozenset(
         "isolation_level",
     }
 )
-"""Options that are not the user's: another value would break what the log promises, or cannot be written as JSON."""
-_FIRST_AGAIN_S, _LAST_AGAIN_S = 30.0, 600.0
+"""Options that users cannot set: other values would break the log's guarantees or cannot be written as JSON."""
+_FIRST_REPEAT_S, _LONGEST_REPEAT_S = 30.0, 600.0
 
 Client = TypeVar("Client")
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What is known of the topic."""
+    """Properties of the topic."""
 
     partitions: int
     max_message_bytes: int
 
 
-class Trouble:
-    """Says that something does not work: at once, then at growing intervals, and once when it works again."""
+class OutageLog:
+    """Logs the start of an outage, repeats it at growing intervals, and logs its end once."""
 
-    def __init__(self, works_again: str) -> None:
-        self._works_again = works_again
+    def __init__(self, recovery_message: str) -> None:
+        self._recovery_message = recovery_message
         self._since_s: float | None = None
-        self._again_s = self._interval_s = 0.0
-        self.last: str | None = None
-        """The last trouble, kept after it has passed."""
+        self._repeat_at_s = self._interval_s = 0.0
+        self.last_error: str | None = None
+        """The newest error. Kept after recovery."""
 
     @property
-    def now(self) -> bool:
-        """It did not work when it was last tried."""
+    def ongoing(self) -> bool:
+        """The last attempt failed."""
         return self._since_s is not None
 
-    def said(self, message: str) -> None:
-        """It does not work."""
+    def failed(self, message: str) -> None:
+        """Record a failed attempt."""
         now_s = time.monotonic()
-        self.last = message
+        self.last_error = message
         if self._since_s is None:
-            self._since_s, self._again_s, self._interval_s = now_s, now_s, _FIRST_AGAIN_S
-        if now_s >= self._again_s:
+            self._since_s, self._repeat_at_s, self._interval_s = now_s, now_s, _FIRST_REPEAT_S
+        if now_s >= self._repeat_at_s:
             log.warning("%s", message)
-            self._again_s = now_s + self._interval_s
-            self._interval_s = min(self._interval_s * 2, _LAST_AGAIN_S)
+            self._repeat_at_s = now_s + self._interval_s
+            self._interval_s = min(self._interval_s * 2, _LONGEST_REPEAT_S)
 
-    def passed(self) -> None:
-        """It works."""
+    def recovered(self) -> None:
+        """Record a successful attempt."""
         if self._since_s is not None:
-            log.info("%s after %.0f s", self._works_again, time.monotonic() - self._since_s)
+            log.info("%s after %.0f s", self._recovery_message, time.monotonic() - self._since_s)
             self._since_s = None
 
 
-def said_by(error: Exception) -> str:
-    """An error of kafka-python in one line, which begins with its class."""
+def error_line(error: Exception) -> str:
+    """One line for an error of kafka-python. It starts with the class name."""
     text = (str(error).splitlines() or [""])[0][:300]
     name = type(error).__name__
     return text if text.startswith(name) else f"{name}: {text}" if text else name
@@ -122,51 +122,51 @@ def split_brokers(brokers: str) -> list[str]:
         if not host or not port.isdigit():
             raise ValueError(f"{one!r} is not HOST:PORT of a Kafka broker")
     if not found:
-        raise ValueError("no Kafka broker is given: HOST:PORT")
+        raise ValueError("no Kafka broker given: pass HOST:PORT")
     return found
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, if kafka-python knows them all and they may be set. Raises ValueError."""
+    """The options. Raises ValueError for an option that kafka-python does not have or that users cannot set."""
     for name in options:
-        if name in _OURS:
-            raise ValueError(f"the Kafka option {name!r} is set by Streamgauge and cannot be given")
+        if name in _RESERVED_OPTIONS:
+            raise ValueError(f"the Kafka option {name!r} is set by Streamgauge: remove it")
         if not any(
             name in client.DEFAULT_CONFIG for client in (KafkaProducer, KafkaConsumer, KafkaAdminClient)
         ):
-            raise ValueError(f"kafka-python knows no option {name!r}")
+            raise ValueError(f"kafka-python has no option {name!r}: check the spelling")
     return dict(options)
 
 
-class _LastWords(logging.Handler):
-    """Keeps why kafka-python's last connection failed: its exceptions leave the reason out."""
+class _ConnectionErrors(logging.Handler):
+    """Keeps the reason for the last failed connection: kafka-python logs it but leaves it out of its exceptions."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.text = ""
+        self.last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         before, found, reason = record.getMessage().partition(" failed: ")
         if found and "connection" in before.lower():
-            self.text = reason[:300]
+            self.last = reason[:300]
 
 
-_last_words = _LastWords()
+_connection_errors = _ConnectionErrors()
 
 
 def silence_client_logs() -> None:
-    """Keep kafka-python's lines to ourselves, unless its logger was set up on purpose."""
+    """Suppress kafka-python's log lines, unless its logger was configured."""
     logger = logging.getLogger("kafka")
     if logger.level == logging.NOTSET and all(
         isinstance(one, logging.NullHandler) for one in logger.handlers
     ):
         logger.setLevel(logging.WARNING)
-        logger.addHandler(_last_words)
+        logger.addHandler(_connection_errors)
         logger.propagate = False
 
 
 def probe(brokers: list[str]) -> None:
-    """Raise OSError unless one of the brokers takes a TCP connection."""
+    """Raise OSError unless one of the brokers accepts a TCP connection."""
     failure: OSError | None = None
     for one in brokers:
         host, _, port = one.rpartition(":")
@@ -181,23 +181,23 @@ def probe(brokers: list[str]) -> None:
 
 
 def connect(
-    kind: Callable[..., Client], brokers: list[str], options: Mapping[str, Any], **ours: Any
+    kind: Callable[..., Client], brokers: list[str], options: Mapping[str, Any], **defaults: Any
 ) -> Client:
-    """Make a client of kafka-python, connected. `ours` yields to the user's options where both say something.
+    """A connected client of kafka-python. The user's `options` override `defaults`.
 
-    Raises OSError when no broker takes a connection, KafkaError when none serves us; nothing is left open then.
+    Raises OSError when no broker accepts a connection, KafkaError when none serves us. No socket stays open then.
     """
     probe(brokers)
     silence_client_logs()
-    _last_words.text = ""
-    made: list[Any] = []
+    _connection_errors.last = ""
+    net_clients: list[Any] = []
 
     def client(**config: Any) -> Any:
         net_client = KafkaNetClient(**config)
-        # A topic that is asked for before it is there must not be made with the broker's defaults. The public option
-        # of this name stops short of the metadata requests in kafka-python 3.0.
+        # Otherwise a request for a missing topic creates it with the broker's defaults. In kafka-python 3.0 the public
+        # option of this name does not reach the metadata requests.
         net_client.cluster.config["allow_auto_create_topics"] = False
-        made.append(net_client)
+        net_clients.append(net_client)
         return net_client
 
     known = kind.DEFAULT_CONFIG  # type: ignore[attr-defined]
@@ -205,20 +205,20 @@ def connect(
         "bootstrap_timeout_ms": CONNECT_MS,
         "reconnect_backoff_max_ms": 2000,
         "request_timeout_ms": 15_000,
-        **ours,
+        **defaults,
         **{name: value for name, value in options.items() if name in known},
     }
     try:
         return kind(bootstrap_servers=brokers, kafka_client=client, **config)
     except BaseException as error:
-        for net_client in made:
+        for net_client in net_clients:
             with contextlib.suppress(Exception):
                 net_client.close()
         if isinstance(error, KafkaTimeoutError):
             protocol = config.get("security_protocol", "PLAINTEXT")
-            what = "user and password" if protocol.startswith("SASL") else "security_protocol"
+            setting = "user and password" if protocol.startswith("SASL") else "security_protocol"
             raise KafkaTimeoutError(
-                f"no answer to {protocol} ({_last_words.text or 'silence'}), check {what}"
+                f"no answer to {protocol} ({_connection_errors.last or 'no response'}), check {setting}"
             ) from error
         raise
 
@@ -226,9 +226,9 @@ def connect(
 def ensure_topic(
     brokers: str, topic: str, options: Mapping[str, Any], *, partitions: int = PARTITIONS
 ) -> Topic:
-    """Make the topic unless it is there.
+    """Create the topic unless it exists.
 
-    Raises OSError or KafkaError when Kafka does not answer, LogBroken when the topic is not there and may not be made.
+    Raises OSError or KafkaError when Kafka does not answer, LogBroken when the topic is missing and we may not create it.
     """
     admin = connect(KafkaAdminClient, split_brokers(brokers), options, client_id="streamgauge-admin")
     try:
@@ -244,7 +244,7 @@ def ensure_topic(
 def _partition_count(admin: Any, topic: str) -> int:
     for described in admin.describe_topics([topic]):
         if described.get("error_code") == TopicAuthorizationFailedError.errno:
-            raise LogBroken(f"this Kafka user may not see the topic {topic!r}: allow it Describe and Write")
+            raise LogBroken(f"this Kafka user may not describe the topic {topic!r}: grant Describe and Write")
         if described.get("name") == topic and not described.get("error_code"):
             return len(described["partitions"])
     return 0
@@ -252,15 +252,15 @@ def _partition_count(admin: Any, topic: str) -> int:
 
 def _create(admin: Any, topic: str, partitions: int) -> None:
     settings = {"retention.ms": str(RETENTION_MS), "cleanup.policy": "delete"}
-    wanted = {topic: {"num_partitions": partitions, "configs": settings}}
+    specification = {topic: {"num_partitions": partitions, "configs": settings}}
     try:
-        admin.create_topics(wanted, timeout_ms=CONNECT_MS, wait_for_metadata=True)
-        log.info("made the Kafka topic %r with %d partitions", topic, partitions)
+        admin.create_topics(specification, timeout_ms=CONNECT_MS, wait_for_metadata=True)
+        log.info("created the Kafka topic %r with %d partitions", topic, partitions)
     except TopicAlreadyExistsError:
-        pass  # another one of us was first
+        pass  # another process created it first
     except (TopicAuthorizationFailedError, ClusterAuthorizationFailedError):
         raise LogBroken(
-            f"the Kafka topic {topic!r} is not there and this user may not make it: have it made with "
+            f"the Kafka topic {topic!r} is missing and this user may not create it. Create it with "
             f"{partitions} partitions (kafka-topics.sh --create --topic {topic} --partitions {partitions})"
         ) from None
 

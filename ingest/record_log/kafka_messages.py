@@ -35,7 +35,7 @@ class Message:
 
 
 @dataclass(slots=True)
-class Regrouped:
+class GroupedRecords:
     """Entries taken apart."""
 
     streams: dict[str, list[AnyRecord]] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class Regrouped:
     records: int = 0
 
 
-def regroup(payloads: Iterable[bytes]) -> Regrouped:
+def group_by_stream(payloads: Iterable[bytes]) -> GroupedRecords:
     """Take entries apart by stream."""
-    found = Regrouped()
+    found = GroupedRecords()
     alive: dict[tuple[str, int, str], AnyRecord] = {}
     for payload in payloads:
         records, poison = unpack(payload)
@@ -91,7 +91,7 @@ def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int)
         if size + len(one) > most:
             cut()
         if len(one) > most and len(pack_encoded([one])) > room:
-            record, one = _hole(record, at_wall_ns)
+            record, one = _replacement(record, at_wall_ns)
             lost += 1
         part.append(record)
         encoded.append(one)
@@ -100,7 +100,7 @@ def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int)
     return messages, lost
 
 
-def _hole(record: AnyRecord, at_wall_ns: int) -> tuple[Lost, bytes]:
+def _replacement(record: AnyRecord, at_wall_ns: int) -> tuple[Lost, bytes]:
     """What is said in the place of a record that is too large."""
     assert not isinstance(record, (Alive, Damaged))
     last = record.last_seq if isinstance(record, Lost) else record.seq

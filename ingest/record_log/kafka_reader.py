@@ -2,10 +2,10 @@
 
 Rules
  1. No consumer group: the offsets that count are committed with the rows. `release` has nothing to do. (Several readers of one
-    topic share its partitions by `ingest.record_log.kafka_group`.)
+    topic share its partitions by `ingest.record_log.kafka_group_reader`.)
  2. While Kafka cannot be reached, `poll` returns nothing and it is said once; positions are kept, reading goes on by itself.
  3. The log's identity is cluster id and topic id. A topic made anew raises `LogChanged`: its offsets are another log's.
- 4. Messages that retention took before they were read are reported by `take_damage`.
+ 4. Messages that retention took before they were read are reported by `take_unreadable`.
  5. A batch that cannot be read (damaged on the broker's disk, in a codec that is not here, a bomb) is left out and reported.
  6. Partitions that are added are found within seconds and read from their beginning.
 """
@@ -25,9 +25,9 @@ import zstandard
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, UnsupportedCodecError
 
-from ingest.record_log import Damage, Entry, LogBroken, LogChanged
-from ingest.record_log.kafka_client import Trouble, check_options, connect, probe, said_by, split_brokers
-from ingest.record_log.kafka_codec import bound_codecs
+from ingest.record_log.interface import Entry, LogBroken, LogChanged, UnreadableRange
+from ingest.record_log.kafka_client import OutageLog, check_options, connect, error_line, probe, split_brokers
+from ingest.record_log.kafka_decompression import bound_codecs
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ bound_codecs()
 
 _AGAIN_S = 1.0
 """Between two attempts to connect."""
-_LOOK_S = 2.0
+_CHECK_S = 2.0
 """How often partitions and the log's identity are compared with the client's metadata."""
 _METADATA_MS = 10_000
 _QUIET_S = 10.0
@@ -47,7 +47,7 @@ _RECORDS = 100
 """Messages taken at once, so that `max_bytes` is overshot by 100 messages at most."""
 
 
-class _NotThere(KafkaError):  # type: ignore[misc]  # kafka-python has no types
+class _TopicMissing(KafkaError):  # type: ignore[misc]  # kafka-python has no types
     """The topic is not there."""
 
     def __str__(self) -> str:
@@ -66,19 +66,19 @@ class KafkaReader:
         self._log_id = ""
         self._positions: dict[int, int | None] = {}
         """Next offset of each partition that is read; None: the oldest."""
-        self._wanted: dict[int, int] = {}
+        self._requested: dict[int, int] = {}
         """Positions given before the partition was known."""
         self._ends: dict[int, int] = {}
-        self._damage: list[Damage] = []
-        self._trouble = Trouble(f"Kafka at {brokers} answers again")
-        self._tried_s = self._looked_s = self._heard_s = float("-inf")
+        self._damage: list[UnreadableRange] = []
+        self._outage = OutageLog(f"Kafka at {brokers} answers again")
+        self._tried_s = self._last_check_s = self._last_message_s = float("-inf")
 
     @property
     def log_id(self) -> str:
         """Identity of the log. Raises LogBroken while it has never been reached: then nothing can be read either."""
         if not self._log_id and not self._connected():
             raise LogBroken(
-                f"Kafka at {','.join(self._brokers)} has not been reached yet: {self._trouble.last}"
+                f"Kafka at {','.join(self._brokers)} has not been reached yet: {self._outage.last_error}"
             )
         return self._log_id
 
@@ -90,7 +90,7 @@ class KafkaReader:
     def seek(self, partition: str, offset: int) -> None:
         number = int(partition)
         if number not in self._positions:
-            self._wanted[number] = offset
+            self._requested[number] = offset
             return
         self._positions[number] = offset
         if self._consumer is not None:
@@ -127,7 +127,7 @@ class KafkaReader:
                 return self._range(at, start, end, deadline_s)
             except (KafkaError, OSError) as error:
                 self._drop_replayer()
-                self._trouble.said(self._said(error))
+                self._outage.failed(self._explained(error))
                 if time.monotonic() >= deadline_s:
                     raise LogBroken(
                         f"Kafka at {','.join(self._brokers)} did not give what a restart needs of {at.topic!r} "
@@ -150,7 +150,7 @@ class KafkaReader:
     def release(self, partition: str, offset: int) -> None:
         """Nothing: the topic's retention decides what goes."""
 
-    def take_damage(self) -> list[Damage]:
+    def take_unreadable(self) -> list[UnreadableRange]:
         taken, self._damage = self._damage, []
         return taken
 
@@ -162,7 +162,7 @@ class KafkaReader:
 
     def _connected(self) -> bool:
         if self._consumer is not None:
-            self._look()
+            self._check_topic()
             return True
         now_s = time.monotonic()
         if now_s - self._tried_s < _AGAIN_S:
@@ -173,19 +173,19 @@ class KafkaReader:
         except LogChanged:
             raise
         except (KafkaError, OSError) as error:
-            self._trouble.said(self._said(error))
+            self._outage.failed(self._explained(error))
             self._drop()
             return False
-        self._trouble.passed()
+        self._outage.recovered()
         return True
 
     def _connect(self) -> None:
         consumer = self._new_member()
         self._consumer = consumer
         if not consumer.partitions_for_topic(self._topic):
-            raise _NotThere(f"the topic {self._topic!r} is not there yet: `streamgauge ship` makes it")
-        self._heard_s = time.monotonic()
-        self._look(now=True)
+            raise _TopicMissing(f"the topic {self._topic!r} is not there yet: `streamgauge ship` makes it")
+        self._last_message_s = time.monotonic()
+        self._check_topic(now=True)
 
     def _new_member(self) -> Any:
         return self._new_consumer(group_id=None)
@@ -207,12 +207,12 @@ class KafkaReader:
             metrics_enabled=False,
         )
 
-    def _look(self, *, now: bool = False) -> None:
+    def _check_topic(self, *, now: bool = False) -> None:
         """Compare what is read with the client's metadata."""
         now_s = time.monotonic()
-        if not now and now_s - self._looked_s < _LOOK_S:
+        if not now and now_s - self._last_check_s < _CHECK_S:
             return
-        self._looked_s = now_s
+        self._last_check_s = now_s
         cluster = self._consumer._cluster
         topic_id = cluster.topic_id(self._topic)
         if topic_id is not None:
@@ -226,21 +226,21 @@ class KafkaReader:
         there = cluster.partitions_for_topic(self._topic) or set()
         if now or not there <= self._positions.keys():
             self._assign(there)
-        if now_s - self._heard_s > _QUIET_S:
-            self._heard_s = now_s
+        if now_s - self._last_message_s > _QUIET_S:
+            self._last_message_s = now_s
             try:
                 probe(self._brokers)
             except OSError as error:
-                self._trouble.said(self._said(error))
+                self._outage.failed(self._explained(error))
             else:
-                self._trouble.passed()
+                self._outage.recovered()
 
     def _assign(self, there: set[int]) -> None:
         known = set(self._consumer.assignment())
         wanted = {TopicPartition(self._topic, number) for number in there | self._positions.keys()}
         self._consumer.assign(sorted(wanted))
         for at in wanted - known:
-            position = self._positions.get(at.partition, self._wanted.pop(at.partition, None))
+            position = self._positions.get(at.partition, self._requested.pop(at.partition, None))
             self._positions[at.partition] = position
             self._go_to(at, position)
 
@@ -259,11 +259,11 @@ class KafkaReader:
         consumer, self._replayer = self._replayer, None
         _close(consumer)
 
-    def _said(self, error: Exception) -> str:
+    def _explained(self, error: Exception) -> str:
         where = f"Kafka at {','.join(self._brokers)}"
         if isinstance(error, OSError):
             return f"{where} cannot be reached ({error.strerror or error}): reading goes on when it answers"
-        return f"{where}: {error if isinstance(error, _NotThere) else said_by(error)}"
+        return f"{where}: {error if isinstance(error, _TopicMissing) else error_line(error)}"
 
     # Reading
 
@@ -279,7 +279,7 @@ class KafkaReader:
                 return []
             if not isinstance(error, KafkaError):
                 raise
-            self._trouble.said(self._said(error))
+            self._outage.failed(self._explained(error))
             self._drop()
             return []
         entries = []
@@ -287,8 +287,8 @@ class KafkaReader:
             entries += [Entry(str(at.partition), record.offset, record.value or b"") for record in records]
             self._positions[at.partition] = records[-1].offset + 1
         if entries:
-            self._heard_s = time.monotonic()
-            self._trouble.passed()
+            self._last_message_s = time.monotonic()
+            self._outage.recovered()
         return entries
 
     def _pass_unreadable(self, error: Exception) -> None:
@@ -309,12 +309,12 @@ class KafkaReader:
                     bad, good = (bad, middle) if self._can_read(at, middle) else (middle, good)
                 log.error(
                     "messages %d to %d of partition %d of %r cannot be read (%s): left out",
-                    first, good - 1, number, self._topic, said_by(error),
+                    first, good - 1, number, self._topic, error_line(error),
                 )  # fmt: skip
-                self._report(Damage(str(number), first, good, "unreadable"))
+                self._report(UnreadableRange(str(number), first, good, "unreadable"))
                 self.seek(str(number), good)
         except (KafkaError, OSError) as failure:
-            self._trouble.said(self._said(failure))
+            self._outage.failed(self._explained(failure))
             self._drop()
         finally:
             self._drop_replayer()
@@ -341,7 +341,7 @@ class KafkaReader:
             oldest = self._consumer.beginning_offsets(list(ranges), timeout_ms=_ASK_MS)
             newest = self._consumer.end_offsets(list(ranges), timeout_ms=_ASK_MS)
         except KafkaError as failure:
-            self._trouble.said(self._said(failure))
+            self._outage.failed(self._explained(failure))
             self._drop()
             return
         for at, position in ranges.items():
@@ -353,10 +353,10 @@ class KafkaReader:
                     at.partition,
                     self._topic,
                 )
-                self._report(Damage(str(at.partition), position, oldest[at], "retention"))
+                self._report(UnreadableRange(str(at.partition), position, oldest[at], "retention"))
                 self.seek(str(at.partition), oldest[at])
             elif position > newest[at]:
-                self._look(now=True)  # raises LogChanged when it is another topic
+                self._check_topic(now=True)  # raises LogChanged when it is another topic
                 log.error(
                     "partition %d of %r was cut from %d to %d, after we had read it: what comes now is read",
                     at.partition,
@@ -373,7 +373,7 @@ class KafkaReader:
         oldest = consumer.beginning_offsets([at], timeout_ms=_ASK_MS)[at]
         newest = consumer.end_offsets([at], timeout_ms=_ASK_MS)[at]
         if start < oldest:
-            self._report(Damage(str(at.partition), start, min(oldest, end), "retention"))
+            self._report(UnreadableRange(str(at.partition), start, min(oldest, end), "retention"))
         position, end = max(start, oldest), min(end, newest)
         entries: list[Entry] = []
         if position >= end:
@@ -389,7 +389,7 @@ class KafkaReader:
                 raise KafkaError(f"partition {at.partition} stopped at {position}, before {end}")
         return entries
 
-    def _report(self, damage: Damage) -> None:
+    def _report(self, damage: UnreadableRange) -> None:
         if len(self._damage) < _MAX_DAMAGE:
             self._damage.append(damage)
 

@@ -34,21 +34,27 @@ from kafka.errors import (
 )
 from kafka.partitioner.default import murmur2
 
-from ingest.record_log import LogBroken
+from ingest.record_log.interface import LogBroken
 from ingest.record_log.kafka_client import (
+    OutageLog,
     Topic,
-    Trouble,
     check_options,
     connect,
     ensure_topic,
+    error_line,
     probe,
-    said_by,
     split_brokers,
 )
-from ingest.record_log.kafka_messages import TARGET_BYTES, Message, Regrouped, messages_of, regroup
+from ingest.record_log.kafka_messages import (
+    TARGET_BYTES,
+    GroupedRecords,
+    Message,
+    group_by_stream,
+    messages_of,
+)
 from ingest.records import Alive, AnyRecord, Damaged
 
-_LOOK_S = 0.25
+_CHECK_S = 0.25
 """How often a wait looks whether to give up."""
 _PATIENCE_S = 5.0
 """After this long without an acknowledgement, say so."""
@@ -60,7 +66,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 
 @dataclass(slots=True)
-class _Lane:
+class _PartitionQueue:
     """What is still to be sent to one partition, in order; None: to any."""
 
     partition: int | None
@@ -68,7 +74,7 @@ class _Lane:
 
 
 @lru_cache(2**16)
-def place_of(stream: str) -> int:
+def key_hash(stream: str) -> int:
     """A stream's place among partitions, modulo their number: where a message would go that had its id as key."""
     return int(murmur2(stream.encode())) & 0x7FFFFFFF
 
@@ -95,7 +101,7 @@ class KafkaWriter:
         self._producer: Any = None
         self._facts: Topic | None = None
         self._limit_bytes = 0
-        self._trouble = Trouble(f"Kafka at {brokers} answers again")
+        self._outage = OutageLog(f"Kafka at {brokers} answers again")
         self._stats = dict.fromkeys(
             ("records", "messages", "bytes", "retries", "possible_duplicates", "too_large_records", "poison"),
             0,
@@ -104,12 +110,12 @@ class KafkaWriter:
     @property
     def last_error(self) -> str | None:
         """The last trouble, None if there was none."""
-        return self._trouble.last
+        return self._outage.last_error
 
     @property
-    def in_trouble(self) -> bool:
+    def failing(self) -> bool:
         """Whether Kafka does not take records at the moment."""
-        return self._trouble.now
+        return self._outage.ongoing
 
     def stats(self) -> dict[str, int]:
         """Counters since the start. `bytes` are values as sent, compressed."""
@@ -117,9 +123,9 @@ class KafkaWriter:
 
     def append(self, payloads: Sequence[bytes]) -> None:
         """Deliver entries; on return the brokers have acknowledged all of them."""
-        self.deliver(regroup(payloads))
+        self.deliver(group_by_stream(payloads))
 
-    def deliver(self, found: Regrouped) -> None:
+    def deliver(self, found: GroupedRecords) -> None:
         """Deliver what entries held; on return the brokers have acknowledged all of it."""
         self._deliver([record for records in found.streams.values() for record in records], found.poison)
         if found.alive:
@@ -137,33 +143,35 @@ class KafkaWriter:
         while records or poison:
             if not self._connected():
                 continue
-            lanes = [_Lane(None, deque([Message(one)])) for one in poison] + self._lay_out(records)
+            queues = [_PartitionQueue(None, deque([Message(one)])) for one in poison] + self._queues_of(
+                records
+            )
             try:
-                while lanes:
-                    lanes = self._round(lanes)
+                while queues:
+                    queues = self._round(queues)
             except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
                 self._lower_limit()
                 # Poison that is too large for the broker is left out: it is no record of ours and already counted.
-                lanes = [lane for lane in lanes if lane.partition is not None]
+                queues = [queue for queue in queues if queue.partition is not None]
                 self._failed(error)
             except (KafkaError, OSError) as error:
                 self._failed(error)
-            poison = [one.value for lane in lanes if lane.partition is None for one in lane.messages]
-            records = [record for lane in lanes for one in lane.messages for record in one.records]
+            poison = [one.value for queue in queues if queue.partition is None for one in queue.messages]
+            records = [record for queue in queues for one in queue.messages for record in one.records]
 
-    def _lay_out(self, records: Iterable[AnyRecord]) -> list[_Lane]:
-        """A lane for each partition that gets any of these."""
+    def _queues_of(self, records: Iterable[AnyRecord]) -> list[_PartitionQueue]:
+        """A queue for each partition that gets any of these."""
         assert self._facts is not None
         by_partition: dict[int, list[AnyRecord]] = {}
         for record in records:
             assert not isinstance(record, (Alive, Damaged))
-            by_partition.setdefault(place_of(record.stream) % self._facts.partitions, []).append(record)
-        lanes = []
+            by_partition.setdefault(key_hash(record.stream) % self._facts.partitions, []).append(record)
+        queues = []
         for partition, of_partition in by_partition.items():
             messages, lost = messages_of(of_partition, self._limit_bytes, time.time_ns())
             self._stats["too_large_records"] += lost
-            lanes.append(_Lane(partition, deque(messages)))
-        return lanes
+            queues.append(_PartitionQueue(partition, deque(messages)))
+        return queues
 
     def _deliver_everywhere(self, alive: list[AnyRecord]) -> None:
         to: set[int] | None = None
@@ -174,49 +182,49 @@ class KafkaWriter:
             assert self._facts is not None
             there = range(self._facts.partitions)
             messages, _ = messages_of(alive, self._limit_bytes, 0)
-            lanes = [_Lane(one, deque(messages)) for one in there if to is None or one in to]
+            queues = [_PartitionQueue(one, deque(messages)) for one in there if to is None or one in to]
             try:
-                while lanes:
-                    lanes = self._round(lanes)
+                while queues:
+                    queues = self._round(queues)
             except (KafkaError, OSError) as error:
                 self._failed(error)
-            to = {lane.partition for lane in lanes if lane.partition is not None and lane.messages}
+            to = {queue.partition for queue in queues if queue.partition is not None and queue.messages}
 
-    def _round(self, lanes: list[_Lane]) -> list[_Lane]:
+    def _round(self, queues: list[_PartitionQueue]) -> list[_PartitionQueue]:
         """Send the next message of each, await all; who has more to send. Raises the first failure."""
         producer = self._producer
         sent = []
-        for lane in lanes:
+        for queue in queues:
             try:
-                future = producer.send(self._topic, value=lane.messages[0].value, partition=lane.partition)
+                future = producer.send(self._topic, value=queue.messages[0].value, partition=queue.partition)
             except ValueError as error:  # the topic has not the partitions that it had
                 raise UnknownTopicOrPartitionError(str(error)) from error
-            sent.append((lane, future))
+            sent.append((queue, future))
         self._await(producer, [future for _, future in sent])
         failure: Exception | None = None
-        for lane, future in sent:
+        for queue, future in sent:
             if future.succeeded():
                 self._stats["messages"] += 1
-                self._stats["bytes"] += len(lane.messages.popleft().value)
+                self._stats["bytes"] += len(queue.messages.popleft().value)
             else:
                 failure = failure or future.exception
         if failure is not None:
             raise failure
-        self._trouble.passed()
-        return [lane for lane in lanes if lane.messages]
+        self._outage.recovered()
+        return [queue for queue in queues if queue.messages]
 
     def _await(self, producer: Any, futures: Sequence[Any]) -> None:
         began_s = time.monotonic()
         while True:
             with contextlib.suppress(KafkaTimeoutError):
-                producer.flush(timeout=_LOOK_S)
+                producer.flush(timeout=_CHECK_S)
             if all(future.is_done for future in futures):
                 return
             self._progress()
-            self._stop_if_told()
+            self._raise_if_stopped()
             waited_s = time.monotonic() - began_s
             if waited_s > _PATIENCE_S:
-                self._trouble.said(self._silent())
+                self._outage.failed(self._silent())
             if waited_s > _STUCK_S and self._reachable():
                 raise KafkaTimeoutError(f"no acknowledgement for {waited_s:.0f} s")
 
@@ -228,11 +236,11 @@ class KafkaWriter:
             return True
         pause_s = _PAUSE_FIRST_S
         while True:
-            self._stop_if_told()
+            self._raise_if_stopped()
             try:
                 self._connect()
             except (KafkaError, OSError, LogBroken) as error:
-                self._trouble.said(_explained(self._brokers, error))
+                self._outage.failed(_explained(self._brokers, error))
                 self._pause(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_LAST_S)
             else:
@@ -260,7 +268,7 @@ class KafkaWriter:
 
     def _failed(self, error: Exception) -> None:
         self._stats["retries"] += 1
-        self._trouble.said(_explained(self._brokers, error))
+        self._outage.failed(_explained(self._brokers, error))
         self._drop_producer()
         self._pause(_PAUSE_FIRST_S)
 
@@ -295,11 +303,11 @@ class KafkaWriter:
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
-            self._stop_if_told()
+            self._raise_if_stopped()
             self._progress()
-            time.sleep(min(_LOOK_S, left_s))
+            time.sleep(min(_CHECK_S, left_s))
 
-    def _stop_if_told(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._give_up():
             self._drop_producer()
             raise LogBroken(
@@ -312,4 +320,4 @@ def _explained(brokers: Sequence[str], error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError):
         return f"Kafka at {','.join(brokers)} cannot be reached ({error.strerror or error}): records wait in the local log"
-    return f"Kafka at {','.join(brokers)} did not take records ({said_by(error)}): trying again"
+    return f"Kafka at {','.join(brokers)} did not take records ({error_line(error)}): trying again"

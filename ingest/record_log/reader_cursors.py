@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ingest.private_files import make_private_folder, write_json
-from ingest.record_log.segments import LogInUse, hold, list_segments, remove_files
+from ingest.record_log.interface import LogInUse
+from ingest.record_log.segments import list_segments, lock_file, remove_files
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class Cursors:
         self._log_dir = log_dir
         self._path = log_dir / "readers" / f"{name}.json"
         make_private_folder(self._path.parent)
-        self._lock = hold(
+        self._lock = lock_file(
             self._path.with_suffix(".lock"), f"another process already reads the log {log_dir} as {name!r}"
         )
         self._offsets = _load(self._path)
@@ -73,7 +74,7 @@ class Cursors:
             if other == name:
                 continue
             try:
-                lock = hold(log_dir / "readers" / f"{other}.lock", "it runs", wait=False)
+                lock = lock_file(log_dir / "readers" / f"{other}.lock", "it runs", wait=False)
             except LogInUse:
                 log.warning("the log %s also waits for its reader %r, which is running", log_dir, other)
                 continue

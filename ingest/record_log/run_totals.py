@@ -19,7 +19,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 from ingest.private_files import write_private
-from ingest.record_log import LogWriter
+from ingest.record_log.interface import LogWriter
 from ingest.record_log.segments import list_partitions
 
 MAX_RUNS = 256
@@ -42,7 +42,7 @@ class RunTotals:
     lost_bytes: int = 0
 
 
-class RunFile:
+class RunTotalsFile:
     """Where one run writes its totals. Not thread-safe: one owner."""
 
     def __init__(self, folder: Path, incarnation: str) -> None:
@@ -66,10 +66,10 @@ class RunFile:
         return packed + _CRC.pack(zlib.crc32(packed))
 
 
-class NotingWriter:
+class RunTotalsWriter:
     """A `LogWriter` that notes the totals of its run around each append."""
 
-    def __init__(self, writer: LogWriter, file: RunFile, totals: Callable[[], RunTotals]) -> None:
+    def __init__(self, writer: LogWriter, file: RunTotalsFile, totals: Callable[[], RunTotals]) -> None:
         """`totals` is asked before an append, and its `streams_in_log` is what there will be after it."""
         self._writer, self._file, self._totals = writer, file, totals
         self._in_log = 0
@@ -91,7 +91,7 @@ class NotingWriter:
             self._file.write(totals)
 
 
-def read_runs(log_dir: Path) -> dict[str, RunTotals]:
+def read_run_totals(log_dir: Path) -> dict[str, RunTotals]:
     """The totals of every run that is known in this log, by incarnation."""
     return {
         _incarnation(entry): RunTotals(*_TOTALS.unpack_from(entry)[1:])
@@ -100,7 +100,7 @@ def read_runs(log_dir: Path) -> dict[str, RunTotals]:
     }
 
 
-def runs_of(log_dir: Path, partition: str) -> list[str]:
+def incarnations_of(log_dir: Path, partition: str) -> list[str]:
     """The incarnations that are known to have written a partition, the oldest first."""
     return [_incarnation(entry) for entry in _entries(log_dir / partition / "runs")]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.record_log.segments import opened, read_rows
+from ingest.record_log.segments import open_segment, read_rows
 from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Request, pack, unpack
 
 _READ_BYTES = 4 * 2**20
@@ -75,7 +76,7 @@ def ranges_in(path: Path, start: int) -> tuple[Ranges, Counts, sqlite3.Error | N
     ranges: dict[str, list[LostRange]] = {}
     counts = Counts()
     try:
-        with opened(path, complete=True) as connection:
+        with closing(open_segment(path, complete=True)) as connection:
             while True:
                 rows, error = read_rows(connection, start, _READ_BYTES)
                 for _, payload, _ in rows:

@@ -30,13 +30,12 @@ import sqlite3
 import time
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingest.private_files import make_private_folder
-from ingest.record_log import LogBroken
+from ingest.record_log.interface import LogBroken, LogInUse
 
 SEGMENT_OFFSETS = 2**20
 """Offsets that a segment owns: 16 MiB of entries of 16 bytes, so size ends a segment long before this does."""
@@ -52,10 +51,6 @@ _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.05
 
 Row = tuple[int, bytes, int]
 """(offset, payload, CRC-32 of the payload)."""
-
-
-class LogInUse(OSError):
-    """Another process holds what only one may hold; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +109,7 @@ def list_segments(folder: Path) -> list[Segment]:
     return _listed(folder, _SEGMENT)
 
 
-def list_set_aside(folder: Path) -> list[Segment]:
+def list_quarantined(folder: Path) -> list[Segment]:
     """Damaged segments that were set aside, oldest first."""
     return _listed(folder, _SET_ASIDE)
 
@@ -219,7 +214,7 @@ def open_segment(path: Path, *, complete: bool = False) -> sqlite3.Connection:
     """
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, "segment has gone", str(path))
-    if complete and _file_bytes(_beside(path, "-wal")) == 0:
+    if complete and _file_bytes(_with_suffix(path, "-wal")) == 0:
         return _connect(path, "ro&immutable=1")
     connection = _connect(path, "ro")
     try:
@@ -253,16 +248,6 @@ def _connect(path: Path, how: str) -> sqlite3.Connection:
 
 def _quoted(path: Path) -> str:
     return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-
-
-@contextmanager
-def opened(path: Path, *, complete: bool = False) -> Iterator[sqlite3.Connection]:
-    """`open_segment` that closes."""
-    connection = open_segment(path, complete=complete)
-    try:
-        yield connection
-    finally:
-        connection.close()
 
 
 def read_rows(
@@ -314,25 +299,25 @@ def is_damage(error: sqlite3.Error) -> bool:
     )
 
 
-def set_aside(segment: Segment) -> Path:
+def quarantine(segment: Segment) -> Path:
     """Rename a damaged segment so that nobody opens it again; its name still tells its offsets."""
     aside = segment.path.with_name(segment.path.name + ".corrupt")
     for suffix in ("", "-wal"):
         try:
-            _beside(segment.path, suffix).rename(_beside(aside, suffix))
+            _with_suffix(segment.path, suffix).rename(_with_suffix(aside, suffix))
         except FileNotFoundError:
             continue
-    _beside(segment.path, "-shm").unlink(missing_ok=True)
+    _with_suffix(segment.path, "-shm").unlink(missing_ok=True)
     return aside
 
 
 def remove_files(path: Path) -> None:
     """Unlink a segment, main file first (rule 4). What has gone already is no error."""
     for suffix in ("", "-wal", "-shm"):
-        _beside(path, suffix).unlink(missing_ok=True)
+        _with_suffix(path, suffix).unlink(missing_ok=True)
 
 
-def remove_remains(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Unlink half-made segments and the -wal and -shm of segments that have gone. For the writer, under its lock."""
     for path in folder.iterdir():
         base = path.name.removesuffix("-wal").removesuffix("-shm")
@@ -349,7 +334,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def hold(path: Path, message: str, *, wait: bool = True) -> int:
+def lock_file(path: Path, message: str, *, wait: bool = True) -> int:
     """Take the flock on a file, made if need be, and return its descriptor: closing it lets go. Raises LogInUse.
 
     A short wait covers the moment that another process needs to set a damaged segment aside.
@@ -370,7 +355,7 @@ def hold(path: Path, message: str, *, wait: bool = True) -> int:
     raise LogInUse(message)
 
 
-def _beside(path: Path, suffix: str) -> Path:
+def _with_suffix(path: Path, suffix: str) -> Path:
     return path.with_name(path.name + suffix)
 
 

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ingest.record_log import LogBroken, LogFull, LogWriter
+from ingest.record_log.interface import LogBroken, LogFull, LogWriter
 from ingest.records import OPENED, pack_encoded
 
 logger = logging.getLogger("streamgauge.tap.log")

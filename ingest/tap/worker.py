@@ -24,10 +24,9 @@ from collections.abc import Callable, Mapping
 import uvloop
 
 from ingest.ids import discard_random_block
-from ingest.record_log import LogWriter
-from ingest.record_log.embedded import EmbeddedWriter
-from ingest.record_log.run_totals import NotingWriter, RunFile, RunTotals
-from ingest.record_log.segments import LogInUse
+from ingest.record_log.embedded_writer import EmbeddedWriter
+from ingest.record_log.interface import LogInUse, LogWriter
+from ingest.record_log.run_totals import RunTotals, RunTotalsFile, RunTotalsWriter
 from ingest.records import Alive
 from ingest.tap.client_connection import ClientConnection
 from ingest.tap.counters import NAMES, Counters
@@ -110,11 +109,11 @@ class TapWorker:
             ) from None
         self._writer_stats = writer.stats
         try:
-            runs = RunFile(options.data / "log" / partition, self.incarnation)
+            runs = RunTotalsFile(options.data / "log" / partition, self.incarnation)
         except OSError as e:  # a full disk: what is known of this run ends with its last `Alive` then
             logger.warning("the totals of this run cannot be kept: %s", e)
             return writer
-        return NotingWriter(writer, runs, self._run_totals)
+        return RunTotalsWriter(writer, runs, self._run_totals)
 
     def _run_totals(self) -> RunTotals:
         counters = self.counters

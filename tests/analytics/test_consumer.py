@@ -14,7 +14,7 @@ from analytics.assembly.stream import FinishedStream
 from analytics.consumer import END_S, POSITIONS_EVERY_S, Consumer, Pace
 from analytics.measures.measure import measure
 from analytics.storage.store import Commit, Fenced, Store
-from ingest.record_log import Entry
+from ingest.record_log.interface import Entry
 from ingest.records import Frames, pack
 from tests.analytics import traffic
 from tests.analytics.stores import ask, ask_as_reader, new_store

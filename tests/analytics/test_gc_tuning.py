@@ -11,7 +11,7 @@ from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer, Pace
 from analytics.measures.measure import measure
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
-from ingest.record_log import Entry
+from ingest.record_log.interface import Entry
 from tests.analytics.stores import new_store
 from tests.analytics.traffic import MemoryLog, entries
 

@@ -27,8 +27,9 @@ from analytics.query.errors import StoreUnavailable
 from analytics.query.reader import Reader
 from analytics.storage.location import StoreLocation
 from analytics.storage.store import Store
-from ingest.record_log.kafka import KafkaReader, KafkaWriter
 from ingest.record_log.kafka_client import ensure_topic
+from ingest.record_log.kafka_reader import KafkaReader
+from ingest.record_log.kafka_writer import KafkaWriter
 from ingest.records import AnyRecord, pack
 from tests.analytics.stores import new_store
 from tests.analytics.tape import interleave

@@ -23,7 +23,8 @@ from analytics.ready_file import Ready
 from analytics.ready_file import read as read_ready
 from analytics.storage.data_folder_lock import own
 from analytics.storage.location import locate
-from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.records import pack
 from tests.analytics.traffic import alive, entries, stream, stream_id

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ingest.record_log import Damage, Entry
+from ingest.record_log.interface import Entry, UnreadableRange
 from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 MS = 1_000_000
@@ -113,8 +113,8 @@ class MemoryLog:
     released: dict[str, int] = field(default_factory=dict)
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
     closed: bool = False
-    damage: list[Damage] = field(default_factory=list)
-    """Told by the next `take_damage`."""
+    damage: list[UnreadableRange] = field(default_factory=list)
+    """Told by the next `take_unreadable`."""
 
     def __post_init__(self) -> None:
         self._at: dict[str, int] = {}
@@ -144,7 +144,7 @@ class MemoryLog:
     def release(self, partition: str, offset: int) -> None:
         self.released[partition] = max(offset, self.released.get(partition, 0))
 
-    def take_damage(self) -> list[Damage]:
+    def take_unreadable(self) -> list[UnreadableRange]:
         found, self.damage = self.damage, []
         return found
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from analytics.query.errors import QueryError
-from ingest.record_log.kafka import KafkaReader
+from ingest.record_log.kafka_reader import KafkaReader
 from streamgauge.simulator.audit import Bounds, Discrepancy, audit
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.measured import streams_since

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from analytics.query.errors import QueryError
-from ingest.record_log.run_totals import RunFile
+from ingest.record_log.run_totals import RunTotalsFile
 from ingest.records import AnyRecord, pack
 from tests.analytics.traffic import INCARNATION, alive, stream, stream_id
 from tests.chaos.test_rounds import part
@@ -36,7 +36,7 @@ def spoilt_log(data: Path) -> None:
     spoilt = [*some(WITH_A_HOLE, 3, 4), *some(WITHOUT_ITS_END, 3), *some(UNKNOWN, 0)]
     last = [*some(WITH_A_HOLE, 4), *some(WHOLE_AFTER, 0), *some(UNHURT, 3)]
     with writer_of(data / "log", segment_bytes=300_000) as writer:
-        RunFile(data / "log" / "w0", INCARNATION).close()
+        RunTotalsFile(data / "log" / "w0", INCARNATION).close()
         writer.append([pack([alive(0), *first], compress=True)])
         roll(writer)
         writer.append([pack([record], compress=True) for record in spoilt])

@@ -16,7 +16,7 @@ import pytest
 
 from analytics.query.errors import QueryError
 from analytics.ready_file import read
-from ingest.record_log.embedded import EmbeddedReader
+from ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.simulator.audit import audit
 from streamgauge.simulator.measured import streams_since
 from streamgauge.simulator.remote import RemoteLedger

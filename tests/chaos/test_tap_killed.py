@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from analytics.decoding.sse import SSEDecoder
-from ingest.record_log.embedded import EmbeddedReader
-from ingest.record_log.run_totals import read_runs
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.run_totals import read_run_totals
 from ingest.records import Frames, Opened, unpack
 from streamgauge.simulator.remote import RemoteLedger
 from tests.chaos.test_rounds import PATIENCE_S, part
@@ -122,7 +122,7 @@ def lost_by_a_kill(folder: Path, after_s: float) -> tuple[int, int]:
     in_log.close()
     truth = {row.request_id: row for row in ledger.rows()}
     assert set(in_log.outputs) == set(truth)
-    (run,) = read_runs(data / "log").values()
+    (run,) = read_run_totals(data / "log").values()
     assert run.streams_in_log == run.streams_opened == STREAMS
     lost_ns = [
         kill_ns - row.outputs_ns[in_log.outputs[request]]

@@ -37,7 +37,7 @@ import pytest
 from analytics.query.process import QueryProcess
 from analytics.storage.database import attach, new_database
 from analytics.storage.location import locate
-from ingest.record_log.kafka import KafkaReader
+from ingest.record_log.kafka_reader import KafkaReader
 from ingest.records import Alive, pack, unpack
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.app_test import open_page as page

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ingest.record_log import LogWriter
+from ingest.record_log.interface import LogWriter
 from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
 from ingest.tap.options import TapOptions
 from ingest.tap.upstreams import parse_upstreams

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
-from ingest.record_log.kafka import KafkaReader
-from ingest.record_log.segments import LogInUse
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.embedded_writer import EmbeddedWriter
+from ingest.record_log.interface import LogInUse
+from ingest.record_log.kafka_reader import KafkaReader
 from ingest.records import Alive, Damaged, Poison, unpack
 from ingest.ship import ShipOptions, run
 from tests.ingest.record_log.entries import entry_of, frames, roll, segments_of, writer_of
@@ -292,7 +293,7 @@ def test_sockets_do_not_pile_up_while_kafka_is_away(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"brokers": "nowhere"}, "not HOST:PORT of a Kafka broker"),
-        ({"kafka_options": {"sasl_mecanism": "PLAIN"}}, "knows no option 'sasl_mecanism'"),
+        ({"kafka_options": {"sasl_mecanism": "PLAIN"}}, "has no option 'sasl_mecanism'"),
     ],
 )
 def test_a_start_that_cannot_succeed_says_so(tmp_path: Path, options: dict[str, Any], message: str) -> None:

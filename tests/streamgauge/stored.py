@@ -10,7 +10,8 @@ from analytics.measures.measure import measure
 from analytics.storage.location import SQLITE, locate
 from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
-from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.analytics.traffic import entries
 
 

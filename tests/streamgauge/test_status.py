@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ingest.record_log.embedded import EmbeddedWriter
-from ingest.record_log.run_totals import RunFile, RunTotals
+from ingest.record_log.embedded_writer import EmbeddedWriter
+from ingest.record_log.run_totals import RunTotals, RunTotalsFile
 from ingest.records import pack, pack_damage
 from streamgauge.status import status_command
 from tests.analytics.traffic import alive, entries, stream
@@ -84,7 +84,7 @@ def test_a_stream_that_is_nowhere_is_told_by_the_exit_code(tmp_path: Path, write
 def test_open_streams_and_streams_that_wait_in_the_log_are_in_flight(
     tmp_path: Path, writer: EmbeddedWriter
 ) -> None:
-    noted = RunFile(tmp_path / "log" / "w0", alive(9000).incarnation)
+    noted = RunTotalsFile(tmp_path / "log" / "w0", alive(9000).incarnation)
     writer.append(
         [*entries(range(3)), pack([*stream(10)[:3], alive(9000, streams_opened=4)], compress=False)]
     )
@@ -109,7 +109,7 @@ def test_open_streams_and_streams_that_wait_in_the_log_are_in_flight(
 def test_a_stream_that_a_killed_tap_had_in_its_log_and_is_nowhere_is_told(
     tmp_path: Path, writer: EmbeddedWriter
 ) -> None:
-    noted = RunFile(tmp_path / "log" / "w0", alive(9000).incarnation)
+    noted = RunTotalsFile(tmp_path / "log" / "w0", alive(9000).incarnation)
     noted.write(RunTotals(streams_opened=5, streams_in_log=4))
     noted.close()
     writer.append([*entries(range(3)), pack([alive(9000, streams_opened=1)], compress=False)])

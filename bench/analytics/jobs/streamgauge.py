@@ -13,7 +13,7 @@ from analytics.measures.measure import measure
 from analytics.storage.location import locate
 from analytics.storage.store import Store
 from bench.analytics.jobs.measured import Clock, Watch
-from ingest.record_log.kafka import KafkaReader
+from ingest.record_log.kafka_reader import KafkaReader
 
 
 def main(brokers: str, topic: str, database: str, streams: str) -> None:

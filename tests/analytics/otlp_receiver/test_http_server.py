@@ -27,7 +27,7 @@ from analytics.otlp_receiver.span_queue import ReceivedQueue
 from analytics.ready_file import Ready
 from analytics.storage.location import locate
 from analytics.storage.store import Commit
-from ingest.record_log.embedded import EmbeddedWriter
+from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.records import pack
 from tests.analytics.otlp_receiver.test_span_rows import protobuf, request, span
 from tests.analytics.stores import ask_as_reader, new_store

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ingest.record_log import Entry, LogReader
-from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.embedded_writer import EmbeddedWriter
+from ingest.record_log.interface import Entry, LogReader
 from ingest.records import AnyRecord, Frames, pack, unpack
 
 MIB = 2**20
@@ -62,7 +63,7 @@ def abandon(writer: EmbeddedWriter) -> None:
     """End the writer as kill -9 does: nothing is sealed, the kernel drops the lock."""
     import os
 
-    writer._forget_segment()
+    writer._close_segment()
     os.close(writer._lock)
     writer._lock = -1
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log import Damage
-from ingest.record_log.embedded import EmbeddedReader
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.interface import LogInUse, UnreadableRange
 from ingest.record_log.reader_cursors import forget_reader, read_cursors
-from ingest.record_log.segments import LogInUse
 from tests.ingest.record_log.entries import abandon, drain, payloads, read_all, roll, segments_of, writer_of
 
 
@@ -35,7 +34,7 @@ def test_another_process_is_read_while_it_writes(tmp_path: Path) -> None:
         """
         import sys
         from pathlib import Path
-        from ingest.record_log.embedded import EmbeddedWriter
+        from ingest.record_log.embedded_writer import EmbeddedWriter
         with EmbeddedWriter(Path(sys.argv[1]), "w3", cap_bytes=2**26, segment_bytes=50_000) as writer:
             for number in range(500):
                 writer.append([b"%d" % number * 100])
@@ -184,7 +183,7 @@ def test_a_sole_reader_goes_on_where_another_left_off(
     assert list(read_cursors(tmp_path)) == ["ship"]
 
 
-# Damage
+# UnreadableRange
 
 
 def spoil(segment: Path, at: int, size: int = 3000) -> None:
@@ -200,8 +199,8 @@ def test_a_damaged_segment_is_set_aside_and_the_rest_is_read(
     (tmp_path / "w0" / "00000000000000000003.sqlite").write_bytes(b"no database at all" * 1000)
     with EmbeddedReader(tmp_path, "one") as reader, caplog.at_level(logging.ERROR):
         assert payloads(read_all(reader)) == sent[:3] + sent[6:]
-        assert reader.take_damage() == [Damage("w0", 3, 6, "file is not a database")]
-        assert reader.take_damage() == []
+        assert reader.take_unreadable() == [UnreadableRange("w0", 3, 6, "file is not a database")]
+        assert reader.take_unreadable() == []
         assert reader.stats()["corrupt_segments"] == 1
     assert len(caplog.records) == 1
     assert (
@@ -221,7 +220,7 @@ def test_what_can_be_read_of_a_damaged_segment_is_read(tmp_path: Path) -> None:
     spoil(segment, size - size // 4, size // 4)
     with EmbeddedReader(tmp_path, "one") as reader:
         got = payloads(read_all(reader))
-        damage = reader.take_damage()
+        damage = reader.take_unreadable()
     assert got[-1] == b"after"
     assert 10 < len(got) - 1 < 60
     missing = {offset for one in damage for offset in range(one.first, one.end)}
@@ -235,7 +234,7 @@ def test_an_empty_or_cut_file_is_damage_too(tmp_path: Path, content: bytes) -> N
     (tmp_path / "w0" / "00000000000000000003.sqlite").write_bytes(content)
     with EmbeddedReader(tmp_path, "one") as reader:
         assert payloads(read_all(reader)) == sent[:3] + sent[6:]
-        assert [(one.first, one.end) for one in reader.take_damage()] == [(3, 6)]
+        assert [(one.first, one.end) for one in reader.take_unreadable()] == [(3, 6)]
 
 
 def test_the_newest_segment_of_a_dead_writer_is_set_aside(tmp_path: Path) -> None:
@@ -243,7 +242,7 @@ def test_the_newest_segment_of_a_dead_writer_is_set_aside(tmp_path: Path) -> Non
     (tmp_path / "w0" / "00000000000000000000.sqlite").write_bytes(b"no database at all" * 1000)
     with EmbeddedReader(tmp_path, "one") as reader:
         assert read_all(reader) == []
-        assert len(reader.take_damage()) == 1
+        assert len(reader.take_unreadable()) == 1
         with writer_of(tmp_path) as writer:
             writer.append([b"new"])
             assert payloads(reader.poll(10)) == [b"new"]
@@ -261,7 +260,7 @@ def test_the_newest_segment_of_a_live_writer_stays_until_the_writer_has_gone_on(
         reader.poll(0)
         assert segment.exists()
         assert "waiting for its writer to go on" in caplog.text
-        writer._forget_segment()
+        writer._close_segment()
         writer.append([b"next"])
         assert payloads(reader.poll(10)) == [b"next"]
         assert not segment.exists()
@@ -275,7 +274,7 @@ def test_an_entry_with_a_wrong_checksum_is_left_out_and_reported(tmp_path: Path)
     abandon(writer)
     with EmbeddedReader(tmp_path, "one") as reader:
         assert payloads(read_all(reader)) == [b"a", b"c"]
-        assert reader.take_damage() == [Damage("w0", 1, 2, "checksum")]
+        assert reader.take_unreadable() == [UnreadableRange("w0", 1, 2, "checksum")]
 
 
 def test_a_segment_dropped_at_the_cap_is_left_at_once(tmp_path: Path) -> None:
@@ -285,4 +284,4 @@ def test_a_segment_dropped_at_the_cap_is_left_at_once(tmp_path: Path) -> None:
         for path in (tmp_path / "w0").glob("00000000000000000000.sqlite*"):
             path.unlink()
         assert payloads(read_all(reader)) == sent[3:]
-        assert reader.take_damage() == []  # whoever dropped it tells
+        assert reader.take_unreadable() == []  # whoever dropped it tells

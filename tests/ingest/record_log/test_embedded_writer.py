@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log import LogFull
-from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter, log_bytes
-from ingest.record_log.segments import SEGMENT_OFFSETS, LogInUse
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.embedded_writer import EmbeddedWriter
+from ingest.record_log.interface import LogFull, LogInUse
+from ingest.record_log.segments import SEGMENT_OFFSETS, log_bytes
 from ingest.records import Alive, AnyRecord, Lost, pack
 from tests.ingest.record_log.entries import (
     MIB,
@@ -401,10 +402,10 @@ def test_a_full_disk_is_an_os_error_and_goes_on_when_there_is_room(small_disk: P
 
 
 def test_a_database_error_names_the_folder_and_the_way_out(tmp_path: Path) -> None:
-    from ingest.record_log.embedded_writer import _as_os_error
+    from ingest.record_log.embedded_writer import _translated
 
     error = sqlite3.OperationalError("locked")
-    assert "check the disk, or move the folder away" in str(_as_os_error(error, tmp_path))
+    assert "check the disk, or move the folder away" in str(_translated(error, tmp_path))
 
 
 def test_rolling_trims_what_was_released(tmp_path: Path) -> None:

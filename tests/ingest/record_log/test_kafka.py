@@ -18,10 +18,11 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from kafka.codec import gzip_encode, zstd_encode
 
-from ingest.record_log import Damage, Entry, LogBroken, LogChanged
-from ingest.record_log.kafka import KafkaReader, KafkaWriter
+from ingest.record_log.interface import Entry, LogBroken, LogChanged, UnreadableRange
 from ingest.record_log.kafka_client import check_options, ensure_topic, split_brokers
-from ingest.record_log.kafka_codec import MAX_BATCH_BYTES, gunzip, unzstd
+from ingest.record_log.kafka_decompression import MAX_BATCH_BYTES, gunzip, unzstd
+from ingest.record_log.kafka_reader import KafkaReader
+from ingest.record_log.kafka_writer import KafkaWriter
 from ingest.records import Alive, Damaged, Frames, Lost, pack, unpack
 from tests.ingest.record_log.entries import entry_of, frames, records_of
 from tests.kafka import SCRAM, Broker, add_scram_user, sasl_ssl
@@ -268,9 +269,9 @@ def test_retention_that_was_faster_is_reported(
     admin.close()
     reader.seek(partition, 1)
     assert read_until(reader, lambda got: len(got) >= 2) == entries[4:]
-    assert reader.take_damage() == [Damage(partition, 1, 4, "retention")]
+    assert reader.take_unreadable() == [UnreadableRange(partition, 1, 4, "retention")]
     assert reader.range(partition, 2, 6) == entries[4:]
-    assert reader.take_damage() == [Damage(partition, 2, 4, "retention")]
+    assert reader.take_unreadable() == [UnreadableRange(partition, 2, 4, "retention")]
 
 
 def test_a_topic_made_anew_is_another_log(
@@ -308,7 +309,7 @@ def test_a_message_without_a_value_is_an_entry_like_any_poison(
     assert {unpack(entry.payload)[1][0].reason for entry in entries} == {"unknown_format"}
 
 
-# Trouble
+# OutageLog
 
 
 def test_nothing_listening_is_said_once_and_costs_nothing_else(
@@ -329,7 +330,7 @@ def test_a_writer_that_is_told_to_give_up_says_so(topic: str, open_writer: Any) 
     with pytest.raises(LogBroken, match="stopped before Kafka had acknowledged"):
         writer.append([entry_of(frames("s", 0))])
     assert "Connection refused" in (writer.last_error or "")
-    assert writer.in_trouble
+    assert writer.failing
 
 
 def test_kill_9_of_the_broker_under_load_loses_nothing_and_keeps_the_order(
@@ -425,7 +426,7 @@ def test_options_that_would_break_a_promise_are_refused(name: str) -> None:
 
 
 def test_unknown_options_and_addresses_are_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match="kafka-python knows no option 'sasl_mecanism'"):
+    with pytest.raises(ValueError, match="kafka-python has no option 'sasl_mecanism'"):
         check_options({"sasl_mecanism": "PLAIN"})
     for bad in ("", "host", "host:", ":9092", "a:1,b"):
         with pytest.raises(ValueError, match="Kafka broker"):
@@ -465,7 +466,7 @@ def test_a_user_who_may_not_make_the_topic_is_told_what_to_have_made(
             writer.append([entry_of(frames("s", 0))])
         return writer.last_error or ""
 
-    assert f"may not see the topic {topic!r}: allow it Describe and Write" in trouble_with([])
+    assert f"may not describe the topic {topic!r}: grant Describe and Write" in trouble_with([])
     made = trouble_with([ACLOperation.DESCRIBE, ACLOperation.WRITE])
     assert f"kafka-topics.sh --create --topic {topic} --partitions 8" in made
 
@@ -507,7 +508,7 @@ def test_a_batch_that_was_damaged_on_the_brokers_disk_is_left_out(
     reader = open_reader(broker.address, topic, {})
     entries = read_until(reader, lambda got: len(got) >= 2)
     assert [entry.offset for entry in entries] == [0, 2]
-    (damage,) = reader.take_damage()
+    (damage,) = reader.take_unreadable()
     assert (damage.first, damage.end, damage.reason) == (1, 2, "unreadable")
 
 
@@ -526,7 +527,7 @@ def test_a_batch_that_would_fill_the_memory_is_left_out_unread(
     reader = open_reader(kafka_broker, topic, {})
     entries = read_until(reader, lambda got: len(got) >= 2)
     assert [entry.offset for entry in entries] == [0, 2]
-    (damage,) = reader.take_damage()
+    (damage,) = reader.take_unreadable()
     assert (damage.first, damage.end, damage.reason) == (1, 2, "unreadable")
 
 

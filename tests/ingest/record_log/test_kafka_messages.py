@@ -7,7 +7,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.record_log.kafka_messages import OVERHEAD_BYTES, TARGET_BYTES, messages_of, regroup
+from ingest.record_log.kafka_messages import OVERHEAD_BYTES, TARGET_BYTES, group_by_stream, messages_of
 from ingest.records import Alive, Closed, Frames, Lost, encode, pack, pack_damage, unpack
 from tests.ingest.record_log.entries import frames
 
@@ -30,7 +30,7 @@ def test_regrouping_keeps_every_record_and_the_order_of_each_stream(
             records.append(frames(stream, counts[stream]))
             counts[stream] += 1
         entries.append(pack(records, compress=zipped))
-    found = regroup(entries)
+    found = group_by_stream(entries)
     assert found.records == sum(counts.values())
     assert {stream: [record.seq for record in records] for stream, records in found.streams.items()} == {
         stream: list(range(count)) for stream, count in counts.items() if count
@@ -38,7 +38,7 @@ def test_regrouping_keeps_every_record_and_the_order_of_each_stream(
 
 
 def test_the_last_alive_of_each_incarnation_is_kept() -> None:
-    found = regroup(
+    found = group_by_stream(
         [pack([alive("i", 1), alive("j", 2)], compress=True), pack([alive("i", 3)], compress=True)]
     )
     assert {(one.incarnation, one.wall_ns) for one in found.alive if isinstance(one, Alive)} == {
@@ -52,7 +52,7 @@ def test_the_word_of_damage_goes_on_as_it_is_and_counts_the_entries_it_stands_fo
     told = pack_damage("w0", 1000, 1048, "database disk image is malformed")
     (poison,) = unpack(told)[1]
     assert (poison.reason, poison.size) == ("damaged_segment", 48)
-    assert regroup([told]).poison == [told]
+    assert group_by_stream([told]).poison == [told]
     (forged,) = unpack(told[:-1])[1]
     assert forged.reason == "unknown_format"
 
@@ -62,7 +62,7 @@ def test_what_is_no_record_goes_on_and_is_poison_there_too() -> None:
     no_record = b"\x01\x92" + good[2:] + b"\xa3abc"  # an array of a record and a string
     bad = [b"", b"\x07xyz", b"\x02not zstd", b"\x01\xc1", no_record]
     reasons = [one.reason for payload in bad for one in unpack(payload)[1]]
-    found = regroup(bad)
+    found = group_by_stream(bad)
     assert [one.reason for payload in found.poison for one in unpack(payload)[1]] == reasons
     assert [record.seq for record in found.streams["a"]] == [0]
 

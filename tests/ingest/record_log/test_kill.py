@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log.embedded import EmbeddedReader
+from ingest.record_log.embedded_reader import EmbeddedReader
 from tests.ingest.record_log.entries import read_all
 
 WRITE_FOR_EVER = textwrap.dedent(
     """
     import os, sys
     from pathlib import Path
-    from ingest.record_log.embedded import EmbeddedWriter
+    from ingest.record_log.embedded_writer import EmbeddedWriter
     writer = EmbeddedWriter(Path(sys.argv[1]), "w0", cap_bytes=2**28, segment_bytes=200_000)
     number = 0
     while True:
@@ -57,7 +57,7 @@ def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path, release: bool)
                 got[entry.offset] = entry.payload
                 if release:
                     reader.release("w0", entry.offset + 1)
-        assert reader.take_damage() == []
+        assert reader.take_unreadable() == []
     assert len(acknowledged) > 1000
     assert {offset: got.get(offset) for offset in acknowledged} == acknowledged
     # What was written and not acknowledged may be there: whole appends, nothing else.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log.embedded import EmbeddedReader
+from ingest.record_log.embedded_reader import EmbeddedReader
 from tests.ingest.record_log.entries import MIB, abandon, payloads, read_all, segments_of, writer_of
 
 FRAME_BYTES = 8192 + 24
@@ -38,7 +38,7 @@ def left_of(folder: Path, main: bytes, wal: bytes) -> list[bytes]:
     segment.with_name(f"{segment.name}-wal").write_bytes(wal)
     with EmbeddedReader(folder, "one") as reader:
         found = payloads(read_all(reader))
-        assert reader.take_damage() == []
+        assert reader.take_unreadable() == []
         assert reader.stats()["corrupt_segments"] == 0
     with writer_of(folder) as writer:  # no crash loop: the next run goes on behind it
         writer.append([b"new"])

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ingest.record_log.embedded import EmbeddedReader
+from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.records import Alive, AnyRecord, Closed, Opened, unpack
 from ingest.tap.main import TapOptions, run
 from ingest.tap.upstreams import parse_upstreams

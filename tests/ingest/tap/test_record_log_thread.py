@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.record_log import LogBroken, LogFull
-from ingest.record_log.embedded import EmbeddedReader, EmbeddedWriter
+from ingest.record_log.embedded_reader import EmbeddedReader
+from ingest.record_log.embedded_writer import EmbeddedWriter
+from ingest.record_log.interface import LogBroken, LogFull
 from ingest.records import Frames, Lost, Request, encode, unpack
 from ingest.tap.record_log_thread import LogThread
 from tests.ingest.running_tap import (

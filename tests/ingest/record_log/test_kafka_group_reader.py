@@ -1,4 +1,4 @@
-"""One group shares a topic, with a real broker: what `ingest.record_log.kafka_group` adds to the reader. Several processes and what
+"""One group shares a topic, with a real broker: what `ingest.record_log.kafka_group_reader` adds to the reader. Several processes and what
 they store: `tests/analytics/test_group.py`.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.record_log.kafka import KafkaGroupReader
 from ingest.record_log.kafka_client import ensure_topic
+from ingest.record_log.kafka_group_reader import KafkaGroupReader
 
 PARTITIONS = 4
 ANSWERS = 10

@@ -21,7 +21,7 @@ from kafka import TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
-from ingest.record_log import Entry
+from ingest.record_log.interface import Entry
 from ingest.record_log.kafka_reader import KafkaReader
 
 log = logging.getLogger(__name__)

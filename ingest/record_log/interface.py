@@ -1,0 +1,91 @@
+"""Interface of the record log, with two implementations: SQLite segments on this machine, and a Kafka topic.
+
+A log is a set of partitions. A partition is a sequence of entries with growing offsets. An entry is a packed batch of records
+(`ingest.records`). All records of one stream are in one partition, in order. Offsets belong to one log, identified by `log_id`:
+a position read under another id is invalid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a log. `offset` grows within its partition, not always by one."""
+
+    partition: str
+    offset: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRange:
+    """Entries [first, end) of a partition that cannot be read, permanently."""
+
+    partition: str
+    first: int
+    end: int
+    reason: str
+    """checksum | retention | unreadable | SQLite's message about a damaged segment"""
+
+
+class LogReader(Protocol):
+    """One reader's view of a log. Not thread-safe: one owner."""
+
+    @property
+    def log_id(self) -> str:
+        """Identity of the log that the offsets belong to."""
+
+    def partitions(self) -> Sequence[str]:
+        """The partitions that this reader reads now. The list may grow."""
+
+    def seek(self, partition: str, offset: int) -> None:
+        """Let the next poll start at `offset`. Without a seek it starts at the oldest entry."""
+
+    def poll(self, timeout_s: float, max_bytes: int = 8 * 2**20) -> list[Entry]:
+        """Next entries of all partitions, in order within each. Waits up to `timeout_s` for the first."""
+
+    def range(self, partition: str, start: int, end: int) -> list[Entry]:
+        """Entries with start ≤ offset < end, for the replay after a restart. The poll position does not change."""
+
+    def end(self, partition: str) -> int:
+        """The offset of the next entry to be appended, as far as known. The lag is `end` - position."""
+
+    def release(self, partition: str, offset: int) -> None:
+        """Declare entries before `offset` as no longer needed by this reader: the log may delete them."""
+
+    def take_unreadable(self) -> list[UnreadableRange]:
+        """Unreadable ranges met since the last call, apart from those that `Lost` records report."""
+
+    def close(self) -> None: ...
+
+
+class LogWriter(Protocol):
+    """Appends entries. Blocking: call it off the event loop."""
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Append entries in order, in one transaction. After the return they survive a kill of the process.
+
+        Raises `LogFull` when the cap is reached and nothing may be dropped, `OSError` or `LogBroken` when the disk fails.
+        """
+
+    def close(self) -> None: ...
+
+
+class LogFull(Exception):
+    """The log's cap on bytes is reached."""
+
+
+class LogBroken(Exception):
+    """The log cannot be written or read. The message says what to do."""
+
+
+class LogChanged(LogBroken):
+    """Another log has replaced this one: positions are invalid. Open a new reader."""
+
+
+class LogInUse(OSError):
+    """Another process holds an exclusive lock. The message names it."""
