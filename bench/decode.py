@@ -26,9 +26,9 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.partition import MAX_PENDING_FRAMES
 from analytics.assembly.stream import FinishedStream
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects
-from analytics.dialects.shape import Exchange
 from analytics.measures.measure import measure
 from bench._streams import WORKLOADS, Workload, reads_of
 from ingest.records import AnyRecord, Closed, Frames, Opened, ResponseHeaders, pack, unpack
@@ -86,8 +86,8 @@ def _frames(body: list[bytes]) -> list[tuple[int, bytes]]:
     return [(n * GAP_NS, data) for n, data in enumerate(body)]
 
 
-def _exchange(workload: Workload) -> Exchange:
-    return Exchange(path=workload.path, content_type=workload.content_type)
+def _exchange(workload: Workload) -> ExchangeInfo:
+    return ExchangeInfo(path=workload.path, content_type=workload.content_type)
 
 
 def _event_count(workload: Workload, body: list[bytes]) -> int:
@@ -106,7 +106,7 @@ def _check(workload: Workload, body: list[bytes], expected: int) -> None:
         raise ValueError(f"{workload.name}: read as {decoder.dialect} with {outputs} output events")
 
 
-def _decoded(exchange: Exchange, batches: list[list[tuple[int, bytes]]]) -> StreamDecoder:
+def _decoded(exchange: ExchangeInfo, batches: list[list[tuple[int, bytes]]]) -> StreamDecoder:
     decoder = StreamDecoder(exchange)
     for batch in batches:
         decoder.feed(batch)

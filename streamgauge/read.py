@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects.shape import Exchange
 from analytics.measures.outcome import Transport, facts_of, judge
 
 _MAX_SIDECAR_BYTES = 16 * 2**20
@@ -50,7 +50,7 @@ def read_file(file: Path, told: Told) -> dict[str, Any]:
             if body_start.startswith(magic):
                 headers.setdefault("content-encoding", coding)
         status = told.status or (head.status if head else 200)
-        exchange = Exchange(
+        exchange = ExchangeInfo(
             path=url.path + (f"?{url.query}" if url.query else ""),
             host=url.hostname or "",
             status=status,
@@ -68,7 +68,7 @@ def read_file(file: Path, told: Told) -> dict[str, Any]:
     return {"file": str(file).encode("utf-8", "replace").decode(), **found, "notes": notes}
 
 
-def _found(decoder: StreamDecoder, exchange: Exchange) -> dict[str, Any]:
+def _found(decoder: StreamDecoder, exchange: ExchangeInfo) -> dict[str, Any]:
     end_ns = decoder.body_bytes
     verdict = judge(
         Transport(status=exchange.status, headers_ns=0, end_ns=end_ns),
@@ -108,7 +108,7 @@ def _found(decoder: StreamDecoder, exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def _notes(decoder: StreamDecoder, exchange: Exchange) -> list[str]:
+def _notes(decoder: StreamDecoder, exchange: ExchangeInfo) -> list[str]:
     """What a user should know about how this was read."""
     notes: list[str] = []
     if not decoder.body_bytes:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from analytics.assembly.stream import OpenStream
+from analytics.measures.timing import first_output_ns, last_output_ns
 from analytics.schema.tables import OPEN_STREAMS, frame
 
 
@@ -32,9 +33,9 @@ def _row(stream: OpenStream) -> dict[str, object]:
         "trace_id": opened.trace_id if opened else None,
         "started_at": stream.started_wall_ns // 1000,
         "http_status": stream.response.status if stream.response else None,
-        "ttft_ns": decoder.first_output_ns if decoder else None,
+        "ttft_ns": first_output_ns(decoder.events) if decoder else None,
         "last_event_ns": decoder.last_event_ns if decoder else None,
-        "last_output_ns": decoder.last_output_ns if decoder else None,
+        "last_output_ns": last_output_ns(decoder.events) if decoder else None,
         "event_count": decoder.event_count if decoder else 0,
         "output_event_count": decoder.output_event_count if decoder else 0,
         "output_tokens": usage.output_tokens if usage is not None else None,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.content_coding import BodyDecoder
 from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects.shape import Exchange
 from analytics.measures.outcome import LOST, NO_BODY, Transport, Verdict, facts_of, judge
 from analytics.measures.request_fields import NOTHING, RequestRead, header, read_request
 from ingest.records import (
@@ -164,7 +164,7 @@ class OpenStream:
         if not self.captures(capture):
             self.request_body = None
         headers = response.headers if response is not None else []
-        exchange = Exchange(
+        exchange = ExchangeInfo(
             method=opened.method if opened is not None else "POST",
             path=opened.path if opened is not None else "",
             status=response.status if response is not None else 0,

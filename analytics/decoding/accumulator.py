@@ -1,75 +1,48 @@
-"""Add up what a dialect says of each event: the event columns, and what the stream amounts to.
+"""Accumulate decoded events: the event columns, and the running totals of one stream.
 
-One `Tally` holds all that one reading of a stream found, so that a wrong first guess of the dialect is undone by making a
-new one. Rules kept here, for every dialect alike:
+Keeps raw facts; times between events are computed in `analytics.measures`. Rules, for every dialect:
 
-- an event is output if any of its fragments carries a character (or a tool's name); its row's `kind` is its first channel;
-- a finish reason of "" is none; the last one of a choice counts; a stream with several choices is over when each choice
-  seen has finished;
-- a usage report never turns a number back to nothing; every report is kept;
-- where each output event so far came with a usage report, the differences are the tokens of the events.
+- An event is output if any delta carries a character, audio data or a tool name. Its `kind` is its first output channel.
+- A finish reason of "" counts as none, and a choice's last one wins. The stream is finished when each choice seen has one.
+- A usage report never replaces a number with NULL; every report is kept.
+- Where every output event so far came with a usage report, the differences are the tokens of the events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analytics.decoding.choice import Choice, ToolCall
-from analytics.decoding.sse import Event
-from analytics.dialects.shape import (
+from analytics.decoded.decoded_event import (
     OUTPUT_KINDS,
-    Delta,
-    ErrorSeen,
-    Fragment,
-    Reading,
-    Run,
+    ChoiceDelta,
+    DecodedEvent,
+    DeltaRun,
+    ErrorReport,
     ServerStat,
-    ToolFragment,
+    TextDelta,
+    ToolCallDelta,
     Usage,
 )
+from analytics.decoded.event_columns import EventColumns
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoding.choice import Choice, ToolCall
 
 MAX_TOOL_CALLS = 10_000
 MAX_REPORTS = 100_000
 MAX_SERVER_STATS = 10_000
 
 
-class EventColumns:
-    """The rows of table `events`, column by column; all lists are equally long."""
-
-    def __init__(self) -> None:
-        self.read_seq: list[int] = []
-        self.at_ns: list[int] = []
-        self.kind: list[str] = []
-        self.event_name: list[str] = []
-        self.choice: list[int | None] = []
-        self.chars: list[int] = []
-        self.tokens: list[int | None] = []
-        self.bytes: list[int] = []
-        self.finish_reason: list[str | None] = []
-        self.more_choices: list[tuple[int, int]] = []
-        """(index of the event, choice) for the output of an event to choices beyond the one in `choice`."""
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    @property
-    def seq(self) -> range:
-        return range(len(self.kind))
-
-
-class Tally:
-    """All that was found in one stream, read by one reader."""
+class StreamAccumulator:
+    """Everything found in one stream by one reader. Times in ns from t0."""
 
     def __init__(self, *, keep_text: bool = False) -> None:
         self.keep_text = keep_text
         self.events = EventColumns()
         self.choices: dict[int, Choice] = {}
-        self.first_event_ns: int | None = None
-        self.first_output_ns: int | None = None
-        self.first_nonreasoning_output_ns: int | None = None
-        self.last_output_ns: int | None = None
         self.output_event_count = 0
+        """Includes output that is not in `events`: of a body that was not streamed, or of an unterminated tail."""
         self.content_event_count = 0
+        """Output events with readable content that was streamed."""
         self.response_id: str | None = None
         self.response_model: str | None = None
         self.provider: str | None = None
@@ -78,7 +51,7 @@ class Tally:
         self.terminal_seq: int | None = None
         self.terminal_seen = False
         self.done_seen = False
-        self.error: ErrorSeen | None = None
+        self.error: ErrorReport | None = None
         self.error_ns: int | None = None
         self.error_seq: int | None = None
         self.usage: Usage | None = None
@@ -88,51 +61,84 @@ class Tally:
         self.tool_call_count = 0
         self.tool_failure_count = 0
         self.malformed_events = 0
-        self._unfinished = 0  # choices seen that have no finish reason yet
+        self._unfinished_choices = 0
         self._outputs_with_usage = 0
 
-    # -- adding --------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------
 
-    def add_events(self, events: Sequence[Event], answers: Sequence[Reading | Delta | Run]) -> None:
-        """One answer for each event, in order; a `Run` answers several."""
-        if not events:
-            return
+    def add_events(
+        self, events: Sequence[RawEvent], decoded: Sequence[DecodedEvent | TextDelta | DeltaRun]
+    ) -> None:
+        """Add events with what they decode to, in the same order; a `DeltaRun` covers several events."""
         columns = self.events
-        if self.first_event_ns is None:
-            self.first_event_ns = events[0].at_ns
         columns.read_seq += [e.read_seq for e in events]
         columns.at_ns += [e.at_ns for e in events]
         columns.event_name += [e.name for e in events]
         columns.bytes += [len(e.data) for e in events]
         at = 0
-        for answer in answers:
-            if isinstance(answer, Reading):
-                self.add(answer, events[at].at_ns)
-                at += 1
-            elif isinstance(answer, Delta):
-                self._add_delta(answer, events[at].at_ns)
-                at += 1
+        for answer in decoded:
+            if isinstance(answer, DeltaRun):
+                self._add_texts(answer)
+                at += len(answer.texts)
+                continue
+            if isinstance(answer, DecodedEvent):
+                self.add_event(answer, events[at].at_ns)
             else:
-                first, at = at, at + len(answer.pieces)
-                self._add_pieces(answer, events[first].at_ns, events[at - 1].at_ns)
+                self._add_text_delta(answer, events[at].at_ns)
+            at += 1
 
     def add_run(
-        self, run: Run, name: str, at_ns: Sequence[int], sizes: Sequence[int], first_read_seq: int
+        self, run: DeltaRun, name: str, at_ns: Sequence[int], sizes: Sequence[int], first_read_seq: int
     ) -> None:
-        """Events of one name that came with one read each, from that read on: when, and of how many bytes."""
+        """Add events of one name that came in one read each: `sizes` are their bytes, `first_read_seq` the first read."""
         columns = self.events
-        if self.first_event_ns is None:
-            self.first_event_ns = at_ns[0]
         count = len(at_ns)
         columns.read_seq += range(first_read_seq, first_read_seq + count)
         columns.at_ns += at_ns
         columns.event_name += [name] * count
         columns.bytes += sizes
-        self._add_pieces(run, at_ns[0], at_ns[-1])
+        self._add_texts(run)
 
-    def _add_delta(self, delta: Delta, at_ns: int) -> None:
-        piece, index = delta.piece, delta.choice
-        size = len(piece)
+    def add_event(self, event: DecodedEvent, at_ns: int | None, *, row: bool = True) -> None:
+        """Add one decoded event. `row=False`: it was never dispatched, so its content counts but not its time."""
+        columns = self.events
+        seq = len(columns.kind)
+        channel, choice, chars, tokens, finish_reason = (
+            self._add_deltas(event, at_ns, row=row) if event.deltas else (None, None, 0, None, None)
+        )
+        kind: str = channel or event.kind
+        if channel is None and kind in OUTPUT_KINDS:
+            kind = "other"
+        if event.response_id and not self.response_id:
+            self.response_id = event.response_id
+        if event.model and not self.response_model:
+            self.response_model = event.model
+        if event.provider and not self.provider:
+            self.provider = event.provider
+        if event.usage is not None:
+            difference = self._add_usage(event.usage, seq, at_ns, output=channel is not None)
+            tokens = difference if tokens is None else tokens
+        if event.error is not None and channel is None:
+            kind = "error"
+        if event.error is not None and self.error is None:
+            self.error, self.error_ns, self.error_seq = event.error, at_ns, seq if row else None
+        if event.terminal or event.done_marker:
+            self._add_terminal(event, seq, at_ns)
+        self.malformed_events += kind == "malformed"
+        self.tool_failure_count += event.tool_failure
+        for stat in event.server_stats or ():
+            if len(self.server_stats) < MAX_SERVER_STATS:
+                self.server_stats.append((seq, stat))
+        if row:
+            columns.kind.append(kind)
+            columns.choice.append(choice)
+            columns.chars.append(chars)
+            columns.tokens.append(tokens)
+            columns.finish_reason.append(finish_reason)
+
+    def _add_text_delta(self, delta: TextDelta, at_ns: int) -> None:
+        text, index = delta.text, delta.choice
+        size = len(text)
         columns = self.events
         choice = self.choices.get(index) or self._choice(index)
         self.output_event_count += 1
@@ -148,23 +154,15 @@ class Tally:
         columns.finish_reason.append(None)
         if delta.kind == "text":
             self.text_chars += size
-            if self.keep_text:
-                choice.text.add(piece)
-            if self.first_nonreasoning_output_ns is None:
-                self.first_nonreasoning_output_ns = at_ns
         else:
             self.reasoning_chars += size
-            if self.keep_text:
-                choice.reasoning.add(piece)
-        if self.first_output_ns is None:
-            self.first_output_ns = at_ns
-        self.last_output_ns = at_ns
+        if self.keep_text:
+            (choice.text if delta.kind == "text" else choice.reasoning).add(text)
 
-    def _add_pieces(self, run: Run, first_ns: int, last_ns: int) -> None:
-        """Successive events of text or of reasoning."""
-        kind, index, pieces = run.kind, run.choice, run.pieces
-        count = len(pieces)
-        sizes = list(map(len, pieces))
+    def _add_texts(self, run: DeltaRun) -> None:
+        kind, index, texts = run.kind, run.choice, run.texts
+        count = len(texts)
+        sizes = list(map(len, texts))
         columns = self.events
         columns.kind += [kind] * count
         columns.choice += [index] * count
@@ -176,158 +174,126 @@ class Tally:
         self.content_event_count += count
         if kind == "text":
             self.text_chars += sum(sizes)
-            if self.first_nonreasoning_output_ns is None:
-                self.first_nonreasoning_output_ns = first_ns
         else:
             self.reasoning_chars += sum(sizes)
         if self.keep_text:
             channel = choice.text if kind == "text" else choice.reasoning
-            for piece in pieces:
-                channel.add(piece)
-        if self.first_output_ns is None:
-            self.first_output_ns = first_ns
-        self.last_output_ns = last_ns
+            for text in texts:
+                channel.add(text)
 
-    def add(self, reading: Reading, at_ns: int | None, *, row: bool = True) -> None:
-        """One reading. Without `row` it was no dispatched event: it counts for what was said, not for when."""
+    # -- parts of an event -------------------------------------------------------------------------------------------
+
+    def _add_deltas(
+        self, event: DecodedEvent, at_ns: int | None, *, row: bool
+    ) -> tuple[str | None, int | None, int, int | None, str | None]:
+        """(first output channel, its choice, characters, tokens, finish reason) of an event's deltas."""
         columns = self.events
-        kind: str = reading.kind
+        first_channel: str | None = None
         index: int | None = None
         chars = 0
         tokens: int | None = None
         finish_reason: str | None = None
-        output = content = spoken = False
-        for fragment in reading.fragments or ():
-            made, has_content, channel = self._add_fragment(fragment, at_ns)
-            if fragment.tokens is not None:
-                tokens = (tokens or 0) + fragment.tokens
+        content = more_than_reasoning = False
+        for delta in event.deltas or ():
+            made, has_content, channel = self._add_delta(delta, at_ns)
+            if delta.tokens is not None:
+                tokens = (tokens or 0) + delta.tokens
             if channel is not None:
-                if not output:
-                    kind, index, output = channel, fragment.choice, True
-                elif fragment.choice != index and row:
-                    columns.more_choices.append((len(columns.kind), fragment.choice))
-                spoken |= channel != "reasoning" or bool(fragment.text or fragment.refusal or fragment.tools)
+                if first_channel is None:
+                    first_channel, index = channel, delta.choice
+                elif delta.choice != index and row:
+                    columns.more_choices.append((len(columns.kind), delta.choice))
+                more_than_reasoning |= channel != "reasoning" or bool(delta.tool_calls)
                 content |= has_content
             chars += made
-            finish_reason = finish_reason or fragment.finish_reason or None
+            finish_reason = finish_reason or delta.finish_reason or None
             if index is None:
-                index = fragment.choice
-        if output:
+                index = delta.choice
+        if first_channel is not None:
             self.output_event_count += 1
-            self.content_event_count += content and not reading.late
-            if row and at_ns is not None:
-                self.last_output_ns = at_ns
-                if self.first_output_ns is None:
-                    self.first_output_ns = at_ns
-                if spoken and self.first_nonreasoning_output_ns is None:
-                    self.first_nonreasoning_output_ns = at_ns
-        elif kind in OUTPUT_KINDS:
-            kind = "other"
-        if reading.response_id and not self.response_id:
-            self.response_id = reading.response_id
-        if reading.model and not self.response_model:
-            self.response_model = reading.model
-        if reading.provider and not self.provider:
-            self.provider = reading.provider
-        seq = len(columns.kind)
-        if reading.usage is not None:
-            difference = self._add_usage(reading.usage, seq, at_ns, output=output)
-            tokens = difference if tokens is None else tokens
-        if reading.error is not None:
-            if not output:
-                kind = "error"
-            if self.error is None:
-                self.error, self.error_ns, self.error_seq = reading.error, at_ns, seq if row else None
-        if reading.terminal and not self.terminal_seen:
-            self.terminal_seen = True
-            if self.terminal_ns is None:
-                self.terminal_ns, self.terminal_seq = at_ns, seq
-        if reading.done and not self.done_seen:
-            self.done_seen = True
-            if self.terminal_ns is None and self.finish_ns is not None:
-                # Some gateways drop the finish reasons of all choices but one: with one of them, [DONE] is not alone.
-                self.terminal_ns, self.terminal_seq = at_ns, seq
-        if kind == "malformed":
-            self.malformed_events += 1
-        self.tool_failure_count += reading.tool_failure
-        for stat in reading.server_stats or ():
-            if len(self.server_stats) < MAX_SERVER_STATS:
-                self.server_stats.append((seq, stat))
-        if row:
-            columns.kind.append(kind)
-            columns.choice.append(index)
-            columns.chars.append(chars)
-            columns.tokens.append(tokens)
-            columns.finish_reason.append(finish_reason)
+            self.content_event_count += content and not event.not_streamed
+            if row and first_channel == "reasoning" and more_than_reasoning:
+                columns.more_than_reasoning.append(len(columns.kind))
+        return first_channel, index, chars, tokens, finish_reason
+
+    def _add_delta(self, delta: ChoiceDelta, at_ns: int | None) -> tuple[int, bool, str | None]:
+        """(characters, whether there is readable content, output channel) of one delta."""
+        choice = self._choice(delta.choice)
+        made = delta.audio_chars
+        channel: str | None = "audio" if made or delta.audio_data_chars else None
+        content = bool(made)
+        for call in delta.tool_calls or ():
+            made += len(call.arguments)
+            content |= bool(call.arguments)
+            if call.arguments or call.name:
+                channel = "tool_call"
+            self._add_tool_call(choice, call, at_ns)
+        if delta.tool_plan:
+            made += len(delta.tool_plan)
+            channel, content = "reasoning", True
+        if delta.reasoning:
+            made += len(delta.reasoning)
+            self.reasoning_chars += len(delta.reasoning)
+            channel, content = "reasoning", True
+            if self.keep_text:
+                choice.reasoning.add(delta.reasoning)
+        if delta.refusal:
+            made += len(delta.refusal)
+            channel, content = "refusal", True
+            if self.keep_text:
+                choice.refusal.add(delta.refusal)
+        if delta.text:
+            made += len(delta.text)
+            self.text_chars += len(delta.text)
+            channel, content = "text", True
+            if self.keep_text:
+                choice.text.add(delta.text)
+        if delta.finish_reason:
+            self._add_finish(choice, delta.finish_reason, at_ns)
+        return made, content, channel
 
     def _choice(self, index: int) -> Choice:
         choice = self.choices.get(index)
         if choice is None:
             choice = self.choices[index] = Choice()
-            self._unfinished += 1
+            self._unfinished_choices += 1
             if not self.terminal_seen:
                 self.terminal_ns = self.terminal_seq = None
         return choice
 
-    def _add_fragment(self, fragment: Fragment, at_ns: int | None) -> tuple[int, bool, str | None]:
-        """(characters made, whether generated content, first output channel)."""
-        choice = self._choice(fragment.choice)
-        made = fragment.audio_chars
-        channel: str | None = "audio" if made or fragment.audio_data_chars else None
-        content = bool(made)
-        if fragment.tools:
-            for piece in fragment.tools:
-                made += len(piece.arguments)
-                content |= bool(piece.arguments)
-                if piece.arguments or piece.name:
-                    channel = "tool_call"
-                self._add_tool(choice, piece, at_ns)
-        if fragment.plan:
-            made += len(fragment.plan)
-            channel, content = "reasoning", True
-        if fragment.reasoning:
-            made += len(fragment.reasoning)
-            self.reasoning_chars += len(fragment.reasoning)
-            channel, content = "reasoning", True
-            if self.keep_text:
-                choice.reasoning.add(fragment.reasoning)
-        if fragment.refusal:
-            made += len(fragment.refusal)
-            channel, content = "refusal", True
-            if self.keep_text:
-                choice.refusal.add(fragment.refusal)
-        if fragment.text:
-            made += len(fragment.text)
-            self.text_chars += len(fragment.text)
-            channel, content = "text", True
-            if self.keep_text:
-                choice.text.add(fragment.text)
-        if fragment.finish_reason:
-            if choice.finish_reason is None:
-                self._unfinished -= 1
-                if self.finish_ns is None:
-                    self.finish_ns = at_ns
-                if self._unfinished == 0 and not self.terminal_seen:
-                    self.terminal_ns, self.terminal_seq = at_ns, len(self.events)
-            choice.finish_reason = fragment.finish_reason
-        return made, content, channel
+    def _add_finish(self, choice: Choice, reason: str, at_ns: int | None) -> None:
+        if choice.finish_reason is None:
+            self._unfinished_choices -= 1
+            if self.finish_ns is None:
+                self.finish_ns = at_ns
+            if self._unfinished_choices == 0 and not self.terminal_seen:
+                self.terminal_ns, self.terminal_seq = at_ns, len(self.events)
+        choice.finish_reason = reason
 
-    def _add_tool(self, choice: Choice, piece: ToolFragment, at_ns: int | None) -> None:
-        tool = choice.tools.get(piece.key)
-        if tool is None:
-            if not (piece.id or piece.name or piece.arguments or piece.joint):
+    def _add_terminal(self, event: DecodedEvent, seq: int, at_ns: int | None) -> None:
+        if event.terminal and not self.terminal_seen:
+            self.terminal_seen = True
+            if self.terminal_ns is None:
+                self.terminal_ns, self.terminal_seq = at_ns, seq
+        if event.done_marker and not self.done_seen:
+            self.done_seen = True
+            if self.terminal_ns is None and self.finish_ns is not None:
+                # Some gateways send the finish reason of one choice only; [DONE] then ends the others.
+                self.terminal_ns, self.terminal_seq = at_ns, seq
+
+    def _add_tool_call(self, choice: Choice, delta: ToolCallDelta, at_ns: int | None) -> None:
+        call = choice.tool_calls.get(delta.key)
+        if call is None:
+            if not (delta.id or delta.name or delta.arguments or delta.inserted_json):
                 return
-            self.tool_call_count += not piece.server
-            if len(choice.tools) >= MAX_TOOL_CALLS:
+            self.tool_call_count += not delta.server_side
+            if len(choice.tool_calls) >= MAX_TOOL_CALLS:
                 return
-            tool = choice.tools[piece.key] = ToolCall()
-            tool.server = piece.server
-        tool.see(piece, at_ns)
-        if self.keep_text:
-            tool.add(piece)
+            call = choice.tool_calls[delta.key] = ToolCall(server_side=delta.server_side)
+        call.add(delta, at_ns, keep_text=self.keep_text)
 
     def _add_usage(self, usage: Usage, seq: int, at_ns: int | None, *, output: bool) -> int | None:
-        """Keep the report. The tokens of this event, where the reports so far are continuous."""
+        """Keep the report. Return the tokens of this event where every output event so far had a report."""
         old = self.usage
         before = old.output_tokens if old is not None else None
         self.usage = usage if old is None else _overlaid(old, usage)
@@ -343,11 +309,11 @@ class Tally:
         tokens = usage.output_tokens - (before or 0)
         return tokens if tokens >= 0 else None
 
-    # -- what it amounts to ----------------------------------------------------------------------------------------
+    # -- totals ------------------------------------------------------------------------------------------------------
 
     @property
     def finish_reason(self) -> str | None:
-        """Of choice 0, else the first that was seen."""
+        """Of choice 0, else of the first choice that has one."""
         zero = self.choices.get(0)
         if zero is not None and zero.finish_reason:
             return zero.finish_reason
@@ -360,22 +326,19 @@ class Tally:
 
 
 def _overlaid(old: Usage, new: Usage) -> Usage:
-    """The new report, with the old one's numbers where it says nothing."""
-    given, made, reasoning, cached = (
-        new.input_tokens, new.output_tokens, new.reasoning_tokens, new.cached_input_tokens
-    )  # fmt: skip
+    """The new report, with the old one's numbers where it has none."""
     if (
-        (given is not None or old.input_tokens is None)
-        and (made is not None or old.output_tokens is None)
-        and (reasoning is not None or old.reasoning_tokens is None)
-        and (cached is not None or old.cached_input_tokens is None)
+        (new.input_tokens is not None or old.input_tokens is None)
+        and (new.output_tokens is not None or old.output_tokens is None)
+        and (new.reasoning_tokens is not None or old.reasoning_tokens is None)
+        and (new.cached_input_tokens is not None or old.cached_input_tokens is None)
         and (new.raw is not None or old.raw is None)
     ):
         return new
     return Usage(
-        old.input_tokens if given is None else given,
-        old.output_tokens if made is None else made,
-        old.reasoning_tokens if reasoning is None else reasoning,
-        old.cached_input_tokens if cached is None else cached,
+        old.input_tokens if new.input_tokens is None else new.input_tokens,
+        old.output_tokens if new.output_tokens is None else new.output_tokens,
+        old.reasoning_tokens if new.reasoning_tokens is None else new.reasoning_tokens,
+        old.cached_input_tokens if new.cached_input_tokens is None else new.cached_input_tokens,
         old.raw if new.raw is None else new.raw,
     )

@@ -1,25 +1,25 @@
-"""One choice of an answer as it grows: its text by channel, its tool calls, how it finished."""
+"""The accumulated content of one choice: text by channel, tool calls, finish reason."""
 
 from __future__ import annotations
 
-from analytics.dialects.shape import ToolFragment
+from analytics.decoded.decoded_event import ToolCallDelta
 
 MAX_KEPT_CHARS = 8 * 2**20
-"""Bound on the text that is kept of one choice, each channel."""
+"""Limit of the text kept for each channel of a choice."""
 
 
 class ToolCall:
-    """A tool call as it grows."""
+    """One tool call, accumulated."""
 
-    __slots__ = ("_arguments", "began_ns", "id", "last_ns", "name", "server")
+    __slots__ = ("_arguments", "began_ns", "id", "last_ns", "name", "server_side")
 
-    def __init__(self) -> None:
+    def __init__(self, *, server_side: bool) -> None:
         self.id = ""
         self.name = ""
-        self.server = False
-        """Run by the provider itself, not by the client."""
+        self.server_side = server_side
+        """The provider runs it, not the client."""
         self.began_ns: int | None = None
-        """Time of its first piece; None when no dated event carried one."""
+        """Time of its first delta; None when no dispatched event carried one."""
         self.last_ns: int | None = None
         self._arguments: list[str] = []
 
@@ -27,26 +27,24 @@ class ToolCall:
     def arguments(self) -> str:
         return "".join(self._arguments)
 
-    def see(self, piece: ToolFragment, at_ns: int | None) -> None:
-        """Who it is, and when a piece of it came: kept also where text is not."""
-        if piece.id and not self.id:
-            self.id = piece.id
-        if piece.name and not self.name:
-            self.name = piece.name
+    def add(self, delta: ToolCallDelta, at_ns: int | None, *, keep_text: bool) -> None:
+        if delta.id and not self.id:
+            self.id = delta.id
+        if delta.name and not self.name:
+            self.name = delta.name
         if at_ns is not None:
             if self.began_ns is None:
                 self.began_ns = at_ns
             self.last_ns = at_ns
-
-    def add(self, piece: ToolFragment) -> None:
-        if piece.joint:
-            self._arguments.append(piece.joint)
-        if piece.arguments:
-            self._arguments.append(piece.arguments)
+        if keep_text:
+            if delta.inserted_json:
+                self._arguments.append(delta.inserted_json)
+            if delta.arguments:
+                self._arguments.append(delta.arguments)
 
 
 class Channel:
-    """The text of one output channel of one choice, kept up to a bound."""
+    """The text of one output channel, kept up to `MAX_KEPT_CHARS`."""
 
     __slots__ = ("_chars", "_parts")
 
@@ -54,23 +52,21 @@ class Channel:
         self._parts: list[str] = []
         self._chars = 0
 
-    def add(self, piece: str) -> None:
+    def add(self, text: str) -> None:
         if self._chars < MAX_KEPT_CHARS:
-            self._chars += len(piece)
-            self._parts.append(piece)
+            self._chars += len(text)
+            self._parts.append(text)
 
     def __str__(self) -> str:
         return "".join(self._parts)
 
 
 class Choice:
-    """What one choice amounts to."""
-
-    __slots__ = ("finish_reason", "reasoning", "refusal", "text", "tools")
+    __slots__ = ("finish_reason", "reasoning", "refusal", "text", "tool_calls")
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None
         self.text = Channel()
         self.reasoning = Channel()
         self.refusal = Channel()
-        self.tools: dict[str | int, ToolCall] = {}
+        self.tool_calls: dict[str | int, ToolCall] = {}

@@ -20,10 +20,11 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoded.tolerant_json import json_or_none
 from analytics.decoding.json_array import ArraySplitter
-from analytics.decoding.sse import MAX_EVENT_BYTES, Event, SSEDecoder
-from analytics.decoding.stray_lines import StrayLines
-from analytics.dialects.payload import json_or_none
+from analytics.decoding.sse import MAX_EVENT_BYTES, SSEDecoder
+from analytics.decoding.unframed_json import StrayLines
 
 Framing = Literal["undecided", "sse", "lines", "array", "body"]
 
@@ -41,7 +42,7 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 class Ending(msgspec.Struct):
     """What the end of a body leaves over."""
 
-    tail: Event | None = None
+    tail: RawEvent | None = None
     """An event that has data but never got its end: not dispatched."""
     body: bytes | None = None
     """The whole body, when it held no events."""
@@ -62,7 +63,7 @@ class Framer:
     def __init__(self, content_type: str = "", *, streams: bool = True) -> None:
         """`streams`: False where the status says that this is an error's body; then JSON is never taken as lines."""
         self.framing: Framing = "undecided"
-        self.stray: list[Event] = []
+        self.stray: list[RawEvent] = []
         """What was said outside of events, so far."""
         self._sse = SSEDecoder()
         self._lines = _LineSplitter()
@@ -94,7 +95,7 @@ class Framer:
             return self._sse.at_rest
         return self.framing == "lines" and self._lines.at_rest
 
-    def wrapping_of(self, read: bytes, event: Event) -> Wrapping | None:
+    def wrapping_of(self, read: bytes, event: RawEvent) -> Wrapping | None:
         """What stands in this read around the event's data; None if there is more to it.
 
         At rest, a read with the same around JSON without a line end says an event of the same name, and nothing else.
@@ -119,9 +120,9 @@ class Framer:
         """Reads fed so far."""
         return self._sse.read_count if self.framing == "sse" else self._lines.read_count
 
-    def feed_many(self, frames: Sequence[tuple[int, bytes]]) -> list[Event]:
+    def feed_many(self, frames: Sequence[tuple[int, bytes]]) -> list[RawEvent]:
         """The events that these reads (arrival, bytes) complete."""
-        events: list[Event] = []
+        events: list[RawEvent] = []
         at = 0
         while at < len(frames) and self.framing != "sse":
             at_ns, data = frames[at]
@@ -136,7 +137,7 @@ class Framer:
                 self._look_at_stray(at_ns)
         return events
 
-    def feed(self, data: bytes, at_ns: int) -> list[Event]:
+    def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
         """The events that this read completes."""
         if self.framing == "sse":
             events = self._sse.feed(data, at_ns)
@@ -164,7 +165,7 @@ class Framer:
             tail = self._sse.finish()
             if self._sse.stray:
                 self._look_at_stray(self._last_ns)
-            return Ending(Event(tail[0], tail[1], 0, self._sse.read_count) if tail else None)
+            return Ending(RawEvent(tail[0], tail[1], 0, self._sse.read_count) if tail else None)
         if self.framing == "lines":
             return Ending(self._lines.finish())
         if self.framing == "array":
@@ -222,7 +223,7 @@ class Framer:
         for line in self._sse.stray:
             found = self._stray_lines.add(line)
             if found is not None:
-                self.stray.append(Event(*found, at_ns, self._sse.read_count - 1))
+                self.stray.append(RawEvent(*found, at_ns, self._sse.read_count - 1))
         self._sse.stray.clear()
 
 
@@ -246,11 +247,11 @@ class _LineSplitter:
     def pass_over(self, reads: int) -> None:
         self._read_seq += reads
 
-    def feed(self, data: bytes, at_ns: int) -> list[Event]:
+    def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
         read_seq = self._read_seq
         self._read_seq += 1
         *whole, rest = data.split(b"\n")
-        events: list[Event] = []
+        events: list[RawEvent] = []
         for part in whole:
             size = self._bytes + len(part)
             line = self._clean(b"".join([*self._parts, part]))
@@ -258,7 +259,7 @@ class _LineSplitter:
             if size > MAX_EVENT_BYTES:
                 self.oversized_events += 1
             elif line:
-                events.append(Event("", line, at_ns, read_seq))
+                events.append(RawEvent("", line, at_ns, read_seq))
         self._bytes += len(rest)
         if self._bytes <= MAX_EVENT_BYTES:
             self._parts.append(rest)
@@ -266,9 +267,9 @@ class _LineSplitter:
             self._parts.clear()
         return events
 
-    def finish(self) -> Event | None:
+    def finish(self) -> RawEvent | None:
         line = self._clean(b"".join(self._parts))
-        return Event("", line, 0, self._read_seq) if line and self._bytes <= MAX_EVENT_BYTES else None
+        return RawEvent("", line, 0, self._read_seq) if line and self._bytes <= MAX_EVENT_BYTES else None
 
     @staticmethod
     def _clean(line: bytes) -> bytes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from analytics.decoding.sse import MAX_EVENT_BYTES, Event
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoding.sse import MAX_EVENT_BYTES
 
 _TOKEN = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 
@@ -25,11 +26,11 @@ class ArraySplitter:
         self._escaped = False
         self._read_seq = 0
 
-    def feed(self, data: bytes, at_ns: int) -> list[Event]:
+    def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
         """The elements that this read closes."""
         read_seq = self._read_seq
         self._read_seq += 1
-        events: list[Event] = []
+        events: list[RawEvent] = []
         start = 0 if self._depth > 1 else -1
         end = 1 if self._escaped and data else 0
         self._escaped = self._escaped and not data
@@ -49,7 +50,9 @@ class ArraySplitter:
                 if self._depth == 1 and start >= 0:
                     self._bytes += end - start
                     if self._bytes <= MAX_EVENT_BYTES:
-                        events.append(Event("", b"".join([*self._parts, data[start:end]]), at_ns, read_seq))
+                        events.append(
+                            RawEvent("", b"".join([*self._parts, data[start:end]]), at_ns, read_seq)
+                        )
                     else:
                         self.oversized_events += 1
                     self._parts, self._bytes, start = [], 0, -1

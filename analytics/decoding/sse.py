@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 
-import msgspec
+from analytics.decoded.raw_event import RawEvent
 
 MAX_EVENT_BYTES = 16 * 2**20
 """Well above the largest honest event (an image as base64 is a few MB), far below what would hurt."""
@@ -25,16 +25,6 @@ MAX_STRAY_BYTES = 64 * 2**10
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
-
-
-class Event(msgspec.Struct, gc=False):
-    """One dispatched event. `name` is "" when the stream gave none; `data` is bytes, as UTF-8 as the server made it."""
-
-    name: str
-    data: bytes
-    at_ns: int
-    read_seq: int
-    """Number of the read that completed it, from 0: events of one read share a time."""
 
 
 class SSEDecoder:
@@ -72,7 +62,7 @@ class SSEDecoder:
         """So many reads, whole events each, were read elsewhere. Only at rest."""
         self._read_seq += reads
 
-    def feed(self, data: bytes, at_ns: int) -> list[Event]:
+    def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
         """The events that this read completes. `at_ns` is when the read returned."""
         read_seq = self._read_seq
         self._read_seq = read_seq + 1
@@ -88,20 +78,20 @@ class SSEDecoder:
             end = data.find(10)
             if end == size - 2:
                 if data[:6] == b"data: ":
-                    return [Event("", data[6:-2], at_ns, read_seq)]
+                    return [RawEvent("", data[6:-2], at_ns, read_seq)]
             elif (
                 data[:7] == b"event: "
                 and data[end + 1 : end + 7] == b"data: "
                 and data.find(10, end + 1) == size - 2
                 and (name := self._names.get(data[7:end])) is not None
             ):
-                return [Event(name, data[end + 7 : -2], at_ns, read_seq)]
+                return [RawEvent(name, data[end + 7 : -2], at_ns, read_seq)]
             found = self._whole_events(data, at_ns, read_seq)
             if found is not None:
                 return found
         if self._bom is not None:
             data = self._strip_bom(data)
-        events: list[Event] = []
+        events: list[RawEvent] = []
         if data:
             self._lines(data, at_ns, read_seq, events)
         return events
@@ -124,16 +114,16 @@ class SSEDecoder:
         data, self._data = b"\n".join(self._data), []
         return self._intern(self._name), data
 
-    def _whole_events(self, data: bytes, at_ns: int, read_seq: int) -> list[Event] | None:
+    def _whole_events(self, data: bytes, at_ns: int, read_seq: int) -> list[RawEvent] | None:
         """The events of a read that begins and ends between events; None if it has what only `_lines` understands."""
-        events: list[Event] = []
+        events: list[RawEvent] = []
         value: bytes | None = None
         name = ""
         comments = 0
         for line in data[:-1].split(b"\n"):
             if not line:
                 if value is not None:
-                    events.append(Event(name, value, at_ns, read_seq))
+                    events.append(RawEvent(name, value, at_ns, read_seq))
                     value = None
                 name = ""
                 continue
@@ -167,7 +157,7 @@ class SSEDecoder:
         self._bom = None
         return held.removeprefix(_BOM)
 
-    def _lines(self, data: bytes, at_ns: int, read_seq: int, events: list[Event]) -> None:
+    def _lines(self, data: bytes, at_ns: int, read_seq: int, events: list[RawEvent]) -> None:
         position = 0
         if self._skip_lf:
             self._skip_lf = False
@@ -218,12 +208,12 @@ class SSEDecoder:
         self._data.clear()
         self._name = b""
 
-    def _blank(self, at_ns: int, read_seq: int, events: list[Event]) -> None:
+    def _blank(self, at_ns: int, read_seq: int, events: list[RawEvent]) -> None:
         if self._skipping:
             self.oversized_events += 1
             self._skipping = False
         elif self._data:
-            events.append(Event(self._intern(self._name), b"\n".join(self._data), at_ns, read_seq))
+            events.append(RawEvent(self._intern(self._name), b"\n".join(self._data), at_ns, read_seq))
         self._data.clear()
         self._name = b""
         self._size = 0

@@ -12,24 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analytics.decoding.accumulator import Tally
+from analytics.decoded.decoded_event import OUTPUT_KINDS, DecodedEvent, ServerStat, as_decoded_event
+from analytics.decoded.dialect import Dialect, DialectReader, ExchangeInfo
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoded.tolerant_json import json_or_none
+from analytics.decoding.accumulator import StreamAccumulator
 from analytics.decoding.content_coding import BodyDecoder
-from analytics.decoding.decoded_stream import Findings
+from analytics.decoding.decoded_stream import DecodedStream
 from analytics.decoding.framing import Framer, Wrapping
-from analytics.decoding.sse import MAX_EVENT_BYTES, Event
-from analytics.decoding.template import Stencil
+from analytics.decoding.sse import MAX_EVENT_BYTES
+from analytics.decoding.template import EventTemplate
 from analytics.dialects import all_dialects, choose_by_event, choose_by_exchange
-from analytics.dialects.errors import last_words, read_error
-from analytics.dialects.payload import json_or_none
-from analytics.dialects.shape import (
-    OUTPUT_KINDS,
-    Dialect,
-    Exchange,
-    Reader,
-    Reading,
-    ServerStat,
-    in_full,
-)
+from analytics.dialects.errors import error_in_body, unlabelled_error
 from analytics.dialects.unknown import NAME as UNKNOWN
 from analytics.dialects.unknown import UnknownReader
 from analytics.dialects.vendors import header_stats, vendor_of
@@ -41,7 +35,7 @@ GUESS = 3
 """A claim below this is dropped when no event bears it out."""
 MAX_HEAD_EVENTS = 16
 MAX_HEAD_BYTES = 2**20
-_DONE = Reading(kind="terminal", done=True)
+_DONE = DecodedEvent(kind="terminal", done_marker=True)
 FIRST_STRIDE, MAX_STRIDE = 3, 512
 """So many reads are framed one by one before it is tried again to read many at once; each time in vain twice as many."""
 FEW_READS = 6
@@ -49,10 +43,12 @@ FEW_READS = 6
 _STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl")
 
 
-class StreamDecoder(Findings):
+class StreamDecoder(DecodedStream):
     """Decodes one response. Every result is valid at any time, and final after `finish`."""
 
-    def __init__(self, exchange: Exchange, *, keep_text: bool = False, coding_undone: bool = False) -> None:
+    def __init__(
+        self, exchange: ExchangeInfo, *, keep_text: bool = False, coding_undone: bool = False
+    ) -> None:
         """`coding_undone`: the body comes without the content coding that its head tells of."""
         self.exchange = exchange
         self.first_byte_ns: int | None = None
@@ -70,15 +66,15 @@ class StreamDecoder(Findings):
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
         self._dialect: Dialect | None
         self._dialect, self._claim = choose_by_exchange(exchange)
-        self._tally = Tally(keep_text=keep_text)
-        self._reader: Reader = self._new_reader()
-        self._stencil = Stencil(self._reader)
+        self._accumulator = StreamAccumulator(keep_text=keep_text)
+        self._reader: DialectReader = self._new_reader()
+        self._template = EventTemplate(self._reader)
         self._wrapping: Wrapping | None = None
         self._stride = FIRST_STRIDE
-        self._head: list[Event] | None = []  # the first events, until the dialect is settled
+        self._head: list[RawEvent] | None = []  # the first events, until the dialect is settled
         self._head_bytes = 0
         self._borne_out = False  # some event was recognised by the dialect
-        self._last: tuple[Event, int | None] | None = None  # the last event, and its row if it has one
+        self._last: tuple[RawEvent, int | None] | None = None  # the last event, and its row if it has one
         self._last_read_ns = 0
         self._body_read = False
 
@@ -116,25 +112,25 @@ class StreamDecoder(Findings):
             at = end
             if events:
                 self._read(events)
-                if self._stencil.trusted and (at < count or self._wrapping is None):
+                if self._template.trusted and (at < count or self._wrapping is None):
                     self._wrapping = self._framer.wrapping_of(reads[at - 1], events[-1]) or self._wrapping
 
     def _skim(self, times: Sequence[int], reads: Sequence[bytes], at: int) -> int:
-        """Read the reads from `at` on that are one event each and fit the stencil; the index of the first that is not."""
-        stencil, wrapping, framer = self._stencil, self._wrapping, self._framer
-        if wrapping is None or wrapping.name != stencil.name or not (stencil.trusted and framer.at_rest):
+        """Read the reads from `at` on that are one event each and fit the template; the index of the first that is not."""
+        template, wrapping, framer = self._template, self._wrapping, self._framer
+        if wrapping is None or wrapping.name != template.name or not (template.trusted and framer.at_rest):
             return at
         around_bytes = len(wrapping.lead) + len(wrapping.trail)
         while at < len(reads):
-            window = stencil.window
-            run = stencil.fit_reads(reads[at : at + window], wrapping.lead, wrapping.trail)
+            window = template.window
+            run = template.fit_reads(reads[at : at + window], wrapping.lead, wrapping.trail)
             if run is None:
                 break
-            end = at + len(run.pieces)
+            end = at + len(run.texts)
             sizes = [len(read) - around_bytes for read in reads[at:end]]
             if max(sizes) > MAX_EVENT_BYTES:
                 break
-            self._tally.add_run(run, wrapping.name, times[at:end], sizes, framer.read_count)
+            self._accumulator.add_run(run, wrapping.name, times[at:end], sizes, framer.read_count)
             framer.pass_over(end - at, times[end - 1])
             self._last = None
             if end - at < window:
@@ -160,34 +156,36 @@ class StreamDecoder(Findings):
             self._read_body(ending.body)
         if self._head:
             head = self._head
-            if self.exchange.status >= 400 and self._tally.error is None:
-                self._tally.error = read_error(head[0].data)
+            if self.exchange.status >= 400 and self._accumulator.error is None:
+                self._accumulator.error = error_in_body(head[0].data)
             else:
                 self._settle(head)
         self._hear_last_words()
 
-    def _read(self, events: list[Event]) -> None:
+    def _read(self, events: list[RawEvent]) -> None:
         if self._head is not None:
             self._judge(events)
-        self._tally.add_events(events, self._stencil.read_many(events))
+        self._accumulator.add_events(events, self._template.read_many(events))
         back = 2 if len(events) > 1 and _is_done(events[-1].data) else 1
         if not _is_done(events[-back].data):
-            self._last = (events[-back], len(self._tally.events) - back)
+            self._last = (events[-back], len(self._accumulator.events) - back)
 
     def _hear_last_words(self) -> None:
         """A stream that ends without its terminal may have said why in its last event, in no shape of its dialect."""
-        tally = self._tally
-        ended = tally.error is not None or tally.terminal_seen or tally.finish_ns is not None
+        accumulator = self._accumulator
+        ended = (
+            accumulator.error is not None or accumulator.terminal_seen or accumulator.finish_ns is not None
+        )
         if self._last is None or self._dialect is None or ended:
             return
         event, seq = self._last
-        if seq is not None and tally.events.kind[seq] in (*OUTPUT_KINDS, "ping"):
+        if seq is not None and accumulator.events.kind[seq] in (*OUTPUT_KINDS, "ping"):
             return
-        error = last_words(event.data)
+        error = unlabelled_error(event.data)
         if error is not None:
-            tally.error, tally.error_ns, tally.error_seq = error, event.at_ns, seq
+            accumulator.error, accumulator.error_ns, accumulator.error_seq = error, event.at_ns, seq
             if seq is not None:
-                tally.events.kind[seq] = "error"
+                accumulator.events.kind[seq] = "error"
 
     def _read_stray(self) -> None:
         """What was said between the events, or instead of them, counts for what it says, dated by its read.
@@ -197,10 +195,12 @@ class StreamDecoder(Findings):
         if self._head is not None and not self._borne_out:
             self._judge(self._framer.stray, rows=False)
         for event in self._framer.stray:
-            self._tally.add(in_full(self._reader.read(event.name, event.data)), event.at_ns, row=False)
+            self._accumulator.add_event(
+                as_decoded_event(self._reader.read(event.name, event.data)), event.at_ns, row=False
+            )
             self._last = (event, None)
 
-    def _read_tail(self, tail: Event) -> None:
+    def _read_tail(self, tail: RawEvent) -> None:
         self.tail_event_count = 1
         done = _is_done(tail.data)
         if not done and not isinstance(json_or_none(tail.data), (dict, list)):
@@ -209,12 +209,12 @@ class StreamDecoder(Findings):
         if self._head is not None:
             self._judge([tail], rows=False)
         answer = _DONE if done else self._reader.read(tail.name, tail.data)
-        self._tally.add(in_full(answer), self._last_read_ns, row=False)
-        self._last = (Event(tail.name, tail.data, self._last_read_ns, tail.read_seq), None)
+        self._accumulator.add_event(as_decoded_event(answer), self._last_read_ns, row=False)
+        self._last = (RawEvent(tail.name, tail.data, self._last_read_ns, tail.read_seq), None)
 
     def _read_body(self, body: bytes) -> None:
         if self.exchange.status >= 400:
-            self._tally.error = read_error(body)
+            self._accumulator.error = error_in_body(body)
             return
         if not body.strip():
             return
@@ -224,11 +224,11 @@ class StreamDecoder(Findings):
                 self._dialect = found
                 self._restart()
         for reading in self._reader.read_body(body):
-            self._tally.add(reading, self._last_read_ns if reading.error else None, row=False)
+            self._accumulator.add_event(reading, self._last_read_ns if reading.error else None, row=False)
 
     # -- choosing the dialect ------------------------------------------------------------------------------------
 
-    def _judge(self, events: list[Event], *, rows: bool = True) -> None:
+    def _judge(self, events: list[RawEvent], *, rows: bool = True) -> None:
         """Let the first events speak for a dialect. If they speak for another one, what was read is read again by it.
 
         `rows`: they are events, to be read again with the others.
@@ -246,21 +246,21 @@ class StreamDecoder(Findings):
                 break  # as if the events had come one by one
         if self._dialect is not before:
             self._restart()
-            self._tally.add_events(head, self._stencil.read_many(head))
+            self._accumulator.add_events(head, self._template.read_many(head))
         if settled:
             self._settle(head)
         elif rows:
             self._head = [*head, *events]
 
-    def _settle(self, head: list[Event]) -> None:
+    def _settle(self, head: list[RawEvent]) -> None:
         """The first events have spoken. What was claimed by a vague path only, and borne out by none of them, is dropped."""
         self._head = None
         if self._dialect is not None and not self._borne_out and self._claim < GUESS:
             self._dialect = None
             self._restart()
-            self._tally.add_events(head, self._stencil.read_many(head))
+            self._accumulator.add_events(head, self._template.read_many(head))
 
-    def _speaks(self, event: Event) -> int:
+    def _speaks(self, event: RawEvent) -> int:
         """Choose the dialect that this event speaks for; how surely it does."""
         if not event.data or _is_done(event.data):
             return 0
@@ -282,13 +282,13 @@ class StreamDecoder(Findings):
         return sureness
 
     def _restart(self) -> None:
-        self._tally = Tally(keep_text=self._keep_text)
+        self._accumulator = StreamAccumulator(keep_text=self._keep_text)
         self._reader = self._new_reader()
-        self._stencil = Stencil(self._reader)
+        self._template = EventTemplate(self._reader)
         self._wrapping = None
         self._stride = FIRST_STRIDE
 
-    def _new_reader(self) -> Reader:
+    def _new_reader(self) -> DialectReader:
         return UnknownReader() if self._dialect is None else self._dialect.reader(self.exchange)
 
     # -- what was found --------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ class StreamDecoder(Findings):
         """The vendor: told by the exchange, else by a field of the stream, else what the dialect is named after."""
         return (
             vendor_of(self.exchange)
-            or self._tally.provider
+            or self._accumulator.provider
             or (self._dialect.provider if self._dialect else None)
         )
 
@@ -347,9 +347,11 @@ class StreamDecoder(Findings):
     @property
     def usage_source(self) -> str | None:
         """`usage`, or `usage_delta` where the last report is of a stream that never finished."""
-        if self._tally.usage is None:
+        if self._accumulator.usage is None:
             return None
-        whole = self._tally.finish_ns is not None or self._tally.terminal_seen or not self.streamed
+        whole = (
+            self._accumulator.finish_ns is not None or self._accumulator.terminal_seen or not self.streamed
+        )
         return "usage" if whole else "usage_delta"
 
     @property
@@ -357,7 +359,7 @@ class StreamDecoder(Findings):
         """(seq of the event, or None for response headers; the number)."""
         return [
             *((None, stat) for stat in header_stats(self.exchange.response_headers)),
-            *self._tally.server_stats,
+            *self._accumulator.server_stats,
         ]
 
     @property
@@ -368,7 +370,7 @@ class StreamDecoder(Findings):
     def malformed_events(self) -> int:
         """Events that could not be read or were over the bound, and one for a content coding that did not hold."""
         return (
-            self._tally.malformed_events
+            self._accumulator.malformed_events
             + self._framer.oversized_events
             + (self._coding.broken or self._coding.bomb)
         )

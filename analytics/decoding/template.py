@@ -20,9 +20,10 @@ from operator import itemgetter
 
 import msgspec
 
-from analytics.decoding.sse import Event
-from analytics.dialects.payload import FAULTS
-from analytics.dialects.shape import Delta, Kind, Reader, Reading, Run
+from analytics.decoded.decoded_event import DecodedEvent, DeltaRun, EventKind, TextDelta
+from analytics.decoded.dialect import DialectReader
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoded.tolerant_json import FAULTS
 
 _decode_string = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.encode
@@ -36,14 +37,14 @@ MIN_WINDOW, MAX_WINDOW = 8, 128
 MAX_ODD_AT_END = 4
 """So many of those tried, at most, are left out where they do not begin as the others: a stream's last say something else."""
 MAX_STENCIL_BYTES = 16 * 1024
-_DONE = Reading(kind="terminal", done=True)
+_DONE = DecodedEvent(kind="terminal", done_marker=True)
 _MARK = "\x7f"
 
 
-class Stencil:
+class EventTemplate:
     """Stands before one reader of one stream."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: DialectReader) -> None:
         self.name = ""
         """The name of the events that it is for."""
         self.trusted = False
@@ -51,19 +52,19 @@ class Stencil:
         self.window = MAX_WINDOW
         """So many events are best tried at once."""
         self._read = reader.read
-        self._read_many: Callable[[Sequence[Event]], list[Reading | Delta]] | None = getattr(
+        self._read_many: Callable[[Sequence[RawEvent]], list[DecodedEvent | TextDelta]] | None = getattr(
             reader, "read_many", None
         )
         self._prefix = self._suffix = b""
-        self._kind: Kind = "text"
+        self._kind: EventKind = "text"
         self._choice = 0
         self._look = FIRST_LOOK
         self._vain = 0
         self._pause = 0
 
-    def read_many(self, events: Sequence[Event]) -> list[Reading | Delta | Run]:
+    def read_many(self, events: Sequence[RawEvent]) -> list[DecodedEvent | TextDelta | DeltaRun]:
         """The reader's answers, one for each event; a `Run` answers as many as it has pieces."""
-        answers: list[Reading | Delta | Run] = []
+        answers: list[DecodedEvent | TextDelta | DeltaRun] = []
         at = 0
         while at < len(events):
             if self.trusted:
@@ -71,7 +72,7 @@ class Stencil:
                 run = self._fit_events(events, at) if likely else None
                 if run is not None:
                     answers.append(run)
-                    at += len(run.pieces)
+                    at += len(run.texts)
                     continue
             elif not self._prefix:
                 some = events[at : at + (self._pause if self._pause > 0 else self._look)]
@@ -80,7 +81,7 @@ class Stencil:
                 at += len(some)
                 if self._pause > 0:
                     self._pause -= len(some)
-                elif type(told[-1]) is Delta:
+                elif type(told[-1]) is TextDelta:
                     self._learn(some[-1], told[-1])
                 else:
                     self._look = min(2 * self._look, MAX_LOOK)
@@ -89,19 +90,19 @@ class Stencil:
             at += 1
         return answers
 
-    def fit_reads(self, reads: Sequence[bytes], lead: bytes, trail: bytes) -> Run | None:
+    def fit_reads(self, reads: Sequence[bytes], lead: bytes, trail: bytes) -> DeltaRun | None:
         """The run of the first reads that hold one fitting event each, between `lead` and `trail`; None: not even one.
 
         Only for a trusted stencil. Best given `window` reads.
         """
         pieces = self._pieces(reads, lead + self._prefix, self._suffix + trail)
-        return Run(self._kind, pieces, self._choice) if pieces else None
+        return DeltaRun(self._kind, pieces, self._choice) if pieces else None
 
-    def _fit_events(self, events: Sequence[Event], at: int) -> Run | None:
+    def _fit_events(self, events: Sequence[RawEvent], at: int) -> DeltaRun | None:
         some = events[at : at + self.window]
         same = next((n for n, event in enumerate(some) if event.name != self.name), len(some))
         pieces = self._pieces([event.data for event in some[:same]], self._prefix, self._suffix)
-        return Run(self._kind, pieces, self._choice) if pieces else None
+        return DeltaRun(self._kind, pieces, self._choice) if pieces else None
 
     def _pieces(self, parts: Sequence[bytes], prefix: bytes, suffix: bytes) -> list[str]:
         """What stands between prefix and suffix in the first so many of the parts, which all fit."""
@@ -126,20 +127,20 @@ class Stencil:
             self._vain = 0
         return pieces
 
-    def _test(self, event: Event) -> Reading | Delta:
+    def _test(self, event: RawEvent) -> DecodedEvent | TextDelta:
         """Ask the reader, and hold the answer against the stencil, or take a new one from it."""
         told = self._ask((event,))[0]
         fits = not self.trusted and event.name == self.name
         pieces = self._pieces((event.data,), self._prefix, self._suffix) if fits else []
         if pieces:
-            self.trusted = told == Delta(self._kind, pieces[0], self._choice)
+            self.trusted = told == TextDelta(self._kind, pieces[0], self._choice)
             if not self.trusted:
                 self._give_up()
-        elif type(told) is Delta:
+        elif type(told) is TextDelta:
             self._learn(event, told)
         return told
 
-    def _ask(self, events: Sequence[Event]) -> list[Reading | Delta]:
+    def _ask(self, events: Sequence[RawEvent]) -> list[DecodedEvent | TextDelta]:
         if self._read_many is not None:
             return self._read_many(events)
         read = self._read
@@ -148,7 +149,7 @@ class Stencil:
             for event in events
         ]
 
-    def _learn(self, event: Event, told: Delta) -> None:
+    def _learn(self, event: RawEvent, told: TextDelta) -> None:
         self._vain += 1
         self.trusted = False
         if self._vain > MAX_LEARNED_IN_VAIN:
@@ -157,7 +158,7 @@ class Stencil:
         data = event.data
         if len(data) > MAX_STENCIL_BYTES:
             return
-        written = _encode(told.piece)
+        written = _encode(told.text)
         at = data.find(written)
         if told.tokens is not None or told.usage is not None or at < 0 or data.find(written, at + 1) >= 0:
             self._prefix = b""

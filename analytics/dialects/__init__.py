@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from functools import cache, lru_cache
 
-from analytics.dialects.shape import Dialect, Exchange
+from analytics.decoded.dialect import Dialect, ExchangeInfo
 
 
 @cache
@@ -25,7 +25,7 @@ def all_dialects() -> tuple[Dialect, ...]:
     return tuple(sorted(found, key=lambda d: d.name))
 
 
-def choose_by_exchange(exchange: Exchange) -> tuple[Dialect | None, int]:
+def choose_by_exchange(exchange: ExchangeInfo) -> tuple[Dialect | None, int]:
     """The dialect that claims the exchange most surely, and how surely; (None, 0) when none does."""
     return _choose_by_heads(exchange.method, exchange.path, exchange.host, tuple(exchange.request_headers))
 
@@ -34,7 +34,7 @@ def choose_by_exchange(exchange: Exchange) -> tuple[Dialect | None, int]:
 def _choose_by_heads(
     method: str, path: str, host: str, headers: tuple[str, ...]
 ) -> tuple[Dialect | None, int]:
-    exchange = Exchange(method=method, path=path, host=host, request_headers=dict.fromkeys(headers, ""))
+    exchange = ExchangeInfo(method=method, path=path, host=host, request_headers=dict.fromkeys(headers, ""))
     best, score = None, 0
     for dialect in all_dialects():
         claim = dialect.claims(exchange)

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.payload import decode_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
 
 
 class _Completion(msgspec.Struct):
@@ -29,13 +30,11 @@ _decoder = msgspec.json.Decoder(_Completion)
 
 
 class AnthropicComplete:
-    """The dialect; see `shape.Dialect`."""
-
     name = "anthropic_complete"
     provider = "anthropic"
     operation = "text_completion"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return 5 if exchange.path.partition("?")[0].rstrip("/").endswith("/v1/complete") else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -43,7 +42,7 @@ class AnthropicComplete:
             return 1 if name == "ping" else 0
         return 8 if name == "completion" else 6 if b'"stop_reason"' in data else 0
 
-    def reader(self, exchange: Exchange) -> AnthropicCompleteReader:
+    def reader(self, exchange: ExchangeInfo) -> AnthropicCompleteReader:
         cumulative = exchange.request_headers.get("anthropic-version", "2023-06-01") < "2023-06-01"
         return AnthropicCompleteReader(cumulative=cumulative)
 
@@ -55,32 +54,32 @@ class AnthropicCompleteReader:
         self._cumulative = cumulative
         self._so_far = ""
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_decoder, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         kind = event.type or name
         if kind == "error" or event.error:
-            return Reading(kind="error", error=error_event(data))
+            return DecodedEvent(kind="error", error=error_in_event(data))
         if kind == "ping":
-            return Reading(kind="ping")
+            return DecodedEvent(kind="ping")
         return self._completion(event)
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         event = decode_or_none(_decoder, body)
         if event is None:
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         if event.error or event.type == "error":
-            return [Reading(kind="error", error=error_event(body))]
+            return [DecodedEvent(kind="error", error=error_in_event(body))]
         return [self._completion(event)]
 
-    def _completion(self, event: _Completion) -> Reading:
+    def _completion(self, event: _Completion) -> DecodedEvent:
         text = event.completion or ""
         if self._cumulative and text.startswith(self._so_far):
             text, self._so_far = text[len(self._so_far) :], text
-        return Reading(
+        return DecodedEvent(
             kind="text" if text else "finish" if event.stop_reason else "other",
-            fragments=[Fragment(text=text, finish_reason=event.stop_reason or None)],
+            deltas=[ChoiceDelta(text=text, finish_reason=event.stop_reason or None)],
             response_id=event.id or event.log_id or None,
             model=event.model or None,
         )

@@ -19,19 +19,19 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.numbers import count, measure
-from analytics.dialects.payload import arguments_of, compact, decode_or_none
-from analytics.dialects.shape import (
-    Delta,
-    Exchange,
-    Fragment,
-    Kind,
-    Reading,
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    EventKind,
     ServerStat,
-    ToolFragment,
+    TextDelta,
+    ToolCallDelta,
     Usage,
 )
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.numbers import finite_number, whole_number
 
 SERVER_TOOLS = frozenset({"server_tool_use", "mcp_tool_use"})
 _OWN_EVENTS = frozenset({
@@ -86,13 +86,11 @@ _body = msgspec.json.Decoder(_Body)
 
 
 class AnthropicMessages:
-    """The dialect; see `shape.Dialect`."""
-
     name = "anthropic_messages"
     provider = "anthropic"
     operation = "chat"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         path = exchange.path.partition("?")[0].rstrip("/")
         if path.endswith("/messages") and "/threads/" not in path:
             return 9 if "anthropic-version" in exchange.request_headers else 5
@@ -112,7 +110,7 @@ class AnthropicMessages:
             return 6  # a whole body
         return 1 if name == "ping" else 0
 
-    def reader(self, exchange: Exchange) -> AnthropicReader:
+    def reader(self, exchange: ExchangeInfo) -> AnthropicReader:
         return AnthropicReader()
 
 
@@ -125,10 +123,10 @@ class AnthropicReader:
         self._usage: dict[str, Any] = {}
         self._output_reported = False
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         kind = event.type or name
         if kind == "content_block_delta":
             return self._delta(event)
@@ -139,27 +137,27 @@ class AnthropicReader:
         if kind == "message_delta":
             return self._message_delta(event)
         if kind == "message_stop":
-            return Reading(kind="terminal", terminal=True, server_stats=_bedrock_stats(event.bedrock))
+            return DecodedEvent(kind="terminal", terminal=True, server_stats=_bedrock_stats(event.bedrock))
         if kind == "ping":
-            return Reading(kind="ping")
+            return DecodedEvent(kind="ping")
         if kind == "error" or event.error:
-            return Reading(kind="error", error=error_event(data))
-        return Reading(kind="annotation" if kind == "content_block_stop" else "other")
+            return DecodedEvent(kind="error", error=error_in_event(data))
+        return DecodedEvent(kind="annotation" if kind == "content_block_stop" else "other")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         message = decode_or_none(_body, body)
         if message is None:
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         if message.error or message.type == "error":
-            return [Reading(kind="error", error=error_event(body))]
+            return [DecodedEvent(kind="error", error=error_in_event(body))]
         if message.content is None:
-            return [Reading(kind="other")]
-        fragment, kind = _whole(message.content)
-        fragment.finish_reason = message.stop_reason
+            return [DecodedEvent(kind="other")]
+        choice_delta, kind = _whole(message.content)
+        choice_delta.finish_reason = message.stop_reason
         return [
-            Reading(
+            DecodedEvent(
                 kind=kind,
-                fragments=[fragment],
+                deltas=[choice_delta],
                 usage=self._overlay(message.usage, final=True),
                 terminal=True,
                 response_id=message.id or None,
@@ -167,50 +165,52 @@ class AnthropicReader:
             )
         ]
 
-    def _delta(self, event: _Event) -> Reading | Delta:
+    def _delta(self, event: _Event) -> DecodedEvent | TextDelta:
         delta = event.delta
         if delta is None:
-            return Reading(kind="other")
+            return DecodedEvent(kind="other")
         if delta.text:
-            return Delta("text", delta.text)
+            return TextDelta("text", delta.text)
         if delta.thinking:
-            return Delta("reasoning", delta.thinking)
+            return TextDelta("reasoning", delta.thinking)
         index = event.index or 0
         if delta.partial_json and index not in self._whole_inputs:
-            tool = ToolFragment(key=index, arguments=delta.partial_json, server=index in self._server_blocks)
-            return Reading(kind="tool_call", fragments=[Fragment(tools=[tool])])
-        return Reading(kind="annotation")
+            tool = ToolCallDelta(
+                key=index, arguments=delta.partial_json, server_side=index in self._server_blocks
+            )
+            return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=[tool])])
+        return DecodedEvent(kind="annotation")
 
-    def _block_start(self, event: _Event) -> Reading:
+    def _block_start(self, event: _Event) -> DecodedEvent:
         block, index = event.content_block, event.index or 0
         if block is None:
-            return Reading(kind="other")
+            return DecodedEvent(kind="other")
         self._server_blocks.discard(index)
         self._whole_inputs.discard(index)
         if block.type in SERVER_TOOLS:
             self._server_blocks.add(index)
-        fragment, kind = _block(block, index)
-        if fragment is None:
+        choice_delta, kind = _block(block, index)
+        if choice_delta is None:
             result = block.type.endswith("_result")
-            return Reading(kind="annotation" if result else "start", tool_failure=bool(block.is_error))
-        if fragment.tools and fragment.tools[0].arguments:
+            return DecodedEvent(kind="annotation" if result else "start", tool_failure=bool(block.is_error))
+        if choice_delta.tool_calls and choice_delta.tool_calls[0].arguments:
             self._whole_inputs.add(index)
-        return Reading(kind=kind, fragments=[fragment])
+        return DecodedEvent(kind=kind, deltas=[choice_delta])
 
-    def _message_start(self, message: _Message) -> Reading:
-        return Reading(
+    def _message_start(self, message: _Message) -> DecodedEvent:
+        return DecodedEvent(
             kind="start",
             usage=self._overlay(message.usage, final=False),
             response_id=message.id or None,
             model=message.model or None,
         )
 
-    def _message_delta(self, event: _Event) -> Reading:
+    def _message_delta(self, event: _Event) -> DecodedEvent:
         usage = self._overlay(event.usage, final=True)
         reason = event.delta.stop_reason if event.delta else None
         if not reason:
-            return Reading(kind="usage" if usage else "other", usage=usage)
-        return Reading(kind="finish", fragments=[Fragment(finish_reason=reason)], usage=usage)
+            return DecodedEvent(kind="usage" if usage else "other", usage=usage)
+        return DecodedEvent(kind="finish", deltas=[ChoiceDelta(finish_reason=reason)], usage=usage)
 
     def _overlay(self, reported: Any, *, final: bool) -> Usage | None:
         if not isinstance(reported, dict):
@@ -229,48 +229,49 @@ class AnthropicReader:
 def normalised(raw: dict[str, Any]) -> Usage:
     """Anthropic's usage object in the common terms."""
     parts = [
-        count(raw.get(k)) for k in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        whole_number(raw.get(k))
+        for k in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     ]
     known = [part for part in parts if part is not None]
     details = raw.get("output_tokens_details")
     return Usage(
         input_tokens=sum(known) if known else None,
-        output_tokens=count(raw.get("output_tokens")),
-        reasoning_tokens=count(details.get("thinking_tokens")) if isinstance(details, dict) else None,
+        output_tokens=whole_number(raw.get("output_tokens")),
+        reasoning_tokens=whole_number(details.get("thinking_tokens")) if isinstance(details, dict) else None,
         cached_input_tokens=parts[1],
         raw=raw,
     )
 
 
-def _block(block: _Block, key: int) -> tuple[Fragment | None, Kind]:
+def _block(block: _Block, key: int) -> tuple[ChoiceDelta | None, EventKind]:
     """What a content block already holds when it starts (or in a whole body)."""
     if block.type == "tool_use" or block.type in SERVER_TOOLS:
-        tool = ToolFragment(
-            key=key, id=block.id or "", name=block.name or "", server=block.type in SERVER_TOOLS
+        tool = ToolCallDelta(
+            key=key, id=block.id or "", name=block.name or "", server_side=block.type in SERVER_TOOLS
         )  # fmt: skip
         if block.input:
             tool.arguments = arguments_of(block.input)
-        return Fragment(tools=[tool]), "tool_call" if tool.name or tool.arguments else "start"
+        return ChoiceDelta(tool_calls=[tool]), "tool_call" if tool.name or tool.arguments else "start"
     if block.type == "thinking" and block.thinking:
-        return Fragment(reasoning=block.thinking), "reasoning"
+        return ChoiceDelta(reasoning=block.thinking), "reasoning"
     if block.type == "text" and block.text:
-        return Fragment(text=block.text), "text"
+        return ChoiceDelta(text=block.text), "text"
     return None, "start"
 
 
-def _whole(blocks: list[_Block]) -> tuple[Fragment, Kind]:
+def _whole(blocks: list[_Block]) -> tuple[ChoiceDelta, EventKind]:
     """All blocks of a whole body as one fragment; the kind is that of the first output."""
-    whole, first = Fragment(), None
+    whole, first = ChoiceDelta(), None
     for index, block in enumerate(blocks):
-        fragment, kind = _block(block, index)
-        if fragment is None:
+        choice_delta, kind = _block(block, index)
+        if choice_delta is None:
             continue
         first = first or kind
-        whole.text += fragment.text
-        whole.reasoning += fragment.reasoning
-        if fragment.tools:
-            whole.tools = (whole.tools or []) + fragment.tools
-            tool = fragment.tools[0]
+        whole.text += choice_delta.text
+        whole.reasoning += choice_delta.reasoning
+        if choice_delta.tool_calls:
+            whole.tool_calls = (whole.tool_calls or []) + choice_delta.tool_calls
+            tool = choice_delta.tool_calls[0]
             if not tool.arguments:  # a whole body says {} for "no arguments"
                 tool.arguments = "{}"
     return whole, first or "finish"
@@ -284,7 +285,7 @@ def _bedrock_stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:
     stats = []
     for name, raw in metrics.items():
         unit, factor = ("ns", 1e6) if name.endswith("Latency") else ("tokens", 1.0)
-        number = measure(raw)
+        number = finite_number(raw)
         stats.append(
             ServerStat(source, name, None if number is None else number * factor, unit, compact(raw)[:200])
         )

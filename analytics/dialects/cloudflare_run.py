@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from, unreadable
-from analytics.dialects.openai_calls import Calls
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.openai_tool_calls import Calls
 from analytics.dialects.openai_usage import usage_of
-from analytics.dialects.payload import decode_or_none, json_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -33,7 +34,7 @@ class CloudflareRun:
     provider = "cloudflare"
     operation = "chat"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return 5 if "/ai/run/" in exchange.path else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -41,7 +42,7 @@ class CloudflareRun:
             return 0
         return 6 if data.lstrip()[1:].lstrip().startswith(b'"response"') else 3
 
-    def reader(self, exchange: Exchange) -> CloudflareReader:
+    def reader(self, exchange: ExchangeInfo) -> CloudflareReader:
         return CloudflareReader()
 
 
@@ -51,33 +52,39 @@ class CloudflareReader:
     def __init__(self) -> None:
         self._calls = Calls()
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_decoder, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if event.error or event.errors:
-            return Reading(kind="error", error=error_event(data) if event.error else error_from(event.errors))
-        tools = self._calls.pieces(0, event.tool_calls)
+            return DecodedEvent(
+                kind="error", error=error_in_event(data) if event.error else error_from(event.errors)
+            )
+        tool_calls = self._calls.pieces(0, event.tool_calls)
         usage = usage_of(event.usage)
-        if event.response and tools is None and usage is None:
-            return Delta("text", event.response)
-        fragments = [Fragment(text=event.response or "", tools=tools)] if event.response or tools else None
-        return Reading(
-            kind="usage" if usage else "other", fragments=fragments, usage=usage, terminal=usage is not None
+        if event.response and tool_calls is None and usage is None:
+            return TextDelta("text", event.response)
+        deltas = (
+            [ChoiceDelta(text=event.response or "", tool_calls=tool_calls)]
+            if event.response or tool_calls
+            else None
+        )
+        return DecodedEvent(
+            kind="usage" if usage else "other", deltas=deltas, usage=usage, terminal=usage is not None
         )
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = json_or_none(body)
         if not isinstance(whole, dict):
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         result = whole.get("result")
         if not isinstance(result, dict):
             errors = whole.get("errors")
-            return [Reading(kind="error", error=error_from(errors))] if errors else [Reading()]
-        tools = self._calls.pieces(0, result.get("tool_calls"))
+            return [DecodedEvent(kind="error", error=error_from(errors))] if errors else [DecodedEvent()]
+        tool_calls = self._calls.pieces(0, result.get("tool_calls"))
         text = result.get("response")
-        fragment = Fragment(text=text if isinstance(text, str) else "", tools=tools)
-        return [Reading(fragments=[fragment], usage=usage_of(result.get("usage")), terminal=True)]
+        choice_delta = ChoiceDelta(text=text if isinstance(text, str) else "", tool_calls=tool_calls)
+        return [DecodedEvent(deltas=[choice_delta], usage=usage_of(result.get("usage")), terminal=True)]
 
 
 DIALECT = CloudflareRun()

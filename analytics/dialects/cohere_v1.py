@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta, Usage
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import arguments_of, decode_or_none
 from analytics.dialects.cohere_v2 import finish_error
-from analytics.dialects.errors import error_event, error_from, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.payload import arguments_of, decode_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ToolFragment, Usage
+from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
 
 
 class _Meta(msgspec.Struct):
@@ -66,13 +67,11 @@ _body = msgspec.json.Decoder(_Body)
 
 
 class CohereV1:
-    """The dialect; see `shape.Dialect`."""
-
     name = "cohere_v1"
     provider = "cohere"
     operation = "chat"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         path = exchange.path.partition("?")[0].rstrip("/")
         return 3 if path.endswith(("/v1/chat", "/v1/generate")) and "/api/v1/" not in path else 0
 
@@ -81,7 +80,7 @@ class CohereV1:
             return 8
         return 6 if b'"generation_id"' in data and b'"meta"' in data else 0
 
-    def reader(self, exchange: Exchange) -> CohereV1Reader:
+    def reader(self, exchange: ExchangeInfo) -> CohereV1Reader:
         return CohereV1Reader()
 
 
@@ -91,62 +90,70 @@ class CohereV1Reader:
     def __init__(self) -> None:
         self._calls_streamed = False
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         kind = event.event_type or name
         if kind == "text-generation":
-            return Delta("text", event.text, event.index or 0) if event.text else Reading(kind="annotation")
+            return (
+                TextDelta("text", event.text, event.index or 0)
+                if event.text
+                else DecodedEvent(kind="annotation")
+            )
         if kind == "stream-end" or (event.is_finished and event.finish_reason):
             return _ended(event)
         if kind == "stream-start":
-            return Reading(kind="start", response_id=event.generation_id or None)
+            return DecodedEvent(kind="start", response_id=event.generation_id or None)
         if kind == "tool-calls-chunk":
             return self._chunk(event)
         if kind == "tool-calls-generation":
             return self._whole_calls(event.tool_calls or [])
         if event.error or kind == "stream-error":
-            return Reading(kind="error", error=error_event(data))
-        return Reading(kind="annotation" if kind else "other")
+            return DecodedEvent(kind="error", error=error_in_event(data))
+        return DecodedEvent(kind="annotation" if kind else "other")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_body, body)
         if whole is None:
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         if whole.text is None and whole.generations is None:
             error = error_from({"message": whole.message}) if whole.message else None
-            return [Reading(kind="error" if error else "other", error=error)]
+            return [DecodedEvent(kind="error" if error else "other", error=error)]
         generations = whole.generations or [_Generation(whole.text, whole.finish_reason)]
-        fragments = [
-            Fragment(choice=index, text=generation.text or "", finish_reason=generation.finish_reason or None)
+        deltas = [
+            ChoiceDelta(
+                choice=index, text=generation.text or "", finish_reason=generation.finish_reason or None
+            )
             for index, generation in enumerate(generations)
         ]
         if whole.tool_calls:
-            fragments[0].tools = [_piece(call, index) for index, call in enumerate(whole.tool_calls)]
+            deltas[0].tool_calls = [_piece(call, index) for index, call in enumerate(whole.tool_calls)]
         response_id = whole.generation_id or whole.id or None
-        return [Reading(kind="text", fragments=fragments, usage=_usage(whole.meta), response_id=response_id)]
+        return [DecodedEvent(kind="text", deltas=deltas, usage=_usage(whole.meta), response_id=response_id)]
 
-    def _chunk(self, event: _Event) -> Reading:
+    def _chunk(self, event: _Event) -> DecodedEvent:
         call = event.tool_call_delta
         if call is None:
             if not event.text:
-                return Reading(kind="annotation")
-            return Reading(kind="reasoning", fragments=[Fragment(plan=event.text)])
+                return DecodedEvent(kind="annotation")
+            return DecodedEvent(kind="reasoning", deltas=[ChoiceDelta(tool_plan=event.text)])
         self._calls_streamed = True
         piece = _piece(call, call.index or 0)
         spoken = bool(piece.name or piece.arguments)
-        return Reading(kind="tool_call" if spoken else "annotation", fragments=[Fragment(tools=[piece])])
+        return DecodedEvent(
+            kind="tool_call" if spoken else "annotation", deltas=[ChoiceDelta(tool_calls=[piece])]
+        )
 
-    def _whole_calls(self, calls: list[_Call]) -> Reading:
+    def _whole_calls(self, calls: list[_Call]) -> DecodedEvent:
         if self._calls_streamed or not calls:
-            return Reading(kind="annotation")
+            return DecodedEvent(kind="annotation")
         pieces = [_piece(call, index) for index, call in enumerate(calls)]
-        return Reading(kind="tool_call", fragments=[Fragment(tools=pieces)])
+        return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=pieces)])
 
 
-def _piece(call: _Call, index: int) -> ToolFragment:
-    return ToolFragment(index, "", call.name or "", arguments_of(call.parameters))
+def _piece(call: _Call, index: int) -> ToolCallDelta:
+    return ToolCallDelta(index, "", call.name or "", arguments_of(call.parameters))
 
 
 def _usage(meta: _Meta | None) -> Usage | None:
@@ -154,18 +161,18 @@ def _usage(meta: _Meta | None) -> Usage | None:
         return None
     said = {**(meta.billed_units or {}), **(meta.tokens or {})}
     return Usage(
-        input_tokens=count(said.get("input_tokens")),
-        output_tokens=count(said.get("output_tokens")),
+        input_tokens=whole_number(said.get("input_tokens")),
+        output_tokens=whole_number(said.get("output_tokens")),
         raw=meta.billed_units or meta.tokens,
     )
 
 
-def _ended(event: _Event) -> Reading:
+def _ended(event: _Event) -> DecodedEvent:
     reason = event.finish_reason or None
     error = finish_error(reason, event.error)
-    return Reading(
+    return DecodedEvent(
         kind="error" if error else "finish",
-        fragments=[Fragment(choice=event.index or 0, finish_reason=reason)],
+        deltas=[ChoiceDelta(choice=event.index or 0, finish_reason=reason)],
         usage=_usage(event.response.meta if event.response else None),
         error=error,
         terminal=event.event_type == "stream-end",

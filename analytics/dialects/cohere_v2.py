@@ -11,10 +11,18 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.payload import decode_or_none
-from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    ErrorReport,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none
+from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
 
 _OWN_EVENTS = frozenset({
     "message-start", "content-start", "content-delta", "content-end", "tool-plan-delta", "tool-call-start",
@@ -71,13 +79,11 @@ _body = msgspec.json.Decoder(_Body)
 
 
 class CohereV2:
-    """The dialect; see `shape.Dialect`."""
-
     name = "cohere_v2"
     provider = "cohere"
     operation = "chat"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return 5 if exchange.path.partition("?")[0].rstrip("/").endswith("/v2/chat") else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -90,56 +96,59 @@ class CohereV2:
             return 6
         return 6 if b'"billed_units"' in data and b'"message"' in data else 0
 
-    def reader(self, exchange: Exchange) -> CohereReader:
+    def reader(self, exchange: ExchangeInfo) -> CohereReader:
         return CohereReader()
 
 
 class CohereReader:
     """Reads one stream. Calls are told apart by their index."""
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         kind, delta = event.type or name, event.delta
         message = (delta.message if delta else None) or _Message()
         if kind in ("content-delta", "content-start"):
-            return _content(message) or Reading(kind="start" if kind == "content-start" else "annotation")
+            return _content(message) or DecodedEvent(
+                kind="start" if kind == "content-start" else "annotation"
+            )
         if kind == "tool-plan-delta":
             if not message.tool_plan:
-                return Reading(kind="annotation")
-            return Reading(kind="reasoning", fragments=[Fragment(plan=message.tool_plan)])
+                return DecodedEvent(kind="annotation")
+            return DecodedEvent(kind="reasoning", deltas=[ChoiceDelta(tool_plan=message.tool_plan)])
         if kind in ("tool-call-start", "tool-call-delta"):
             return _call(message, event.index or 0)
         if kind == "message-start":
-            return Reading(kind="start", response_id=event.id or None)
+            return DecodedEvent(kind="start", response_id=event.id or None)
         if kind == "message-end":
             return _ended(delta or _Ending())
         if kind == "error" or event.error:
-            return Reading(kind="error", error=error_event(data))
-        return Reading(kind="annotation" if kind in _OWN_EVENTS else "other")
+            return DecodedEvent(kind="error", error=error_in_event(data))
+        return DecodedEvent(kind="annotation" if kind in _OWN_EVENTS else "other")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_body, body)
         if whole is None:
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         if whole.message is None and not whole.finish_reason:
             return [
-                Reading(
-                    kind="error" if whole.error else "other", error=error_event(body) if whole.error else None
+                DecodedEvent(
+                    kind="error" if whole.error else "other",
+                    error=error_in_event(body) if whole.error else None,
                 )
             ]
         message = whole.message or _Message()
-        fragment = Fragment(plan=message.tool_plan or "", tools=[])
+        choice_delta = ChoiceDelta(tool_plan=message.tool_plan or "", tool_calls=[])
         contents = message.content if isinstance(message.content, list) else [message.content]
         for content in contents:
-            fragment.text += content if isinstance(content, str) else (content and content.text) or ""
-            fragment.reasoning += "" if isinstance(content, str) else (content and content.thinking) or ""
+            choice_delta.text += content if isinstance(content, str) else (content and content.text) or ""
+            choice_delta.reasoning += "" if isinstance(content, str) else (content and content.thinking) or ""
         calls = message.tool_calls if isinstance(message.tool_calls, list) else []
-        fragment.tools = [_piece(call, index) for index, call in enumerate(calls)]
+        choice_delta.tool_calls = [_piece(call, index) for index, call in enumerate(calls)]
         ending = _ended(whole)
         ending.response_id = whole.id or None
-        return [Reading(kind="text", fragments=[fragment]), ending]
+        return [DecodedEvent(kind="text", deltas=[choice_delta]), ending]
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
@@ -147,20 +156,20 @@ def normalised(raw: dict[str, Any]) -> Usage:
     billed, tokens = raw.get("billed_units"), raw.get("tokens")
     said = {**(billed if isinstance(billed, dict) else {}), **(tokens if isinstance(tokens, dict) else {})}
     return Usage(
-        input_tokens=count(said.get("input_tokens")),
-        output_tokens=count(said.get("output_tokens")),
-        reasoning_tokens=count(said.get("reasoning_tokens")),
-        cached_input_tokens=count(raw.get("cached_tokens")),
+        input_tokens=whole_number(said.get("input_tokens")),
+        output_tokens=whole_number(said.get("output_tokens")),
+        reasoning_tokens=whole_number(said.get("reasoning_tokens")),
+        cached_input_tokens=whole_number(raw.get("cached_tokens")),
         raw=raw,
     )
 
 
-def finish_error(reason: str | None, error: Any) -> ErrorSeen | None:
+def finish_error(reason: str | None, error: Any) -> ErrorReport | None:
     """The error of a finish, if it is one."""
     if error:
         seen = error_from(error)
     elif reason and reason.startswith(_FAILED) and reason not in _FAULTLESS:
-        seen = ErrorSeen(None)
+        seen = ErrorReport(None)
     else:
         return None
     if seen.type is None and reason and reason != "ERROR":
@@ -168,40 +177,42 @@ def finish_error(reason: str | None, error: Any) -> ErrorSeen | None:
     return seen
 
 
-def _content(message: _Message) -> Reading | Delta | None:
+def _content(message: _Message) -> DecodedEvent | TextDelta | None:
     content = message.content
     if isinstance(content, _Content):
         if content.text:
-            return Delta("text", content.text)
+            return TextDelta("text", content.text)
         if content.thinking:
-            return Delta("reasoning", content.thinking)
+            return TextDelta("reasoning", content.thinking)
     elif isinstance(content, str) and content:
-        return Delta("text", content)
+        return TextDelta("text", content)
     return None
 
 
-def _call(message: _Message, index: int) -> Reading:
+def _call(message: _Message, index: int) -> DecodedEvent:
     call = message.tool_calls
     if isinstance(call, list):
         call = call[0] if call else None
     if call is None:
-        return Reading(kind="annotation")
+        return DecodedEvent(kind="annotation")
     piece = _piece(call, index)
     spoken = bool(piece.name or piece.arguments)
-    return Reading(kind="tool_call" if spoken else "annotation", fragments=[Fragment(tools=[piece])])
+    return DecodedEvent(
+        kind="tool_call" if spoken else "annotation", deltas=[ChoiceDelta(tool_calls=[piece])]
+    )
 
 
-def _piece(call: _Call, index: int) -> ToolFragment:
+def _piece(call: _Call, index: int) -> ToolCallDelta:
     function = call.function or _Function()
-    return ToolFragment(index, call.id or "", function.name or "", function.arguments or "")
+    return ToolCallDelta(index, call.id or "", function.name or "", function.arguments or "")
 
 
-def _ended(ending: _Ending) -> Reading:
+def _ended(ending: _Ending) -> DecodedEvent:
     reason = ending.finish_reason or None
     error = finish_error(reason, ending.error)
-    return Reading(
+    return DecodedEvent(
         kind="error" if error else "finish",
-        fragments=[Fragment(finish_reason=reason)],
+        deltas=[ChoiceDelta(finish_reason=reason)],
         usage=normalised(ending.usage) if isinstance(ending.usage, dict) else None,
         error=error,
         terminal=True,

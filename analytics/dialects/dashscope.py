@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.openai_calls import Calls, text_of
-from analytics.dialects.openai_said import read_said
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, as_decoded_event
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import FAULTS, decode_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.openai_delta import read_delta
+from analytics.dialects.openai_tool_calls import Calls, text_of
 from analytics.dialects.openai_usage import usage_of
-from analytics.dialects.payload import FAULTS, decode_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Kind, Reading, in_full
 
 _NO_REASON = ("", "null")
 _PLAIN_REASONS = (None, *_NO_REASON)
@@ -61,13 +62,11 @@ _decode_plain = msgspec.json.Decoder(_PlainEvent).decode
 
 
 class DashScope:
-    """The dialect; see `shape.Dialect`."""
-
     name = "dashscope"
     provider = "alibaba"
     operation = "chat"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return 5 if "/services/aigc/" in exchange.path else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -75,7 +74,7 @@ class DashScope:
             return 0
         return 7 if name == "result" else 3
 
-    def reader(self, exchange: Exchange) -> DashScopeReader:
+    def reader(self, exchange: ExchangeInfo) -> DashScopeReader:
         return DashScopeReader()
 
 
@@ -88,16 +87,18 @@ class DashScopeReader:
         self._increments = False  # some event did not repeat what was said before
         self._so_far: dict[tuple[int, str], str] = {}
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         if self._known and name == "result":
             plain = self._plain(data)
             if plain is not None:
                 return plain
         event = decode_or_none(_decoder, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if name == "error" or event.code:
-            return Reading(kind="error", error=error_event(data), response_id=event.request_id or None)
+            return DecodedEvent(
+                kind="error", error=error_in_event(data), response_id=event.request_id or None
+            )
         self._known = bool(event.request_id)
         output = event.output or {}
         choices = output.get("choices")
@@ -105,18 +106,18 @@ class DashScopeReader:
             choices = [
                 {"message": {"content": output.get("text")}, "finish_reason": output.get("finish_reason")}
             ]
-        fragments = [self._choice(c, place) for place, c in enumerate(choices) if isinstance(c, dict)]
-        return Reading(
-            kind=_kind(fragments),
-            fragments=fragments or None,
+        deltas = [self._choice(c, place) for place, c in enumerate(choices) if isinstance(c, dict)]
+        return DecodedEvent(
+            kind=_kind(deltas),
+            deltas=deltas or None,
             usage=usage_of(event.usage),
             response_id=event.request_id or None,
         )
 
-    def read_body(self, body: bytes) -> list[Reading]:
-        return [in_full(self.read("", body))]
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
+        return [as_decoded_event(self.read("", body))]
 
-    def _plain(self, data: bytes) -> Delta | None:
+    def _plain(self, data: bytes) -> TextDelta | None:
         """A piece of text or of reasoning of one choice, and the usage so far."""
         try:
             event = _decode_plain(data)
@@ -132,23 +133,23 @@ class DashScopeReader:
             return None
         if bool(said.content) == bool(said.reasoning_content):
             return None
-        kind: Kind = "text" if said.content else "reasoning"
+        kind: EventKind = "text" if said.content else "reasoning"
         piece = self._new(index, kind, said.content or said.reasoning_content or "")
-        return Delta(kind, piece, index, None, usage_of(event.usage)) if piece else None
+        return TextDelta(kind, piece, index, None, usage_of(event.usage)) if piece else None
 
-    def _choice(self, choice: dict[str, Any], place: int) -> Fragment:
+    def _choice(self, choice: dict[str, Any], place: int) -> ChoiceDelta:
         index = choice.get("index")
-        fragment = Fragment(choice=index if type(index) is int and 0 <= index < 2**15 else place)
+        choice_delta = ChoiceDelta(choice=index if type(index) is int and 0 <= index < 2**15 else place)
         message = choice.get("message")
         if isinstance(message, dict):
-            read_said(message, fragment, self._calls)
-        fragment.text = self._new(fragment.choice, "text", fragment.text)
-        fragment.reasoning = self._new(fragment.choice, "reasoning", fragment.reasoning)
-        for piece in fragment.tools or ():
-            piece.arguments = self._new(fragment.choice, f"call {piece.key}", piece.arguments)
+            read_delta(message, choice_delta, self._calls)
+        choice_delta.text = self._new(choice_delta.choice, "text", choice_delta.text)
+        choice_delta.reasoning = self._new(choice_delta.choice, "reasoning", choice_delta.reasoning)
+        for piece in choice_delta.tool_calls or ():
+            piece.arguments = self._new(choice_delta.choice, f"call {piece.key}", piece.arguments)
         reason = text_of(choice.get("finish_reason"))
-        fragment.finish_reason = None if reason in _NO_REASON else reason
-        return fragment
+        choice_delta.finish_reason = None if reason in _NO_REASON else reason
+        return choice_delta
 
     def _new(self, choice: int, channel: str, said: str) -> str:
         """What this event adds to what a channel has said."""
@@ -162,13 +163,13 @@ class DashScopeReader:
         return said
 
 
-def _kind(fragments: list[Fragment]) -> Kind:
-    for fragment in fragments:
-        if fragment.text or fragment.reasoning:
-            return "text" if fragment.text else "reasoning"
-        if fragment.tools:
+def _kind(deltas: list[ChoiceDelta]) -> EventKind:
+    for choice_delta in deltas:
+        if choice_delta.text or choice_delta.reasoning:
+            return "text" if choice_delta.text else "reasoning"
+        if choice_delta.tool_calls:
             return "tool_call"
-    return "finish" if any(f.finish_reason for f in fragments) else "other"
+    return "finish" if any(f.finish_reason for f in deltas) else "other"
 
 
 DIALECT = DashScope()

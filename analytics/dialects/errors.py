@@ -14,8 +14,8 @@ import html
 import re
 from typing import Any
 
-from analytics.dialects.payload import compact, json_or_none, text_of
-from analytics.dialects.shape import ErrorSeen, Reading
+from analytics.decoded.decoded_event import DecodedEvent, ErrorReport
+from analytics.decoded.tolerant_json import compact, json_or_none, text_of
 
 MAX_TEXT_CHARS = 4096
 """Of an HTML or plain-text body no more than this is kept, and no message is longer."""
@@ -64,7 +64,7 @@ _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTALL)
 
 
-def error_in(value: Any) -> ErrorSeen | None:
+def error_in(value: Any) -> ErrorReport | None:
     """The error that a decoded event of a 200 stream carries, if it calls itself one."""
     if not isinstance(value, dict):
         return None
@@ -76,13 +76,13 @@ def error_in(value: Any) -> ErrorSeen | None:
     return None
 
 
-def error_event(data: bytes) -> ErrorSeen:
+def error_in_event(data: bytes) -> ErrorReport:
     """The data of an event that is named `error` (or whose dialect says so), whatever it holds."""
     value = json_or_none(data)
     return error_in(value) or error_from(text_of(data, MAX_TEXT_CHARS) if value is None else value)
 
 
-def last_words(data: bytes) -> ErrorSeen | None:
+def unlabelled_error(data: bytes) -> ErrorReport | None:
     """The error in the last event of a stream that ends without its terminal: flat, though it calls itself nothing.
 
     FastAPI's `{"detail": …}`, a message with a code: only where it holds nothing but what errors hold.
@@ -99,21 +99,25 @@ def last_words(data: bytes) -> ErrorSeen | None:
     return error_from(value) if says and not went_well else None
 
 
-def unreadable(name: str, data: bytes) -> Reading:
+def malformed_event(name: str, data: bytes) -> DecodedEvent:
     """The reading of an event whose data is not what its dialect says: malformed, unless it is named `error`."""
-    return Reading(kind="error", error=error_event(data)) if name == "error" else Reading(kind="malformed")
+    return (
+        DecodedEvent(kind="error", error=error_in_event(data))
+        if name == "error"
+        else DecodedEvent(kind="malformed")
+    )
 
 
-def error_from(raw: Any, *, around: dict[str, Any] | None = None) -> ErrorSeen:
+def error_from(raw: Any, *, around: dict[str, Any] | None = None) -> ErrorReport:
     """An error value that is known to be one. `around` is the object that it came in, which may hold the type or code."""
     kind, message = _type_of(raw), _message_of(raw)
     if around is not None:
         kind = kind or _type_of(around)
         message = message or _message_of({k: v for k, v in around.items() if v is not raw})
-    return ErrorSeen(type=kind, message=message, raw=raw)
+    return ErrorReport(type=kind, message=message, raw=raw)
 
 
-def read_error(body: bytes) -> ErrorSeen | None:
+def error_in_body(body: bytes) -> ErrorReport | None:
     """What the body of a response with status ≥ 400 says; None when it is empty."""
     body = body.removeprefix(b"\xef\xbb\xbf").strip()
     if not body:
@@ -126,12 +130,12 @@ def read_error(body: bytes) -> ErrorSeen | None:
     if isinstance(value, dict):
         return _from_object(value)
     if isinstance(value, str):
-        return ErrorSeen(type=None, message=value[:MAX_TEXT_CHARS], raw=value)
+        return ErrorReport(type=None, message=value[:MAX_TEXT_CHARS], raw=value)
     text = text_of(body, MAX_TEXT_CHARS)
-    return ErrorSeen(type=None, message=_visible(text), raw=text)
+    return ErrorReport(type=None, message=_visible(text), raw=text)
 
 
-def _from_object(value: dict[str, Any]) -> ErrorSeen:
+def _from_object(value: dict[str, Any]) -> ErrorReport:
     for key in _WRAPPERS:
         if value.get(key):
             return error_from(value[key], around=value)

@@ -15,11 +15,20 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.partial_arguments import ArgumentJoiner
-from analytics.dialects.payload import compact, decode_or_none, json_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Kind, Reading, ToolFragment, Usage, in_full
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    EventKind,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+    as_decoded_event,
+)
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.gemini_partial_args import ArgumentJoiner
+from analytics.dialects.numbers import whole_number
 
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount")
 _PATH = re.compile(r":(streamGenerateContent|generateContent)$")
@@ -92,13 +101,11 @@ _chunk = msgspec.json.Decoder(_Wrapped)
 
 
 class Gemini:
-    """The dialect; see `shape.Dialect`."""
-
     name = "gemini"
     provider = "gcp.gemini"
     operation = "generate_content"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return 5 if _PATH.search(exchange.path.partition("?")[0]) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -106,7 +113,7 @@ class Gemini:
             return 8
         return 6 if b'"usageMetadata"' in data or b'"promptFeedback"' in data else 0
 
-    def reader(self, exchange: Exchange) -> GeminiReader:
+    def reader(self, exchange: ExchangeInfo) -> GeminiReader:
         return GeminiReader()
 
 
@@ -126,106 +133,108 @@ class GeminiReader:
         self._call_count = 0
         self._open: dict[int, _Call] = {}
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         whole = decode_or_none(_chunk, data)
         if whole is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if whole.error:
-            return Reading(kind="error", error=error_event(data))
+            return DecodedEvent(kind="error", error=error_in_event(data))
         return self._chunk(whole.response or whole)
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         if body.lstrip()[:1] != b"[":
-            return [in_full(self.read("", body))]
+            return [as_decoded_event(self.read("", body))]
         chunks = json_or_none(body)
         if not isinstance(chunks, list):
-            return [Reading(kind="malformed")]
-        return [in_full(self.read("", msgspec.json.encode(chunk))) for chunk in chunks]
+            return [DecodedEvent(kind="malformed")]
+        return [as_decoded_event(self.read("", msgspec.json.encode(chunk))) for chunk in chunks]
 
-    def _chunk(self, chunk: _Chunk) -> Reading | Delta:
+    def _chunk(self, chunk: _Chunk) -> DecodedEvent | TextDelta:
         if self._known:
             plain = _plain(chunk)
             if plain is not None:
                 return plain
         self._known = bool(chunk.response_id and chunk.model)
-        fragments: list[Fragment] = []
-        kind: Kind = "start" if chunk.candidates else "usage"
+        deltas: list[ChoiceDelta] = []
+        kind: EventKind = "start" if chunk.candidates else "usage"
         for place, candidate in enumerate(chunk.candidates or ()):
             index = candidate.index if candidate.index is not None else place
-            fragment = Fragment(choice=index)
+            choice_delta = ChoiceDelta(choice=index)
             for part in (candidate.content.parts if candidate.content else None) or ():
-                self._part(part, fragment)
+                self._part(part, choice_delta)
             if candidate.finish_reason:
-                fragment.finish_reason = candidate.finish_reason
-                self._close(fragment)
-            fragments.append(fragment)
-            kind = _kind(fragment) or kind
+                choice_delta.finish_reason = candidate.finish_reason
+                self._close(choice_delta)
+            deltas.append(choice_delta)
+            kind = _kind(choice_delta) or kind
         blocked = not chunk.candidates and chunk.feedback is not None and bool(chunk.feedback.block_reason)
-        return Reading(
+        return DecodedEvent(
             kind="finish" if blocked else kind,
-            fragments=fragments or None,
+            deltas=deltas or None,
             usage=normalised(chunk.usage) if isinstance(chunk.usage, dict) else None,
             terminal=blocked,
             response_id=chunk.response_id or None,
             model=chunk.model or None,
         )
 
-    def _part(self, part: _Part, fragment: Fragment) -> None:
+    def _part(self, part: _Part, choice_delta: ChoiceDelta) -> None:
         if part.text:
             if part.thought:
-                fragment.reasoning += part.text
+                choice_delta.reasoning += part.text
             else:
-                fragment.text += part.text
+                choice_delta.text += part.text
         if part.call is not None:
-            self._function_call(part.call, fragment)
+            self._function_call(part.call, choice_delta)
         if part.code is not None:
             self._call_count += 1
             code = part.code.code or ""
-            _add(fragment, ToolFragment(self._call_count, part.code.id or "", "", code, server=True))
+            _add(
+                choice_delta, ToolCallDelta(self._call_count, part.code.id or "", "", code, server_side=True)
+            )
         inline = part.inline
         if inline is not None and inline.data and (inline.mime_type or "").startswith("audio/"):
-            fragment.audio_data_chars += len(inline.data)
+            choice_delta.audio_data_chars += len(inline.data)
 
-    def _function_call(self, call: _FunctionCall, fragment: Fragment) -> None:
-        known = self._open.get(fragment.choice)
+    def _function_call(self, call: _FunctionCall, choice_delta: ChoiceDelta) -> None:
+        known = self._open.get(choice_delta.choice)
         if call.name or call.id or call.args is not None or known is None:
-            self._close(fragment)
+            self._close(choice_delta)
             if not (call.name or call.id or call.args is not None or call.partial):
                 return
             self._call_count += 1
             known = _Call(self._call_count)
-            piece = ToolFragment(known.key, call.id or "", call.name or "")
+            piece = ToolCallDelta(known.key, call.id or "", call.name or "")
             if call.args:
                 piece.arguments = compact(call.args)
             elif not call.goes_on and not call.partial:
-                piece.joint = "{}"
+                piece.inserted_json = "{}"
             else:
-                self._open[fragment.choice] = known
-            _add(fragment, piece)
+                self._open[choice_delta.choice] = known
+            _add(choice_delta, piece)
         for argument in call.partial or ():
             joint, value = known.joiner.add(argument.path, _value(argument), goes_on=bool(argument.goes_on))
-            _add(fragment, ToolFragment(known.key, arguments=value, joint=joint))
+            _add(choice_delta, ToolCallDelta(known.key, arguments=value, inserted_json=joint))
         if not call.goes_on:
-            self._close(fragment)
+            self._close(choice_delta)
 
-    def _close(self, fragment: Fragment) -> None:
+    def _close(self, choice_delta: ChoiceDelta) -> None:
         """The arguments of the open call are whole."""
-        call = self._open.pop(fragment.choice, None)
+        call = self._open.pop(choice_delta.choice, None)
         if call is not None:
-            _add(fragment, ToolFragment(call.key, joint=call.joiner.finish()))
+            _add(choice_delta, ToolCallDelta(call.key, inserted_json=call.joiner.finish()))
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
     """usageMetadata in the common terms. What a tool put into the prompt is not part of the prompt's own count."""
     prompt, candidates, thoughts, cached = [
-        value if value is None or (type(value) is int and 0 <= value < 2**53) else count(value)
+        value if value is None or (type(value) is int and 0 <= value < 2**53) else whole_number(value)
         for value in map(raw.get, _COUNTS)
     ]
     output = candidates if thoughts is None else thoughts + (candidates or 0)
     return Usage(prompt, output, thoughts, cached, raw)
 
 
-def _plain(chunk: _Chunk) -> Delta | None:
+def _plain(chunk: _Chunk) -> TextDelta | None:
     """The most frequent chunk: one candidate with one part, which is text and nothing else."""
     candidates = chunk.candidates
     if not candidates or len(candidates) != 1:
@@ -238,13 +247,13 @@ def _plain(chunk: _Chunk) -> Delta | None:
     if not part.text or part.call is not None or part.code is not None or part.inline is not None:
         return None
     usage = normalised(chunk.usage) if type(chunk.usage) is dict else None
-    return Delta("reasoning" if part.thought else "text", part.text, candidate.index or 0, None, usage)
+    return TextDelta("reasoning" if part.thought else "text", part.text, candidate.index or 0, None, usage)
 
 
-def _add(fragment: Fragment, piece: ToolFragment) -> None:
-    if fragment.tools is None:
-        fragment.tools = []
-    fragment.tools.append(piece)
+def _add(choice_delta: ChoiceDelta, piece: ToolCallDelta) -> None:
+    if choice_delta.tool_calls is None:
+        choice_delta.tool_calls = []
+    choice_delta.tool_calls.append(piece)
 
 
 def _value(argument: _PartialArgument) -> Any:
@@ -253,16 +262,16 @@ def _value(argument: _PartialArgument) -> Any:
     return argument.number if argument.number is not None else argument.boolean
 
 
-def _kind(fragment: Fragment) -> Kind | None:
-    if fragment.text:
+def _kind(choice_delta: ChoiceDelta) -> EventKind | None:
+    if choice_delta.text:
         return "text"
-    if fragment.reasoning:
+    if choice_delta.reasoning:
         return "reasoning"
-    if any(piece.name or piece.arguments for piece in fragment.tools or ()):
+    if any(piece.name or piece.arguments for piece in choice_delta.tool_calls or ()):
         return "tool_call"
-    if fragment.audio_data_chars:
+    if choice_delta.audio_data_chars:
         return "audio"
-    return "finish" if fragment.finish_reason else None
+    return "finish" if choice_delta.finish_reason else None
 
 
 DIALECT = Gemini()

@@ -13,10 +13,18 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.payload import arguments_of, compact, decode_or_none
-from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    ErrorReport,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
 
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
 _FAILED = frozenset({"failed", "cancelled"})
@@ -74,13 +82,11 @@ _whole = msgspec.json.Decoder(_Whole)
 
 
 class GeminiInteractions:
-    """The dialect; see `shape.Dialect`."""
-
     name = "gemini_interactions"
     provider = "gcp.gemini"
     operation = "chat"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         path = exchange.path.partition("?")[0].rstrip("/")
         return 5 if path.endswith("/interactions") or "/interactions/" in path else 0
 
@@ -91,7 +97,7 @@ class GeminiInteractions:
             return 7
         return 6 if b'"object":"interaction"' in data or b'"object": "interaction"' in data else 0
 
-    def reader(self, exchange: Exchange) -> InteractionsReader:
+    def reader(self, exchange: ExchangeInfo) -> InteractionsReader:
         return InteractionsReader()
 
 
@@ -101,10 +107,10 @@ class InteractionsReader:
     def __init__(self) -> None:
         self._bare_calls: set[int] = set()
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         kind = event.event_type or name
         if kind in ("step.delta", "content.delta"):
             return self._delta(event.delta or _DeltaPart(), event.index or 0)
@@ -113,71 +119,76 @@ class InteractionsReader:
         if kind in ("step.stop", "content.stop"):
             return self._stop(event.index or 0)
         if kind == "error" or event.error:
-            return Reading(kind="error", error=error_event(data))
+            return DecodedEvent(kind="error", error=error_in_event(data))
         if event.interaction is not None:
             return _interaction(
                 event.interaction, created=kind in ("interaction.created", "interaction.start")
             )
-        return Reading(kind="progress" if kind.startswith(_NAMES) else "other")
+        return DecodedEvent(kind="progress" if kind.startswith(_NAMES) else "other")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_whole, body)
         if whole is None:
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         if whole.error and not whole.status:
-            return [Reading(kind="error", error=error_event(body))]
-        fragment = Fragment(tools=[])
+            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        choice_delta = ChoiceDelta(tool_calls=[])
         for key, step in enumerate(whole.steps or whole.outputs or []):
             if step.type in ("text", "model_output"):
-                fragment.text += (step.text or "") + _joined(step.content)
+                choice_delta.text += (step.text or "") + _joined(step.content)
             elif step.type == "thought":
-                fragment.reasoning += _joined(step.summary)
-            elif step.type == "function_call" and fragment.tools is not None:
+                choice_delta.reasoning += _joined(step.summary)
+            elif step.type == "function_call" and choice_delta.tool_calls is not None:
                 arguments = compact(step.arguments or {})
-                fragment.tools.append(ToolFragment(key, step.id or "", step.name or "", arguments))
-        return [Reading(kind="text", fragments=[fragment]), _interaction(whole)]
+                choice_delta.tool_calls.append(ToolCallDelta(key, step.id or "", step.name or "", arguments))
+        return [DecodedEvent(kind="text", deltas=[choice_delta]), _interaction(whole)]
 
-    def _delta(self, delta: _DeltaPart, index: int) -> Reading | Delta:
+    def _delta(self, delta: _DeltaPart, index: int) -> DecodedEvent | TextDelta:
         if delta.type == "text" and delta.text:
-            return Delta("text", delta.text)
+            return TextDelta("text", delta.text)
         if delta.type in ("thought_summary", "thought"):
             thought = delta.content.get("text") if isinstance(delta.content, dict) else delta.text
             if isinstance(thought, str) and thought:
-                return Delta("reasoning", thought)
-            return Reading(kind="annotation")
+                return TextDelta("reasoning", thought)
+            return DecodedEvent(kind="annotation")
         if delta.type in ("arguments_delta", "function_call"):
             arguments = arguments_of(delta.arguments or "")
-            piece = ToolFragment(index, delta.id or "", delta.name or "", arguments)
+            piece = ToolCallDelta(index, delta.id or "", delta.name or "", arguments)
             if arguments:
                 self._bare_calls.discard(index)
             return _tool(piece)
         if delta.type == "audio" and delta.data:
-            return Reading(kind="audio", fragments=[Fragment(audio_data_chars=len(delta.data))])
-        return Reading(kind="annotation")
+            return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_data_chars=len(delta.data))])
+        return DecodedEvent(kind="annotation")
 
-    def _start(self, step: _Step, index: int) -> Reading:
+    def _start(self, step: _Step, index: int) -> DecodedEvent:
         if step.type != "function_call":
-            return Reading(kind="start")
+            return DecodedEvent(kind="start")
         arguments = arguments_of(step.arguments or "")
         if not arguments:
             self._bare_calls.add(index)
-        return _tool(ToolFragment(index, step.id or "", step.name or "", arguments))
+        return _tool(ToolCallDelta(index, step.id or "", step.name or "", arguments))
 
-    def _stop(self, index: int) -> Reading:
+    def _stop(self, index: int) -> DecodedEvent:
         if index not in self._bare_calls:
-            return Reading(kind="annotation")
+            return DecodedEvent(kind="annotation")
         self._bare_calls.discard(index)
-        return Reading(kind="annotation", fragments=[Fragment(tools=[ToolFragment(index, joint="{}")])])
+        return DecodedEvent(
+            kind="annotation", deltas=[ChoiceDelta(tool_calls=[ToolCallDelta(index, inserted_json="{}")])]
+        )
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
     """The usage object in the common terms."""
-    output, thoughts = count(raw.get("total_output_tokens")), count(raw.get("total_thought_tokens"))
+    output, thoughts = (
+        whole_number(raw.get("total_output_tokens")),
+        whole_number(raw.get("total_thought_tokens")),
+    )
     return Usage(
-        input_tokens=count(raw.get("total_input_tokens")),
+        input_tokens=whole_number(raw.get("total_input_tokens")),
         output_tokens=None if output is None and thoughts is None else (output or 0) + (thoughts or 0),
         reasoning_tokens=thoughts,
-        cached_input_tokens=count(raw.get("total_cached_tokens")),
+        cached_input_tokens=whole_number(raw.get("total_cached_tokens")),
         raw=raw,
     )
 
@@ -188,13 +199,15 @@ def _joined(parts: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _tool(piece: ToolFragment) -> Reading:
+def _tool(piece: ToolCallDelta) -> DecodedEvent:
     spoken = bool(piece.name or piece.arguments)
-    return Reading(kind="tool_call" if spoken else "annotation", fragments=[Fragment(tools=[piece])])
+    return DecodedEvent(
+        kind="tool_call" if spoken else "annotation", deltas=[ChoiceDelta(tool_calls=[piece])]
+    )
 
 
-def _interaction(said: _Interaction, *, created: bool = False) -> Reading:
-    reading = Reading(
+def _interaction(said: _Interaction, *, created: bool = False) -> DecodedEvent:
+    reading = DecodedEvent(
         kind="start" if created else "progress",
         usage=normalised(said.usage) if isinstance(said.usage, dict) else None,
         response_id=said.id or None,
@@ -202,9 +215,9 @@ def _interaction(said: _Interaction, *, created: bool = False) -> Reading:
     )
     if said.status in _FINAL and not created:
         reading.kind, reading.terminal = "finish", True
-        reading.fragments = [Fragment(finish_reason=said.status)]
+        reading.deltas = [ChoiceDelta(finish_reason=said.status)]
         if said.status in _FAILED:
-            error = error_from(said.error) if said.error else ErrorSeen(None)
+            error = error_from(said.error) if said.error else ErrorReport(None)
             error.type = error.type or said.status
             reading.kind, reading.error = "error", error
     return reading

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.payload import decode_or_none
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, Usage
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
 from analytics.dialects.server_stats import stats_of
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, Usage
 
 _PATHS = ("/completion", "/infill")
 
@@ -34,13 +35,11 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class LlamaCppCompletion:
-    """The dialect; see `shape.Dialect`."""
-
     name = "llamacpp_completion"
     provider = "llama.cpp"
     operation = "text_completion"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return 5 if exchange.path.partition("?")[0].rstrip("/").endswith(_PATHS) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -48,43 +47,45 @@ class LlamaCppCompletion:
             return 0
         return 7 if b'"tokens_predicted"' in data or b'"id_slot"' in data else 4
 
-    def reader(self, exchange: Exchange) -> LlamaCppReader:
+    def reader(self, exchange: ExchangeInfo) -> LlamaCppReader:
         return LlamaCppReader()
 
 
 class LlamaCppReader:
     """Reads one stream."""
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if event.error or name == "error":
-            return Reading(kind="error", error=error_event(data))
+            return DecodedEvent(kind="error", error=error_in_event(data))
         if event.stop:
             return _ended(event)
         if not event.content:
-            return Reading(kind="other")
-        return Delta("text", event.content, event.index or 0, len(event.tokens) if event.tokens else None)
+            return DecodedEvent(kind="other")
+        return TextDelta("text", event.content, event.index or 0, len(event.tokens) if event.tokens else None)
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         event = decode_or_none(_event, body)
         if event is None:
-            return [Reading(kind="malformed")]
-        return [Reading(kind="error", error=error_event(body)) if event.error else _ended(event)]
+            return [DecodedEvent(kind="malformed")]
+        return [DecodedEvent(kind="error", error=error_in_event(body)) if event.error else _ended(event)]
 
 
-def _ended(event: _Event) -> Reading:
+def _ended(event: _Event) -> DecodedEvent:
     reason = event.stop_type if event.stop_type not in (None, "none", "") else None
     if reason is None:  # what older servers say
         reason = "limit" if event.stopped_limit else "eos" if event.stopped_eos else "stop"
     inputs, outputs = event.tokens_evaluated, event.tokens_predicted
     raw = {"tokens_evaluated": inputs, "tokens_predicted": outputs}
-    fragment = Fragment(choice=event.index or 0, text=event.content or "", finish_reason=reason)
-    return Reading(
+    choice_delta = ChoiceDelta(choice=event.index or 0, text=event.content or "", finish_reason=reason)
+    return DecodedEvent(
         kind="text" if event.content else "finish",
-        fragments=[fragment],
-        usage=Usage(count(inputs), count(outputs), raw=raw) if (inputs, outputs) != (None, None) else None,
+        deltas=[choice_delta],
+        usage=Usage(whole_number(inputs), whole_number(outputs), raw=raw)
+        if (inputs, outputs) != (None, None)
+        else None,
         server_stats=stats_of("timings", event.timings) or None,
         model=event.model or None,
     )

@@ -14,11 +14,19 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.payload import arguments_of, compact, decode_or_none
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    ServerStat,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
 from analytics.dialects.server_stats import stats_of
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ServerStat, ToolFragment, Usage
 
 _PROGRESS = ("model_load.", "prompt_processing.")
 _OWN_EVENTS = frozenset({
@@ -74,13 +82,11 @@ _result = msgspec.json.Decoder(_Result)
 
 
 class LMStudioChat:
-    """The dialect; see `shape.Dialect`."""
-
     name = "lmstudio_chat"
     provider = "lmstudio"
     operation = "chat"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return 5 if exchange.path.partition("?")[0].rstrip("/").endswith("/api/v1/chat") else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -91,7 +97,7 @@ class LMStudioChat:
             return 7
         return 6 if b'"model_instance_id"' in data[:300] else 1 if name == "error" else 0
 
-    def reader(self, exchange: Exchange) -> LMStudioReader:
+    def reader(self, exchange: ExchangeInfo) -> LMStudioReader:
         return LMStudioReader()
 
 
@@ -104,16 +110,16 @@ class LMStudioReader:
         self._open_call: str | None = None
         """Name of the tool whose arguments are still to come."""
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         kind = event.type or name
         if kind in ("message.delta", "reasoning.delta"):
             if not event.content:
-                return Reading(kind="annotation")
+                return DecodedEvent(kind="annotation")
             self._spoken = True
-            return Delta("text" if kind == "message.delta" else "reasoning", event.content)
+            return TextDelta("text" if kind == "message.delta" else "reasoning", event.content)
         if kind[:10] == "tool_call.":
             return self._tool(kind[10:], event)
         if kind == "chat.end":
@@ -122,34 +128,34 @@ class LMStudioReader:
                 _only_now(data, reading)
             return reading
         if kind == "error" or event.error:
-            return Reading(kind="error", error=error_event(data))
+            return DecodedEvent(kind="error", error=error_in_event(data))
         if kind.startswith(_PROGRESS):
             return _progressed(kind, event)
         if kind in ("message.end", "reasoning.end"):
-            return Reading(kind="annotation")
+            return DecodedEvent(kind="annotation")
         if kind in ("chat.start", "message.start", "reasoning.start"):
-            return Reading(kind="start", model=event.model_instance_id or None)
-        return Reading(kind="other")
+            return DecodedEvent(kind="start", model=event.model_instance_id or None)
+        return DecodedEvent(kind="other")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         result = decode_or_none(_result, body)
         if result is None:
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         if result.error:
-            return [Reading(kind="error", error=error_event(body))]
+            return [DecodedEvent(kind="error", error=error_in_event(body))]
         if result.output is None and result.stats is None:
-            return [Reading(kind="other")]
+            return [DecodedEvent(kind="other")]
         ending = _ended(_Ending(result.model_instance_id, result.response_id, result.stats))
-        return [Reading(kind="text", fragments=[_whole(result.output or [])]), ending]
+        return [DecodedEvent(kind="text", deltas=[_whole(result.output or [])]), ending]
 
-    def _tool(self, step: str, event: _Event) -> Reading:
+    def _tool(self, step: str, event: _Event) -> DecodedEvent:
         tool = event.tool or ""
         if step == "start":
             self._open_call = tool
             self._call_count += 1
-            return self._piece(ToolFragment(key=self._call_count, name=tool))
+            return self._piece(ToolCallDelta(key=self._call_count, name=tool))
         if step == "arguments":
-            piece = ToolFragment(key=self._call_count)
+            piece = ToolCallDelta(key=self._call_count)
             if self._open_call is None or (tool and self._open_call and tool != self._open_call):
                 self._call_count += 1  # it was not announced
                 piece.key, piece.name = self._call_count, tool
@@ -157,54 +163,54 @@ class LMStudioReader:
             piece.arguments = arguments_of({} if event.arguments is None else event.arguments)
             return self._piece(piece)
         self._open_call = None
-        return Reading(kind="annotation", tool_failure=step == "failure")
+        return DecodedEvent(kind="annotation", tool_failure=step == "failure")
 
-    def _piece(self, piece: ToolFragment) -> Reading:
-        return Reading(kind="tool_call", fragments=[Fragment(tools=[piece])])
+    def _piece(self, piece: ToolCallDelta) -> DecodedEvent:
+        return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=[piece])])
 
 
-def _whole(parts: list[_Output]) -> Fragment:
-    whole = Fragment(tools=[])
+def _whole(parts: list[_Output]) -> ChoiceDelta:
+    whole = ChoiceDelta(tool_calls=[])
     for part in parts:
         if part.type == "reasoning":
             whole.reasoning += part.content or ""
-        elif part.type == "tool_call" and whole.tools is not None:
+        elif part.type == "tool_call" and whole.tool_calls is not None:
             arguments = compact(part.arguments or {})
-            whole.tools.append(ToolFragment(len(whole.tools), "", part.tool or "", arguments))
+            whole.tool_calls.append(ToolCallDelta(len(whole.tool_calls), "", part.tool or "", arguments))
         else:
             whole.text += part.content or ""
     return whole
 
 
-def _only_now(data: bytes, reading: Reading) -> None:
+def _only_now(data: bytes, reading: DecodedEvent) -> None:
     """chat.end of a stream that had no output: what was made is in its result, if anywhere."""
     event = decode_or_none(_end_event, data)
     whole = _whole((event.result.output if event and event.result else None) or [])
-    if whole.text or whole.reasoning or whole.tools:
+    if whole.text or whole.reasoning or whole.tool_calls:
         reading.kind = "text" if whole.text else "reasoning" if whole.reasoning else "tool_call"
-        reading.fragments, reading.late = [whole], True
+        reading.deltas, reading.not_streamed = [whole], True
 
 
-def _progressed(kind: str, event: _Event) -> Reading:
+def _progressed(kind: str, event: _Event) -> DecodedEvent:
     phase = kind.partition(".")[0]
     told = {"progress": event.progress, "load_time_seconds": event.load_time_seconds}
     stats = stats_of(phase, told)
-    return Reading(kind="progress", server_stats=stats or None, model=event.model_instance_id or None)
+    return DecodedEvent(kind="progress", server_stats=stats or None, model=event.model_instance_id or None)
 
 
-def _ended(result: _Ending) -> Reading:
+def _ended(result: _Ending) -> DecodedEvent:
     raw = result.stats
     usage: Usage | None = None
     stats: list[ServerStat] = []
     if isinstance(raw, dict):
         usage = Usage(
-            input_tokens=count(raw.get("input_tokens")),
-            output_tokens=count(raw.get("total_output_tokens")),
-            reasoning_tokens=count(raw.get("reasoning_output_tokens")),
+            input_tokens=whole_number(raw.get("input_tokens")),
+            output_tokens=whole_number(raw.get("total_output_tokens")),
+            reasoning_tokens=whole_number(raw.get("reasoning_output_tokens")),
             raw=raw,
         )
         stats = stats_of("stats", raw)
-    return Reading(
+    return DecodedEvent(
         kind="terminal",
         terminal=True,
         usage=usage,

@@ -1,12 +1,12 @@
-"""Numbers as servers write them: 12, 12.0, "12", null, true. What is no number is None, never 0."""
+"""Numbers as servers write them: 12, 12.0, "12", null, true. Anything that is not a number is None, never 0."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def count(value: Any) -> int | None:
-    """A count (tokens, pieces): whole and not negative."""
+def whole_number(value: Any) -> int | None:
+    """A count such as tokens: whole and not negative."""
     if type(value) is int:
         return value if 0 <= value < 2**53 else None
     if isinstance(value, float):
@@ -16,8 +16,8 @@ def count(value: Any) -> int | None:
     return None
 
 
-def measure(value: Any) -> float | None:
-    """A finite number, also when it was sent as a string ("0.35", "350ms" is none)."""
+def finite_number(value: Any) -> float | None:
+    """A finite number, also when sent as a string ("0.35"; "350ms" is None)."""
     if isinstance(value, str) and len(value) <= 40:
         try:
             value = float(value)

@@ -10,10 +10,18 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.numbers import count, measure
-from analytics.dialects.payload import arguments_of, compact, decode_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, ServerStat, ToolFragment, Usage
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    ServerStat,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.numbers import finite_number, whole_number
 
 _COUNTS = (
     "total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count", "eval_duration",
@@ -57,13 +65,11 @@ _line = msgspec.json.Decoder(_Line)
 
 
 class Ollama:
-    """The dialect; see `shape.Dialect`."""
-
     name = "ollama"
     provider = "ollama"
     operation = "chat"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return (
             5 if exchange.path.partition("?")[0].rstrip("/").endswith(("/api/chat", "/api/generate")) else 0
         )
@@ -73,7 +79,7 @@ class Ollama:
             return 0
         return 8 if b'"message"' in data or b'"response"' in data else 5
 
-    def reader(self, exchange: Exchange) -> OllamaReader:
+    def reader(self, exchange: ExchangeInfo) -> OllamaReader:
         return OllamaReader()
 
 
@@ -84,43 +90,43 @@ class OllamaReader:
         self._call_count = 0
         self._model_told = False
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         line = decode_or_none(_line, data)
         if line is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if line.error:
-            return Reading(kind="error", error=error_event(data))
+            return DecodedEvent(kind="error", error=error_in_event(data))
         message = line.message
         if self._model_told and not line.done and (message is None or not message.tool_calls):
             text, thinking = _pieces(line)
             tokens = len(line.logprobs) if line.logprobs else None
             if text and not thinking:
-                return Delta("text", text, 0, tokens)
+                return TextDelta("text", text, 0, tokens)
             if thinking and not text:
-                return Delta("reasoning", thinking, 0, tokens)
+                return TextDelta("reasoning", thinking, 0, tokens)
         return self._full(line)
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         line = decode_or_none(_line, body)
         if line is None:
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         if line.error:
-            return [Reading(kind="error", error=error_event(body))]
+            return [DecodedEvent(kind="error", error=error_in_event(body))]
         return [self._full(line)]
 
-    def _full(self, line: _Line) -> Reading:
+    def _full(self, line: _Line) -> DecodedEvent:
         text, thinking = _pieces(line)
-        fragment = Fragment(
+        choice_delta = ChoiceDelta(
             text=text, reasoning=thinking, tokens=len(line.logprobs) if line.logprobs else None
         )
         calls = line.message.tool_calls if line.message else None
         if calls:
-            fragment.tools = [self._piece(call) for call in calls]
-        fragment.finish_reason = (line.done_reason or None) if line.done else None
+            choice_delta.tool_calls = [self._piece(call) for call in calls]
+        choice_delta.finish_reason = (line.done_reason or None) if line.done else None
         self._model_told = True
-        reading = Reading(
+        reading = DecodedEvent(
             kind="text" if text else "reasoning" if thinking else "tool_call" if calls else "start",
-            fragments=[fragment],
+            deltas=[choice_delta],
             model=line.model or None,
         )
         if line.done:
@@ -130,11 +136,11 @@ class OllamaReader:
             reading.usage, reading.server_stats = _reported(line)
         return reading
 
-    def _piece(self, call: _Call) -> ToolFragment:
+    def _piece(self, call: _Call) -> ToolCallDelta:
         self._call_count += 1
         function = call.function or _Function()
         arguments = {} if function.arguments is None else function.arguments
-        return ToolFragment(self._call_count, call.id or "", function.name or "", arguments_of(arguments))
+        return ToolCallDelta(self._call_count, call.id or "", function.name or "", arguments_of(arguments))
 
 
 def _pieces(line: _Line) -> tuple[str, str]:
@@ -152,9 +158,11 @@ def _reported(line: _Line) -> tuple[Usage | None, list[ServerStat] | None]:
     stats = []
     for name, value in raw.items():
         unit = "ns" if name.endswith("_duration") else "tokens"
-        stats.append(ServerStat("ollama", name, measure(value), unit, compact(value)[:200]))
+        stats.append(ServerStat("ollama", name, finite_number(value), unit, compact(value)[:200]))
     return Usage(
-        input_tokens=count(line.prompt_eval_count), output_tokens=count(line.eval_count), raw=raw
+        input_tokens=whole_number(line.prompt_eval_count),
+        output_tokens=whole_number(line.eval_count),
+        raw=raw,
     ), stats
 
 

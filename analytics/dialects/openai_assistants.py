@@ -12,10 +12,18 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.payload import decode_or_none
-from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, ToolFragment, Usage
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    ErrorReport,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+)
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none
+from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
 
 _PATH = re.compile(r"/threads(/[^/]+)?/runs(/[^/]+(/submit_tool_outputs)?)?/?$")
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled", "expired"})
@@ -73,31 +81,29 @@ _object = msgspec.json.Decoder(_Object)
 
 
 class OpenAIAssistants:
-    """The dialect; see `shape.Dialect`."""
-
     name = "openai_assistants"
     provider = "openai"
     operation = "invoke_agent"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return 5 if _PATH.search(exchange.path.partition("?")[0]) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         return 8 if name.startswith("thread.") else 5 if b'"object":"thread.' in data[:200] else 0
 
-    def reader(self, exchange: Exchange) -> AssistantsReader:
+    def reader(self, exchange: ExchangeInfo) -> AssistantsReader:
         return AssistantsReader()
 
 
 class AssistantsReader:
     """Reads one stream. A call is told apart by its step and index."""
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_object, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if name == "error" or event.error:
-            return Reading(kind="error", error=error_event(data))
+            return DecodedEvent(kind="error", error=error_in_event(data))
         kind = event.object or name
         if kind == "thread.message.delta":
             return _message(event.delta)
@@ -106,58 +112,64 @@ class AssistantsReader:
         if kind == "thread.run":
             return _run(event)
         if name.endswith(".created"):
-            return Reading(kind="start")
-        return Reading(kind="annotation" if name.endswith((".completed", ".incomplete")) else "progress")
+            return DecodedEvent(kind="start")
+        return DecodedEvent(kind="annotation" if name.endswith((".completed", ".incomplete")) else "progress")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         run = decode_or_none(_object, body)
         if run is None:
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         if run.error:
-            return [Reading(kind="error", error=error_event(body))]
-        return [_run(run) if run.object == "thread.run" else Reading(kind="other")]
+            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        return [_run(run) if run.object == "thread.run" else DecodedEvent(kind="other")]
 
 
-def _message(delta: _DeltaPart | None) -> Reading | Delta:
+def _message(delta: _DeltaPart | None) -> DecodedEvent | TextDelta:
     text = refusal = ""
     for part in (delta.content if delta else None) or ():
         text += (part.text and part.text.value) or ""
         refusal += part.refusal or ""
     if text and not refusal:
-        return Delta("text", text)
+        return TextDelta("text", text)
     if refusal:
-        return Reading(kind="refusal", fragments=[Fragment(text=text, refusal=refusal)])
-    return Reading(kind="annotation")
+        return DecodedEvent(kind="refusal", deltas=[ChoiceDelta(text=text, refusal=refusal)])
+    return DecodedEvent(kind="annotation")
 
 
-def _step(event: _Object) -> Reading:
+def _step(event: _Object) -> DecodedEvent:
     details = event.delta.step_details if event.delta else None
-    pieces: list[ToolFragment] = []
+    pieces: list[ToolCallDelta] = []
     for call in (details.tool_calls if details else None) or ():
         key = f"{event.id}/{call.index or 0}"
         function = call.function
         if function is not None:
-            pieces.append(ToolFragment(key, call.id or "", function.name or "", function.arguments or ""))
+            pieces.append(ToolCallDelta(key, call.id or "", function.name or "", function.arguments or ""))
         else:
             code = (call.code_interpreter and call.code_interpreter.input) or ""
-            pieces.append(ToolFragment(key, call.id or "", "", code, server=True))
+            pieces.append(ToolCallDelta(key, call.id or "", "", code, server_side=True))
     spoken = any(piece.name or piece.arguments for piece in pieces)
-    return Reading(kind="tool_call" if spoken else "annotation", fragments=[Fragment(tools=pieces)])
+    return DecodedEvent(kind="tool_call" if spoken else "annotation", deltas=[ChoiceDelta(tool_calls=pieces)])
 
 
-def _run(run: _Object) -> Reading:
+def _run(run: _Object) -> DecodedEvent:
     raw = run.usage
     usage = None
     if isinstance(raw, dict):
         details = raw.get("prompt_token_details")
-        cached = count(details.get("cached_tokens")) if isinstance(details, dict) else None
-        usage = Usage(count(raw.get("prompt_tokens")), count(raw.get("completion_tokens")), None, cached, raw)
-    reading = Reading(kind="progress", usage=usage, response_id=run.id or None, model=run.model or None)
+        cached = whole_number(details.get("cached_tokens")) if isinstance(details, dict) else None
+        usage = Usage(
+            whole_number(raw.get("prompt_tokens")),
+            whole_number(raw.get("completion_tokens")),
+            None,
+            cached,
+            raw,
+        )
+    reading = DecodedEvent(kind="progress", usage=usage, response_id=run.id or None, model=run.model or None)
     if run.status in _FINAL:
         reading.kind, reading.terminal = "finish", True
-        reading.fragments = [Fragment(finish_reason=run.status)]
+        reading.deltas = [ChoiceDelta(finish_reason=run.status)]
         if run.status in _FAILED:
-            error = error_from(run.last_error) if run.last_error else ErrorSeen(None)
+            error = error_from(run.last_error) if run.last_error else ErrorReport(None)
             error.type = error.type or run.status
             reading.kind, reading.error = "error", error
     return reading

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.payload import decode_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, Usage
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, Usage
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
 
 _PATHS = ("/audio/transcriptions", "/audio/translations", "/audio/speech")
 
@@ -32,20 +33,18 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class OpenAIAudio:
-    """The dialect; see `shape.Dialect`."""
-
     name = "openai_audio"
     provider = "openai"
     operation = "transcription"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         return 5 if exchange.path.partition("?")[0].rstrip("/").endswith(_PATHS) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         head = data[:200].replace(b" ", b"")
         return 8 if b'"type":"transcript.text.' in head or b'"type":"speech.audio.' in head else 0
 
-    def reader(self, exchange: Exchange) -> AudioReader:
+    def reader(self, exchange: ExchangeInfo) -> AudioReader:
         return AudioReader()
 
 
@@ -55,43 +54,47 @@ class AudioReader:
     def __init__(self) -> None:
         self._spoken = False
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         kind = event.type or name
         if kind == "transcript.text.delta" and event.delta:
             self._spoken = True
-            return Delta("text", event.delta, 0, len(event.logprobs) if event.logprobs else None)
+            return TextDelta("text", event.delta, 0, len(event.logprobs) if event.logprobs else None)
         if kind == "speech.audio.delta" and event.audio:
-            return Reading(kind="audio", fragments=[Fragment(audio_data_chars=len(event.audio))])
+            return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_data_chars=len(event.audio))])
         if kind in ("transcript.text.done", "speech.audio.done"):
             text = "" if self._spoken else event.text or ""
-            return Reading(
+            return DecodedEvent(
                 kind="text" if text else "finish",
-                fragments=[Fragment(text=text, finish_reason="done")],
+                deltas=[ChoiceDelta(text=text, finish_reason="done")],
                 usage=_usage(event.usage),
                 terminal=True,
-                late=True,
+                not_streamed=True,
             )
         if kind == "error" or event.error:
-            return Reading(kind="error", error=error_event(data))
-        return Reading(kind="annotation")
+            return DecodedEvent(kind="error", error=error_in_event(data))
+        return DecodedEvent(kind="annotation")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_event, body)
         if whole is None:  # plain text, subtitles or audio bytes: nothing to count but bytes
-            return [Reading(kind="other")]
+            return [DecodedEvent(kind="other")]
         if whole.error:
-            return [Reading(kind="error", error=error_event(body))]
-        return [Reading(kind="text", fragments=[Fragment(text=whole.text or "")], usage=_usage(whole.usage))]
+            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        return [
+            DecodedEvent(kind="text", deltas=[ChoiceDelta(text=whole.text or "")], usage=_usage(whole.usage))
+        ]
 
 
 def _usage(raw: Any) -> Usage | None:
     if not isinstance(raw, dict):
         return None
     return Usage(
-        input_tokens=count(raw.get("input_tokens")), output_tokens=count(raw.get("output_tokens")), raw=raw
+        input_tokens=whole_number(raw.get("input_tokens")),
+        output_tokens=whole_number(raw.get("output_tokens")),
+        raw=raw,
     )
 
 

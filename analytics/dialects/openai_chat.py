@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.openai_choices import ChoicesReader
-from analytics.dialects.shape import Exchange
 
 _OBJECT = re.compile(rb'"object"\s*:\s*"chat\.completion')
 _CHOICES = re.compile(rb'"choices"\s*:\s*(\[\s*\{|\[\s*\]|null)')
@@ -20,7 +20,7 @@ class OpenAIChat:
     provider = "openai"
     operation = "chat"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         path = exchange.path.partition("?")[0].rstrip("/")
         if path.endswith("/chat/completions"):
             return 5
@@ -36,7 +36,7 @@ class OpenAIChat:
             return 0
         return 6 if b'"delta"' in data or b'"message"' in data else 2
 
-    def reader(self, exchange: Exchange) -> ChoicesReader:
+    def reader(self, exchange: ExchangeInfo) -> ChoicesReader:
         return ChoicesReader()
 
 

@@ -15,24 +15,24 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoding.sse import Event
-from analytics.dialects.errors import error_from, error_in
-from analytics.dialects.openai_calls import Calls, text_of
-from analytics.dialects.openai_chunk import Choice, Chunk, FirstChunk
-from analytics.dialects.openai_said import read_said, token_count
-from analytics.dialects.openai_usage import usage_of
-from analytics.dialects.payload import FAULTS, compact, json_or_none
-from analytics.dialects.server_stats import stats_of
-from analytics.dialects.shape import (
-    Delta,
-    ErrorSeen,
-    Fragment,
-    Kind,
-    Reading,
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    ErrorReport,
+    EventKind,
     ServerStat,
-    ToolFragment,
+    TextDelta,
+    ToolCallDelta,
     Usage,
 )
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoded.tolerant_json import FAULTS, compact, json_or_none
+from analytics.dialects.errors import error_from, error_in
+from analytics.dialects.openai_chunk_types import Choice, Chunk, FirstChunk
+from analytics.dialects.openai_delta import read_delta, token_count
+from analytics.dialects.openai_tool_calls import Calls, text_of
+from analytics.dialects.openai_usage import usage_of
+from analytics.dialects.server_stats import stats_of
 
 MAX_CHOICES = 4096
 MAX_CHOICE_INDEX = 2**15
@@ -76,11 +76,11 @@ class ChoicesReader:
 
     # -- one event -------------------------------------------------------------------------------------------------
 
-    def read_many(self, events: Sequence[Event]) -> list[Reading | Delta]:
+    def read_many(self, events: Sequence[RawEvent]) -> list[DecodedEvent | TextDelta]:
         """The answers of `read`, for a batch."""
         return [self._quickly(event) or self.read(event.name, event.data) for event in events]
 
-    def _quickly(self, event: Event) -> Reading | Delta | None:
+    def _quickly(self, event: RawEvent) -> DecodedEvent | TextDelta | None:
         """What an event says, if its fields are those of OpenAI and no vendor's. None: the long way must look."""
         if event.name:
             return None
@@ -88,7 +88,9 @@ class ChoicesReader:
         try:
             chunk = _decode_next(event.data) if who_is_known else _decode_first(event.data)
         except FAULTS:
-            return Reading(kind="terminal", done=True) if event.data.strip() == b"[DONE]" else None
+            return (
+                DecodedEvent(kind="terminal", done_marker=True) if event.data.strip() == b"[DONE]" else None
+            )
         if not who_is_known and isinstance(chunk, FirstChunk) and not self._tells_nothing_new(chunk):
             return None
         if not (
@@ -111,17 +113,19 @@ class ChoicesReader:
                 return None
         choices = chunk.choices
         if not choices:
-            return Reading(kind="usage", usage=usage) if choices is not None and usage is not None else None
+            return (
+                DecodedEvent(kind="usage", usage=usage) if choices is not None and usage is not None else None
+            )
         return self._one_choice(choices[0], usage) if len(choices) == 1 else None
 
     def _tells_nothing_new(self, chunk: FirstChunk) -> bool:
         return self._any_event and (self._id_known or not chunk.id) and (self._model_known or not chunk.model)
 
-    def _one_choice(self, choice: Choice, usage: Usage | None) -> Reading | Delta | None:
+    def _one_choice(self, choice: Choice, usage: Usage | None) -> DecodedEvent | TextDelta | None:
         said = choice.delta
         piece = ""
         thought: str | None = ""
-        tools: list[ToolFragment] | None = None
+        tool_calls: list[ToolCallDelta] | None = None
         if choice.error is not None or choice.usage is not None or choice.message is not None:
             return None
         if said is None:
@@ -141,19 +145,19 @@ class ChoicesReader:
             if (thought and piece) or (not thought and said.reasoning_details is not None):
                 return None
             if said.tool_calls:
-                tools = self._calls.quick_pieces(choice.index, said.tool_calls)
-                if tools is None:
+                tool_calls = self._calls.quick_pieces(choice.index, said.tool_calls)
+                if tool_calls is None:
                     return None
-        kind: Kind = "reasoning" if thought else "text"
+        kind: EventKind = "reasoning" if thought else "text"
         piece = thought or piece
         reason = None if choice.finish_reason == "null" else choice.finish_reason or None
-        if not piece and tools is None and reason is None:
+        if not piece and tool_calls is None and reason is None:
             return None
         index = choice.index
         if index not in self._begun:
             if not 0 <= index < MAX_CHOICE_INDEX:
                 return None
-            if piece or tools:
+            if piece or tool_calls:
                 self._begun.add(index)
         tokens: int | None = None
         if choice.token_ids is not None:
@@ -162,36 +166,36 @@ class ChoicesReader:
             found = [entries for entries in (logprobs.content, logprobs.refusal) if entries is not None]
             tokens = sum(map(len, found)) if found else len(logprobs.tokens or ())
             tokens = tokens or None
-        if piece and tools is None and reason is None:
-            return Delta(kind, piece, index, tokens, usage)
-        fragment = Fragment(index, tools=tools, finish_reason=reason, tokens=tokens)
+        if piece and tool_calls is None and reason is None:
+            return TextDelta(kind, piece, index, tokens, usage)
+        choice_delta = ChoiceDelta(index, tool_calls=tool_calls, finish_reason=reason, tokens=tokens)
         if piece:
-            setattr(fragment, kind, piece)
-        return Reading("finish" if reason else kind, [fragment], usage)
+            setattr(choice_delta, kind, piece)
+        return DecodedEvent("finish" if reason else kind, [choice_delta], usage)
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         """One event, the long way."""
         value = json_or_none(data)
         if not isinstance(value, dict):
             return self._not_an_object(name, data, value)
-        reading = Reading()
+        reading = DecodedEvent()
         self._head(value, reading)
         error = error_in(value)
         choices = value.get("choices")
         roles = False
         if isinstance(choices, list):
-            fragments: list[Fragment] = []
+            deltas: list[ChoiceDelta] = []
             for place, choice in enumerate(choices[:MAX_CHOICES]):
                 if isinstance(choice, dict):
-                    fragment, role = self._choice(choice, place)
+                    choice_delta, role = self._choice(choice, place)
                     roles |= role
-                    if fragment is not None:
-                        fragments.append(fragment)
+                    if choice_delta is not None:
+                        deltas.append(choice_delta)
                     if error is None and choice.get("error"):
                         error = error_from(choice["error"], around=choice)
                     if reading.usage is None:
                         reading.usage = usage_of(choice.get("usage"))
-            reading.fragments = fragments or None
+            reading.deltas = deltas or None
         elif name == "error" and error is None:
             error = error_from(value)
         if error is None and "base_resp" in value:
@@ -203,32 +207,32 @@ class ChoicesReader:
         self._any_event = True
         return reading
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         """A response that was not streamed: the same fields, with `message` in place of `delta`."""
         value = json_or_none(body)
         if isinstance(value, list) and value:
             value = value[0]
         if not isinstance(value, dict):
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         answer = self.read("", compact(value).encode())
-        return [answer] if isinstance(answer, Reading) else []
+        return [answer] if isinstance(answer, DecodedEvent) else []
 
-    def _not_an_object(self, name: str, data: bytes, value: Any) -> Reading:
+    def _not_an_object(self, name: str, data: bytes, value: Any) -> DecodedEvent:
         word = data.strip()
         if word == b"[DONE]":
-            return Reading(kind="terminal", done=True)
+            return DecodedEvent(kind="terminal", done_marker=True)
         if name == "error":
             said = value if isinstance(value, str) and value else word.decode("utf-8", "replace")[:4096]
-            return Reading(kind="error", error=ErrorSeen(None, said or None, said or None))
+            return DecodedEvent(kind="error", error=ErrorReport(None, said or None, said or None))
         if name in ("ping", "heartbeat", "keepalive", "keep-alive") or (
             value is None and word in (b"", b"null")
         ):
-            return Reading(kind="ping" if name else "other")
-        return Reading(kind="malformed" if value is None else "other")
+            return DecodedEvent(kind="ping" if name else "other")
+        return DecodedEvent(kind="malformed" if value is None else "other")
 
     # -- its parts -------------------------------------------------------------------------------------------------
 
-    def _head(self, value: dict[str, Any], reading: Reading) -> None:
+    def _head(self, value: dict[str, Any], reading: DecodedEvent) -> None:
         if not self._id_known:
             identity = value.get("id")
             if isinstance(identity, str) and identity:
@@ -241,39 +245,45 @@ class ChoicesReader:
             self._provider = _provider(value)
             reading.provider = self._provider
 
-    def _choice(self, choice: dict[str, Any], place: int) -> tuple[Fragment | None, bool]:
+    def _choice(self, choice: dict[str, Any], place: int) -> tuple[ChoiceDelta | None, bool]:
         """(what it adds, whether it names a role). None: an annotation of the choice, nothing said."""
         index = choice.get("index")
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < MAX_CHOICE_INDEX:
             index = place
-        fragment = Fragment(choice=index)
+        choice_delta = ChoiceDelta(choice=index)
         said = choice.get("delta")
         role = isinstance(said, dict) and bool(said.get("role")) and index not in self._begun
         if isinstance(said, dict):
-            read_said(said, fragment, self._calls)
+            read_delta(said, choice_delta, self._calls)
         elif isinstance(said, str):
-            fragment.text = said
+            choice_delta.text = said
         elif isinstance(choice.get("text"), str):
-            fragment.text = choice["text"]
+            choice_delta.text = choice["text"]
         elif isinstance(choice.get("message"), dict) and index not in self._begun:
-            read_said(choice["message"], fragment, self._calls)
+            read_delta(choice["message"], choice_delta, self._calls)
         elif isinstance(choice.get("messages"), list):
-            _read_messages(choice["messages"], fragment, self._calls)
+            _read_messages(choice["messages"], choice_delta, self._calls)
         reason = choice.get("finish_reason")
         if isinstance(reason, (str, int)) and reason not in ("", "null", False):
-            fragment.finish_reason = str(reason)
-        fragment.tokens = token_count(choice)
-        spoken = fragment.audio_chars or fragment.audio_data_chars
-        if fragment.text or fragment.reasoning or fragment.refusal or fragment.tools or spoken:
+            choice_delta.finish_reason = str(reason)
+        choice_delta.tokens = token_count(choice)
+        spoken = choice_delta.audio_chars or choice_delta.audio_data_chars
+        if (
+            choice_delta.text
+            or choice_delta.reasoning
+            or choice_delta.refusal
+            or choice_delta.tool_calls
+            or spoken
+        ):
             self._begun.add(index)
         elif (
             said is None
-            and fragment.finish_reason is None
+            and choice_delta.finish_reason is None
             and "text" not in choice
             and "message" not in choice
         ):
             return None, role
-        return fragment, role
+        return choice_delta, role
 
     def _usage(self, value: dict[str, Any]) -> Usage | None:
         found = usage_of(value.get("usage"))
@@ -296,36 +306,36 @@ class ChoicesReader:
             stats += stats_of("usage", value["usage"], only=_USAGE_STATS)
         return stats or None
 
-    def _kind(self, reading: Reading, value: dict[str, Any], roles: bool) -> Kind:
+    def _kind(self, reading: DecodedEvent, value: dict[str, Any], roles: bool) -> EventKind:
         """Of an event without output; one with output is named by its channel."""
         if reading.error is not None:
             return "error"
-        if any(f.finish_reason for f in reading.fragments or ()):
+        if any(f.finish_reason for f in reading.deltas or ()):
             return "finish"
         if reading.usage is not None:
             return "usage"
         if "prompt_progress" in value:
             return "progress"
-        if reading.fragments and (roles or not self._any_event):
+        if reading.deltas and (roles or not self._any_event):
             return "start"
-        if not reading.fragments and ("choices" in value or "prompt_filter_results" in value):
+        if not reading.deltas and ("choices" in value or "prompt_filter_results" in value):
             return "annotation"
         return "other"
 
 
-def _read_messages(messages: list[Any], fragment: Fragment, calls: Calls) -> None:
+def _read_messages(messages: list[Any], choice_delta: ChoiceDelta, calls: Calls) -> None:
     """`messages` in place of `delta`: Azure's first way of answering on one's own data. Those of its tool are not generated."""
     for message in messages:
         said = message.get("delta") if isinstance(message, dict) else None
         if isinstance(said, dict) and said.get("role") != "tool":
-            read_said(said, fragment, calls)
+            read_delta(said, choice_delta, calls)
 
 
-def _minimax_error(told: Any) -> ErrorSeen | None:
+def _minimax_error(told: Any) -> ErrorReport | None:
     """MiniMax says how it went in `base_resp`, under 200: a status code that is not 0 is an error."""
     if not isinstance(told, dict) or not told.get("status_code"):
         return None
-    return ErrorSeen(str(told["status_code"]), text_of(told.get("status_msg")) or None, told)
+    return ErrorReport(str(told["status_code"]), text_of(told.get("status_msg")) or None, told)
 
 
 def _provider(value: dict[str, Any]) -> str | None:

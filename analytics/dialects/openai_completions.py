@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.openai_choices import ChoicesReader
-from analytics.dialects.shape import Exchange
 
 _OBJECT = re.compile(rb'"object"\s*:\s*"text_completion')
 _TEXT = re.compile(rb'"choices"\s*:\s*\[\s*\{[^\[{]*"text"\s*:')
@@ -16,7 +16,7 @@ class OpenAICompletions:
     provider = "openai"
     operation = "text_completion"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         path = exchange.path.partition("?")[0].rstrip("/")
         return 5 if path.endswith("/completions") and not path.endswith("/chat/completions") else 0
 
@@ -27,7 +27,7 @@ class OpenAICompletions:
             return 8
         return 5 if b'"delta"' not in data and _TEXT.search(data) else 0
 
-    def reader(self, exchange: Exchange) -> ChoicesReader:
+    def reader(self, exchange: ExchangeInfo) -> ChoicesReader:
         return ChoicesReader()
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.dialects.numbers import count
-from analytics.dialects.shape import Usage
+from analytics.decoded.decoded_event import Usage
+from analytics.dialects.numbers import whole_number
 
 _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
 _OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
@@ -25,19 +25,19 @@ def usage_of(raw: Any) -> Usage | None:
         given, made = raw.get("input_tokens"), raw.get("output_tokens")
     if len(raw) == 3 and type(given) is type(made) is int and "total_tokens" in raw and given >= 0 <= made:
         return Usage(given, made, None, None, raw)  # the usual report of servers that give one on every chunk
-    given, made = count(given), count(made)
+    given, made = whole_number(given), whole_number(made)
     if given is None:
-        given = count(raw.get("input_tokens"))
+        given = whole_number(raw.get("input_tokens"))
     if made is None:
-        made = count(raw.get("output_tokens"))
+        made = whole_number(raw.get("output_tokens"))
     reasoning = _first(raw, _OUTPUT_DETAILS, ("reasoning_tokens",))
     if reasoning is None:
-        reasoning = count(raw.get("reasoning_tokens"))
+        reasoning = whole_number(raw.get("reasoning_tokens"))
     cached = _first(raw, _INPUT_DETAILS, ("cached_tokens",))
     if cached is None:
-        cached = next((n for key in _CACHED if (n := count(raw.get(key))) is not None), None)
+        cached = next((n for key in _CACHED if (n := whole_number(raw.get(key))) is not None), None)
     if made is not None and given is not None and reasoning:
-        total = count(raw.get("total_tokens"))
+        total = whole_number(raw.get("total_tokens"))
         if total == given + made + reasoning:
             made += reasoning
     return Usage(given, made, reasoning, cached, raw)
@@ -48,7 +48,7 @@ def _first(raw: dict[str, Any], places: tuple[str, ...], keys: tuple[str, ...]) 
         inner = raw.get(place)
         if isinstance(inner, dict):
             for key in keys:
-                number = count(inner.get(key))
+                number = whole_number(inner.get(key))
                 if number is not None:
                     return number
     return None

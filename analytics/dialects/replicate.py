@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.dialects.errors import error_event
-from analytics.dialects.payload import json_or_none
-from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, ErrorReport, TextDelta
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import json_or_none
+from analytics.dialects.errors import error_in_event
 
 _NAMES = frozenset({"output", "done", "error", "logs"})
 
 
 class Replicate:
-    """The dialect; see `shape.Dialect`."""
-
     name = "replicate"
     provider = "replicate"
     operation = "text_completion"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         if exchange.path.startswith("/v1/streams/") or exchange.host.endswith(
             ("replicate.com", "replicate.net")
         ):
@@ -31,37 +30,37 @@ class Replicate:
     def recognises(self, name: str, data: bytes) -> int:
         return 5 if name == "output" and data[:1] not in (b"{", b"[") else 3 if name == "output" else 0
 
-    def reader(self, exchange: Exchange) -> ReplicateReader:
+    def reader(self, exchange: ExchangeInfo) -> ReplicateReader:
         return ReplicateReader()
 
 
 class ReplicateReader:
     """Reads one stream."""
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         if name == "output":
-            return Delta("text", data.decode("utf-8", "replace")) if data else Reading(kind="start")
+            return TextDelta("text", data.decode("utf-8", "replace")) if data else DecodedEvent(kind="start")
         if name == "done":
             said = json_or_none(data)
             reason = said.get("reason") if isinstance(said, dict) else None
             return _done(reason if isinstance(reason, str) else None)
         if name == "error":
-            return Reading(kind="error", error=error_event(data))
-        return Reading(kind="progress" if name in _NAMES else "other")
+            return DecodedEvent(kind="error", error=error_in_event(data))
+        return DecodedEvent(kind="progress" if name in _NAMES else "other")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         """A prediction as the API answers it: status, output, error."""
         said = json_or_none(body)
         if not isinstance(said, dict):
-            return [Reading(kind="malformed" if said is None else "other")]
+            return [DecodedEvent(kind="malformed" if said is None else "other")]
         error = (
-            ErrorSeen(said.get("status"), str(said["error"]), said["error"]) if said.get("error") else None
+            ErrorReport(said.get("status"), str(said["error"]), said["error"]) if said.get("error") else None
         )
         text = _joined(said.get("output"))
         return [
-            Reading(
+            DecodedEvent(
                 kind="text",
-                fragments=[Fragment(text=text, finish_reason=said.get("status"))]
+                deltas=[ChoiceDelta(text=text, finish_reason=said.get("status"))]
                 if said.get("status")
                 else None,
                 response_id=said.get("id"),
@@ -71,10 +70,12 @@ class ReplicateReader:
         ]
 
 
-def _done(reason: str | None) -> Reading:
-    reading = Reading(kind="terminal", fragments=[Fragment(finish_reason=reason or "done")], terminal=True)
+def _done(reason: str | None) -> DecodedEvent:
+    reading = DecodedEvent(
+        kind="terminal", deltas=[ChoiceDelta(finish_reason=reason or "done")], terminal=True
+    )
     if reason == "error":
-        reading.kind, reading.error = "error", ErrorSeen(None)
+        reading.kind, reading.error = "error", ErrorReport(None)
     return reading
 
 

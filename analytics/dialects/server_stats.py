@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from analytics.dialects.numbers import measure
-from analytics.dialects.payload import compact
-from analytics.dialects.shape import ServerStat
+from analytics.decoded.decoded_event import ServerStat
+from analytics.decoded.tolerant_json import compact
+from analytics.dialects.numbers import finite_number
 
 MAX_STATS = 64
 MAX_RAW_CHARS = 200
@@ -47,7 +47,7 @@ def stats_of(source: str, values: Any, *, only: frozenset[str] | None = None) ->
         if raw is None or isinstance(raw, (dict, list)) or (only is not None and name not in only):
             continue
         unit, factor = unit_of(name)
-        number = measure(raw)
+        number = finite_number(raw)
         value = None if number is None else number * factor
         text = raw if isinstance(raw, str) else compact(raw)
         stats.append(ServerStat(source, name, value, unit, text[:MAX_RAW_CHARS]))

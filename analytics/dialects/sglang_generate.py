@@ -10,10 +10,18 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, error_from, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.payload import decode_or_none, json_or_none
-from analytics.dialects.shape import Delta, ErrorSeen, Exchange, Fragment, Reading, Usage, in_full
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    ErrorReport,
+    TextDelta,
+    Usage,
+    as_decoded_event,
+)
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
 
 
 class _Event(msgspec.Struct):
@@ -28,20 +36,18 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 
 
 class SGLangGenerate:
-    """The dialect; see `shape.Dialect`."""
-
     name = "sglang_generate"
     provider = "sglang"
     operation = "text_completion"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         path = exchange.path.partition("?")[0].rstrip("/")
         return 3 if path.endswith("/generate") and not path.endswith(("/api/generate", "/v1/generate")) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         return 7 if b'"meta_info"' in data and (b'"text"' in data or b'"output_ids"' in data) else 0
 
-    def reader(self, exchange: Exchange) -> SGLangReader:
+    def reader(self, exchange: ExchangeInfo) -> SGLangReader:
         return SGLangReader()
 
 
@@ -52,21 +58,21 @@ class SGLangReader:
         self._known = False  # the id has been told
         self._so_far: dict[int, str] = {}
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if event.error:
-            return Reading(kind="error", error=error_event(data))
+            return DecodedEvent(kind="error", error=error_in_event(data))
         return self._event(event)
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = json_or_none(body)
         if not isinstance(whole, list):
-            return [in_full(self.read("", body))]
-        return [in_full(self.read("", msgspec.json.encode(item))) for item in whole]
+            return [as_decoded_event(self.read("", body))]
+        return [as_decoded_event(self.read("", msgspec.json.encode(item))) for item in whole]
 
-    def _event(self, event: _Event) -> Reading | Delta:
+    def _event(self, event: _Event) -> DecodedEvent | TextDelta:
         index, text = event.index or 0, event.text or ""
         before = self._so_far.get(index, "")
         if before and text.startswith(before):
@@ -80,12 +86,12 @@ class SGLangReader:
         said = {key: meta[key] for key in _COUNTS if meta.get(key) is not None}
         usage = _usage(said) if said else None
         if self._known and new and reason is None:
-            return Delta("text", new, index, None, usage)
+            return TextDelta("text", new, index, None, usage)
         identity = meta.get("id")
         self._known |= isinstance(identity, str) and identity != ""
-        return Reading(
+        return DecodedEvent(
             kind="error" if error else "text" if new else "finish" if reason else "other",
-            fragments=[Fragment(choice=index, text=new, finish_reason=reason)],
+            deltas=[ChoiceDelta(choice=index, text=new, finish_reason=reason)],
             usage=usage,
             error=error,
             response_id=identity if isinstance(identity, str) and identity else None,
@@ -93,11 +99,11 @@ class SGLangReader:
 
 
 def _usage(said: dict[str, Any]) -> Usage:
-    inputs, outputs, cached = (count(said.get(key)) for key in _COUNTS)
+    inputs, outputs, cached = (whole_number(said.get(key)) for key in _COUNTS)
     return Usage(inputs, outputs, None, cached, said)
 
 
-def _finish(finish: Any) -> tuple[str | None, ErrorSeen | None]:
+def _finish(finish: Any) -> tuple[str | None, ErrorReport | None]:
     reason = finish.get("type") if isinstance(finish, dict) else finish
     if not isinstance(reason, str) or not reason:
         return None, None

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.payload import decode_or_none, json_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, Usage
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, Usage
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none, json_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
 
 
 class _Token(msgspec.Struct):
@@ -32,13 +33,11 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class TGIGenerate:
-    """The dialect; see `shape.Dialect`."""
-
     name = "tgi_generate"
     provider = "huggingface"
     operation = "text_completion"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         path = exchange.path.partition("?")[0].rstrip("/")
         return 5 if path.endswith("/generate_stream") else 3 if path.endswith("/generate") else 0
 
@@ -47,42 +46,44 @@ class TGIGenerate:
             return 0
         return 8 if b'"token"' in data else 4
 
-    def reader(self, exchange: Exchange) -> TGIReader:
+    def reader(self, exchange: ExchangeInfo) -> TGIReader:
         return TGIReader()
 
 
 class TGIReader:
     """Reads one stream."""
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if event.error:
-            return Reading(kind="error", error=error_event(data))
+            return DecodedEvent(kind="error", error=error_in_event(data))
         token = event.token
         text = token.text if token and token.text and not token.special else ""
         if event.generated_text is None and not event.details:
-            return Delta("text", text, 0, 1) if text else Reading(kind="annotation")
-        fragment = Fragment(text=text, tokens=1 if text else None, finish_reason=_finish(event.details))
-        return Reading(
+            return TextDelta("text", text, 0, 1) if text else DecodedEvent(kind="annotation")
+        choice_delta = ChoiceDelta(
+            text=text, tokens=1 if text else None, finish_reason=_finish(event.details)
+        )
+        return DecodedEvent(
             kind="text" if text else "finish",
-            fragments=[fragment],
+            deltas=[choice_delta],
             usage=_usage(event.details),
             terminal=True,
         )
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = json_or_none(body)
         if isinstance(whole, list) and whole:
             whole = whole[0]
         if not isinstance(whole, dict):
-            return [Reading(kind="malformed" if whole is None else "other")]
+            return [DecodedEvent(kind="malformed" if whole is None else "other")]
         if whole.get("error"):
-            return [Reading(kind="error", error=error_event(body))]
+            return [DecodedEvent(kind="error", error=error_in_event(body))]
         text, details = whole.get("generated_text"), whole.get("details")
-        fragment = Fragment(text=text if isinstance(text, str) else "", finish_reason=_finish(details))
-        return [Reading(kind="text", fragments=[fragment], usage=_usage(details))]
+        choice_delta = ChoiceDelta(text=text if isinstance(text, str) else "", finish_reason=_finish(details))
+        return [DecodedEvent(kind="text", deltas=[choice_delta], usage=_usage(details))]
 
 
 def _finish(details: Any) -> str | None:
@@ -93,7 +94,9 @@ def _finish(details: Any) -> str | None:
 def _usage(details: Any) -> Usage | None:
     if not isinstance(details, dict) or details.get("generated_tokens") is None:
         return None
-    return Usage(count(details.get("input_length")), count(details.get("generated_tokens")), raw=details)
+    return Usage(
+        whole_number(details.get("input_length")), whole_number(details.get("generated_tokens")), raw=details
+    )
 
 
 DIALECT = TGIGenerate()

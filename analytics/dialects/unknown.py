@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from analytics.decoded.decoded_event import DecodedEvent
+from analytics.decoded.tolerant_json import json_or_none
 from analytics.dialects.errors import error_in
-from analytics.dialects.payload import json_or_none
-from analytics.dialects.shape import Reading
 
 NAME = "unknown"
 
@@ -12,17 +12,17 @@ NAME = "unknown"
 class UnknownReader:
     """Every event is `other`."""
 
-    def read(self, name: str, data: bytes) -> Reading:
+    def read(self, name: str, data: bytes) -> DecodedEvent:
         if name == "ping":
-            return Reading(kind="ping")
+            return DecodedEvent(kind="ping")
         if b"error" in data[:65536] or name == "error":
             value = json_or_none(data)
             error = error_in(value)
             if error is None and name == "error":
                 error = error_in({"error": value if value else data.decode("utf-8", "replace")[:4096]})
             if error is not None:
-                return Reading(kind="error", error=error)
-        return Reading()
+                return DecodedEvent(kind="error", error=error)
+        return DecodedEvent()
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         return [self.read("", body)] if body.lstrip()[:1] == b"{" else []

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
+from analytics.decoded.decoded_event import ServerStat
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.server_stats import stats_of
-from analytics.dialects.shape import Exchange, ServerStat
 
 HOSTS: dict[str, str] = {
     # a whole host, or the end of one after a dot → vendor
@@ -113,7 +114,7 @@ SERVERS: dict[str, str] = {"llama.cpp": "llama.cpp", "lmstudio": "lmstudio"}
 """The response header `server`, where it is telling."""
 
 
-def vendor_of(exchange: Exchange) -> str | None:
+def vendor_of(exchange: ExchangeInfo) -> str | None:
     """The vendor that the exchange itself tells, None when it tells none."""
     headers = exchange.response_headers
     return _vendor_of(exchange.host, exchange.path, headers.get("server", ""), tuple(headers))

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.numbers import count
-from analytics.dialects.openai_calls import text_of
-from analytics.dialects.payload import decode_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading, Usage, in_full
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, Usage, as_decoded_event
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.numbers import whole_number
+from analytics.dialects.openai_tool_calls import text_of
 
 _NOT_FINISHED = ("", "not_finished")
 
@@ -32,14 +33,14 @@ class WatsonxGenerate:
     provider = "ibm.watsonx.ai"
     operation = "text_completion"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         path = exchange.path.partition("?")[0].rstrip("/")
         return 5 if path.endswith(("/text/generation_stream", "/text/generation")) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         return 7 if b'"results"' in data and b'"generated_text"' in data else 0
 
-    def reader(self, exchange: Exchange) -> WatsonxReader:
+    def reader(self, exchange: ExchangeInfo) -> WatsonxReader:
         return WatsonxReader()
 
 
@@ -49,30 +50,33 @@ class WatsonxReader:
     def __init__(self) -> None:
         self._known = False  # the model has been told
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_decoder, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if not event.results:
-            error = error_event(data) if name == "error" or b'"error' in data else None
-            return Reading(kind="error" if error else "other", error=error, model=event.model_id)
+            error = error_in_event(data) if name == "error" or b'"error' in data else None
+            return DecodedEvent(kind="error" if error else "other", error=error, model=event.model_id)
         raw = event.results[0]
         text, reason = text_of(raw.pop("generated_text", None)), text_of(raw.get("stop_reason"))
         finish = None if reason in _NOT_FINISHED else reason
-        given, made = count(raw.get("input_token_count")) or None, count(raw.get("generated_token_count"))
+        given, made = (
+            whole_number(raw.get("input_token_count")) or None,
+            whole_number(raw.get("generated_token_count")),
+        )
         usage = Usage(given, made, raw=raw) if given or made else None
         if self._known and text and finish is None and usage is not None:
-            return Delta("text", text, 0, None, usage)
+            return TextDelta("text", text, 0, None, usage)
         self._known = bool(event.model_id)
-        return Reading(
+        return DecodedEvent(
             kind="text" if text else "finish" if finish else "other",
-            fragments=[Fragment(text=text, finish_reason=finish)],
+            deltas=[ChoiceDelta(text=text, finish_reason=finish)],
             usage=usage,
             model=event.model_id,
         )
 
-    def read_body(self, body: bytes) -> list[Reading]:
-        return [in_full(self.read("", body))]
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
+        return [as_decoded_event(self.read("", body))]
 
 
 DIALECT = WatsonxGenerate()

@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
-from analytics.dialects.errors import error_event, unreadable
-from analytics.dialects.payload import decode_or_none
-from analytics.dialects.shape import Delta, Exchange, Fragment, Reading
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import decode_or_none
+from analytics.dialects.errors import error_in_event, malformed_event
 
 
 class _Choice(msgspec.Struct):
@@ -26,43 +27,41 @@ _event = msgspec.json.Decoder(_Event)
 
 
 class WriterCompletion:
-    """The dialect; see `shape.Dialect`."""
-
     name = "writer_completion"
     provider = "writer"
     operation = "text_completion"
 
-    def claims(self, exchange: Exchange) -> int:
+    def claims(self, exchange: ExchangeInfo) -> int:
         is_writer = exchange.host.endswith("writer.com")
         return 6 if is_writer and exchange.path.partition("?")[0].endswith("/v1/completions") else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         return 6 if data.lstrip()[1:].lstrip().startswith(b'"value"') and b'"choices"' not in data else 0
 
-    def reader(self, exchange: Exchange) -> WriterReader:
+    def reader(self, exchange: ExchangeInfo) -> WriterReader:
         return WriterReader()
 
 
 class WriterReader:
     """Reads one stream."""
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return unreadable(name, data)
+            return malformed_event(name, data)
         if event.error:
-            return Reading(kind="error", error=error_event(data))
-        return Delta("text", event.value) if event.value else Reading(kind="other")
+            return DecodedEvent(kind="error", error=error_in_event(data))
+        return TextDelta("text", event.value) if event.value else DecodedEvent(kind="other")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_event, body)
         if whole is None:
-            return [Reading(kind="malformed")]
+            return [DecodedEvent(kind="malformed")]
         if whole.error:
-            return [Reading(kind="error", error=error_event(body))]
+            return [DecodedEvent(kind="error", error=error_in_event(body))]
         texts = [choice.text or "" for choice in whole.choices or []]
-        fragments = [Fragment(choice=index, text=text) for index, text in enumerate(texts)]
-        return [Reading(kind="text", fragments=fragments, model=whole.model or None)]
+        deltas = [ChoiceDelta(choice=index, text=text) for index, text in enumerate(texts)]
+        return [DecodedEvent(kind="text", deltas=deltas, model=whole.model or None)]
 
 
 DIALECT = WriterCompletion()

@@ -28,11 +28,19 @@ import msgspec
 import polars as pl
 
 from analytics.assembly.stream import FinishedStream
-from analytics.dialects.shape import ServerStat, Usage
+from analytics.decoded.decoded_event import ServerStat, Usage
 from analytics.measures.event_rows import event_frame
 from analytics.measures.recorded_headers import request_head, response_head
 from analytics.measures.request_fields import operation_of, request_id_of, server_instance_of
-from analytics.measures.timing import NOTHING, Timing, timing_of
+from analytics.measures.timing import (
+    NOTHING,
+    Timing,
+    first_event_ns,
+    first_nonreasoning_output_ns,
+    first_output_ns,
+    last_output_ns,
+    timing_of,
+)
 from analytics.schema.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
 from ingest.redaction.values import numbers_only
 
@@ -129,15 +137,15 @@ def _add_body(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> No
     assert decoder is not None
     row["streamed"] = decoder.streamed if stream.response is not None else None
     row["ttfb_ns"] = decoder.first_byte_ns
-    row["ttfc_ns"] = decoder.first_event_ns
-    row["ttft_ns"] = decoder.first_output_ns
-    row["ttfo_ns"] = decoder.first_nonreasoning_output_ns
+    row["ttfc_ns"] = first_event_ns(decoder.events)
+    row["ttft_ns"] = first_output_ns(decoder.events)
+    row["ttfo_ns"] = first_nonreasoning_output_ns(decoder.events)
     row["ttst_ns"] = timing.ttst_ns
     if stream.uncaptured_bytes:
         return
     kinds = decoder.events.kind
     row["terminator_ns"] = decoder.events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
-    row["last_output_ns"] = decoder.last_output_ns
+    row["last_output_ns"] = last_output_ns(decoder.events)
     row["finish_reason"] = _word(decoder.finish_reason)
     for name in (
         "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count", "comment_count",
@@ -172,10 +180,11 @@ def _add_tokens(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> 
     if row["output_tokens"] is None and listed is not None:
         row["output_tokens"] = n = listed
         row |= {"token_source": "chunks"}
-    if n is None or n < 0 or decoder.last_output_ns is None:
+    last_ns = row["last_output_ns"]
+    if n is None or n < 0 or last_ns is None:
         return
-    if decoder.last_output_ns > 0:
-        row["tps_e2e"] = n * 1e9 / decoder.last_output_ns
+    if last_ns > 0:
+        row["tps_e2e"] = n * 1e9 / last_ns
     span_ns = timing.span_ns
     if n >= 2 and span_ns is not None:
         row["itl_ns"] = span_ns / (n - 1)

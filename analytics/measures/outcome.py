@@ -23,8 +23,9 @@ from typing import Literal
 
 import msgspec
 
+from analytics.decoded.decoded_event import ErrorReport
 from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects.shape import ErrorSeen
+from analytics.measures.timing import first_output_ns
 from ingest.records import Cause
 from ingest.redaction.values import title
 
@@ -84,7 +85,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     terminal_ns: int | None = None
     terminal_seq: int | None = None
     """The event that was the terminal, where it is known: orders it against an error of the same read."""
-    error: ErrorSeen | None = None
+    error: ErrorReport | None = None
     error_ns: int | None = None
     error_seq: int | None = None
     finish_reason: str | None = None
@@ -104,7 +105,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def facts_of(decoder: StreamDecoder) -> Facts:
     """The facts of a decoder, as plain values."""
-    return Facts(**{name: getattr(decoder, name) for name in Facts.__struct_fields__})
+    facts = {name: getattr(decoder, name) for name in Facts.__struct_fields__ if name != "first_output_ns"}
+    return Facts(first_output_ns=first_output_ns(decoder.events), **facts)
 
 
 NO_BODY = Facts(streamed=False)
@@ -194,11 +196,11 @@ def _terminal_ns(transport: Transport, facts: Facts) -> int | None:
     return None
 
 
-def _in_band_error(facts: Facts) -> tuple[ErrorSeen | None, int | None]:
+def _in_band_error(facts: Facts) -> tuple[ErrorReport | None, int | None]:
     if facts.error is not None:
         return facts.error, facts.error_ns
     if (facts.finish_reason or "").lower() == "error":
-        return ErrorSeen(None), facts.finish_ns
+        return ErrorReport(None), facts.finish_ns
     return None, None
 
 
@@ -227,7 +229,7 @@ def _word(detail: str | None) -> str | None:
     return _one_line(detail, MAX_TYPE_CHARS) if detail else None
 
 
-def _message(error: ErrorSeen | None, capture_content: bool) -> str | None:
+def _message(error: ErrorReport | None, capture_content: bool) -> str | None:
     if error is None or not capture_content or not error.message:
         return None
     return _one_line(error.message, MAX_MESSAGE_CHARS)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from analytics.dialects.shape import OUTPUT_KINDS
+from analytics.decoded.decoded_event import OUTPUT_KINDS
 from analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 from analytics.schema.tables import EVENTS, HISTOGRAM_MINUTES, STALLS, STREAM_MINUTES, STREAMS, Columns
 

@@ -19,8 +19,8 @@ from itertools import compress
 from operator import sub
 from typing import NamedTuple
 
-from analytics.decoding.accumulator import EventColumns
-from analytics.dialects.shape import OUTPUT_KINDS
+from analytics.decoded.decoded_event import OUTPUT_KINDS
+from analytics.decoded.event_columns import EventColumns
 
 BURST_NS = 1_000_000
 """Reads no further apart than this came as one."""
@@ -46,6 +46,31 @@ class Timing(NamedTuple):
 
 
 NOTHING = Timing()
+_NON_REASONING = OUTPUT_KINDS - {"reasoning"}
+
+
+def first_event_ns(events: EventColumns) -> int | None:
+    """Time of the first event with data (ttfc)."""
+    return events.at_ns[0] if events.at_ns else None
+
+
+def first_output_ns(events: EventColumns) -> int | None:
+    """Time of the first output event, whatever its channel (ttft)."""
+    return next(compress(events.at_ns, map(OUTPUT_KINDS.__contains__, events.kind)), None)
+
+
+def first_nonreasoning_output_ns(events: EventColumns) -> int | None:
+    """Time of the first output event that carries more than reasoning (ttfo)."""
+    found = next(compress(events.at_ns, map(_NON_REASONING.__contains__, events.kind)), None)
+    if not events.more_than_reasoning:
+        return found
+    mixed = events.at_ns[events.more_than_reasoning[0]]
+    return mixed if found is None else min(found, mixed)
+
+
+def last_output_ns(events: EventColumns) -> int | None:
+    """Time of the last output event."""
+    return next(compress(reversed(events.at_ns), map(OUTPUT_KINDS.__contains__, reversed(events.kind))), None)
 
 
 def timing_of(events: EventColumns, *, stall_floor_ns: int, stall_factor: float) -> Timing:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from operator import sub
 
-from analytics.decoding.accumulator import EventColumns
+from analytics.decoded.event_columns import EventColumns
 from analytics.telemetry.series import Distribution
 from analytics.telemetry.spans import output_times
 

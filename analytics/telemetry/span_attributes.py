@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analytics.assembly.stream import FinishedStream
+from analytics.decoded.decoded_event import Usage
 from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects.shape import Usage
 from analytics.measures.prompt import prompt_of
 from analytics.schema.outcomes import NOT_ERRORS
 from analytics.telemetry.semconv import OWN, Names, openai_api_type

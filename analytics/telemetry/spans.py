@@ -25,8 +25,14 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
 from analytics.assembly.stream import FinishedStream
-from analytics.decoding.accumulator import EventColumns
-from analytics.dialects.shape import OUTPUT_KINDS
+from analytics.decoded.decoded_event import OUTPUT_KINDS
+from analytics.decoded.event_columns import EventColumns
+from analytics.measures.timing import (
+    first_event_ns,
+    first_nonreasoning_output_ns,
+    first_output_ns,
+    last_output_ns,
+)
 from analytics.telemetry import span_attributes
 from analytics.telemetry.semconv import OWN, Names
 from analytics.telemetry.span_attributes import MAX_WORD_CHARS, Attributes, Row, SpanAttributes, failed
@@ -174,10 +180,10 @@ class SpanBuilder:
                 marks.append((at_ns, OWN + name, more or {}))
 
         columns = decoder.events
-        mark(decoder.first_event_ns, "first_chunk")
+        mark(first_event_ns(columns), "first_chunk")
         if decoder.reasoning_seen:
             mark(_first(columns, "reasoning"), "first_reasoning")
-        mark(decoder.first_nonreasoning_output_ns, "first_output")
+        mark(first_nonreasoning_output_ns(columns), "first_output")
         if decoder.tool_call_count and not stream.lost:
             tools = decoder.tool_times
             for tool in tools[:MAX_TOOL_CALLS]:
@@ -217,7 +223,7 @@ class SpanBuilder:
         if decoder is None or stream.lost or headers is None or not row.get("streamed"):
             return found
         columns = decoder.events
-        first, last = decoder.first_output_ns, decoder.last_output_ns
+        first, last = first_output_ns(columns), last_output_ns(columns)
         add("wait for first output", headers, first if first is not None else decoder.terminal_ns or end_ns)
         if decoder.dialect.startswith("lmstudio"):
             loading = [
@@ -229,7 +235,7 @@ class SpanBuilder:
                 add("model load", loading[0], loading[-1])
         if decoder.reasoning_seen and (began := _first(columns, "reasoning")) is not None:
             add("reasoning", began, _last(columns, "reasoning"))
-        spoken = decoder.first_nonreasoning_output_ns
+        spoken = first_nonreasoning_output_ns(columns)
         if spoken is not None:
             add("output", spoken, last)
         if decoder.tool_call_count:

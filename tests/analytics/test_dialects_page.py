@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from analytics import dialects
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding import stream_decoder as decode_module
 from analytics.dialects import all_dialects, vendors
 from analytics.dialects.openai_choices import PROVIDER_FIELDS
-from analytics.dialects.shape import Exchange
 from streamgauge.read import Told, read_file
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -50,7 +50,7 @@ def test_endpoints_are_claimed_by_their_dialect_and_the_provider_is_known(row: l
     assert _quoted(endpoints)
     for path in _quoted(endpoints):
         host = "api.writer.com" if _quoted(dialect) == ["writer_completion"] else ""
-        assert BY_NAME[_quoted(dialect)[0]].claims(Exchange(path=path, host=host)) > 0, path
+        assert BY_NAME[_quoted(dialect)[0]].claims(ExchangeInfo(path=path, host=host)) > 0, path
 
 
 def test_the_list_of_providers_is_current() -> None:
@@ -69,7 +69,7 @@ def test_the_list_of_providers_is_current() -> None:
 
 def test_a_host_or_a_header_tells_the_vendor() -> None:
     def vendor(**exchange: Any) -> str | None:
-        return vendors.vendor_of(Exchange(**exchange))
+        return vendors.vendor_of(ExchangeInfo(**exchange))
 
     assert vendor(host="api.groq.com") == "groq"
     assert vendor(host="my-resource.openai.azure.com") == "azure.ai.openai"

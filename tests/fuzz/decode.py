@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import sys
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.sse import MAX_STRAY_BYTES, SSEDecoder
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects
-from analytics.dialects.shape import Exchange
 
 PATHS = (
     "", "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/api/v1/chat", "/v2/chat", "/v1/chat",
@@ -31,7 +31,7 @@ def one_input(data: bytes) -> None:
         return
     path, kind, coding, status, step = data[:5]
     body = data[5:]
-    exchange = Exchange(
+    exchange = ExchangeInfo(
         path=PATHS[path % len(PATHS)],
         content_type=TYPES[kind % len(TYPES)],
         status=STATUSES[status % len(STATUSES)],
@@ -53,7 +53,7 @@ def one_input(data: bytes) -> None:
     assert sum(map(len, decoder.stray)) <= MAX_STRAY_BYTES
 
 
-def _read(exchange: Exchange, body: bytes, size: int) -> tuple[object, ...]:
+def _read(exchange: ExchangeInfo, body: bytes, size: int) -> tuple[object, ...]:
     decoder = StreamDecoder(exchange, keep_text=True)
     for at in range(0, len(body), size):
         decoder.feed([(at, body[at : at + size])])

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoding.sse import MAX_STRAY_BYTES, Event, SSEDecoder
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoding.sse import MAX_STRAY_BYTES, SSEDecoder
 from tests.analytics.corpus import recordings
 
 
@@ -54,7 +55,7 @@ class Reference:
         return found
 
 
-def decode(body: bytes, cuts: list[int] | None = None, **options: int) -> tuple[list[Event], SSEDecoder]:
+def decode(body: bytes, cuts: list[int] | None = None, **options: int) -> tuple[list[RawEvent], SSEDecoder]:
     decoder = SSEDecoder(**options)
     edges = [0, *sorted(cuts or []), len(body)]
     events = [
@@ -65,7 +66,7 @@ def decode(body: bytes, cuts: list[int] | None = None, **options: int) -> tuple[
     return events, decoder
 
 
-def said(events: list[Event]) -> list[tuple[str, bytes]]:
+def said(events: list[RawEvent]) -> list[tuple[str, bytes]]:
     return [(event.name, event.data) for event in events]
 
 

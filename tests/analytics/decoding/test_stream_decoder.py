@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoding.accumulator import Tally
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoding.accumulator import StreamAccumulator
 from analytics.decoding.framing import Framer
 from analytics.decoding.sse import SSEDecoder
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects
 from analytics.dialects.openai_choices import ChoicesReader
-from analytics.dialects.shape import Exchange
+from analytics.measures.timing import first_event_ns, first_output_ns, last_output_ns
 from tests.analytics.corpus import Recording, recordings
 
 SSE = "text/event-stream"
@@ -40,7 +41,7 @@ MESSAGE = (
 
 def decode(body: bytes, step: int = 64, **exchange: Any) -> StreamDecoder:
     """Byte n arrives at n ns."""
-    decoder = StreamDecoder(Exchange(**exchange), keep_text=True)
+    decoder = StreamDecoder(ExchangeInfo(**exchange), keep_text=True)
     for at in range(0, len(body), step):
         decoder.feed([(at, body[at : at + step])])
     decoder.finish()
@@ -72,7 +73,7 @@ def test_an_unknown_stream_is_measured_by_bytes_events_and_times() -> None:
     found = decode(body, 1, path="/mcp", content_type=SSE)
     assert (found.dialect, found.event_count, found.body_bytes) == ("unknown", 2, len(body))
     assert found.events.kind == ["other", "other"]
-    assert found.first_event_ns == body.index(b"\n\n") + 1
+    assert first_event_ns(found.events) == body.index(b"\n\n") + 1
     assert found.streamed
 
 
@@ -135,7 +136,7 @@ def test_a_response_that_was_not_streamed(content_type: str, indent: int | None)
         "c-1",
     )
     assert found.usage is not None
-    assert (found.event_count, found.first_output_ns, found.usage_source) == (0, None, "usage")
+    assert (found.event_count, first_output_ns(found.events), found.usage_source) == (0, None, "usage")
     assert found.streamed == (content_type == SSE and indent is not None), (
         "only a stray answer among events is streamed"
     )
@@ -221,17 +222,17 @@ def test_charset_nonsense_is_survived(charset: str) -> None:
 
 
 def test_results_are_valid_at_any_time() -> None:
-    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE))
+    decoder = StreamDecoder(ExchangeInfo(path=CHAT_PATH, content_type=SSE))
     assert (decoder.dialect, decoder.event_count, decoder.usage) == ("openai_chat", 0, None)
     decoder.feed([(1, chat("a"))])
-    assert (decoder.output_event_count, decoder.last_output_ns, decoder.finish_reason) == (1, 1, None)
+    assert (decoder.output_event_count, last_output_ns(decoder.events), decoder.finish_reason) == (1, 1, None)
     decoder.finish()
     decoder.finish()
     assert decoder.event_count == 1
 
 
 def test_text_is_kept_only_when_asked_for() -> None:
-    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE))
+    decoder = StreamDecoder(ExchangeInfo(path=CHAT_PATH, content_type=SSE))
     decoder.feed([(1, chat("secret", "stop"))])
     assert (decoder.text, decoder.text_chars) == ("", 6)
 
@@ -282,7 +283,7 @@ def test_nothing_raises(body: bytes, path: str, status: int, content_type: str, 
         len(column)
         for column in (
             columns.read_seq, columns.at_ns, columns.kind, columns.event_name, columns.choice, columns.chars,
-            columns.tokens, columns.bytes, columns.finish_reason, columns.seq,
+            columns.tokens, columns.bytes, columns.finish_reason,
         )
     }  # fmt: skip
     assert lengths == {found.event_count}
@@ -314,7 +315,7 @@ def test_the_dialect_never_depends_on_how_many_events_a_read_holds() -> None:
     events = [b'data: {"level": 1}\n\n'] * 20 + [chat("a")]
     found = []
     for reads in ([b"".join(events)], events):
-        decoder = StreamDecoder(Exchange(path="/anything", content_type=SSE))
+        decoder = StreamDecoder(ExchangeInfo(path="/anything", content_type=SSE))
         for at_ns, read in enumerate(reads):
             decoder.feed([(at_ns, read)])
         decoder.finish()
@@ -364,14 +365,14 @@ def test_reads_that_are_alike_say_what_their_events_say(
     sent = [plain] * 9 + [one for pair in sent for one in (pair, plain, plain)] + [plain] * 20
     reads = [shape.encode().replace(b"%s", data) for data, shape in sent]
     frames = [(n * 1_000_000, read) for n, read in enumerate(reads)]
-    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE), keep_text=True)
+    decoder = StreamDecoder(ExchangeInfo(path=CHAT_PATH, content_type=SSE), keep_text=True)
     at = 0
     for size in itertools.cycle(cuts):
         decoder.feed(frames[at : at + size])
         at += size
         if at >= len(frames):
             break
-    sse, reader, tally = SSEDecoder(), ChoicesReader(), Tally(keep_text=True)
+    sse, reader, tally = SSEDecoder(), ChoicesReader(), StreamAccumulator(keep_text=True)
     for at_ns, read in frames:
         events = sse.feed(read, at_ns)
         tally.add_events(events, [reader.read(event.name, event.data) for event in events])
@@ -390,7 +391,7 @@ def test_reads_that_are_alike_are_not_taken_apart(
     feed_many = Framer.feed_many
     monkeypatch.setattr(Framer, "feed_many", lambda self, some: (seen.extend(some), feed_many(self, some))[1])
     frames = [(n, read_of(_chat_data(f"w{n}"))) for n in range(1000)]
-    decoder = StreamDecoder(Exchange(path=CHAT_PATH, content_type=SSE))
+    decoder = StreamDecoder(ExchangeInfo(path=CHAT_PATH, content_type=SSE))
     for at in range(0, 1000, 300):
         decoder.feed(frames[at : at + 300])
     assert (decoder.event_count, decoder.text_chars) == (1000, sum(len(f"w{n}") for n in range(1000)))

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoding.sse import Event
-from analytics.decoding.template import MAX_LEARNED_IN_VAIN, PAUSE_EVENTS, Stencil
-from analytics.dialects.shape import Delta, Reading, Run
+from analytics.decoded.decoded_event import DecodedEvent, DeltaRun, TextDelta
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoding.template import MAX_LEARNED_IN_VAIN, PAUSE_EVENTS, EventTemplate
 
 
 class CountingReader:
@@ -18,16 +18,16 @@ class CountingReader:
     def __init__(self) -> None:
         self.asked = 0
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         self.asked += 1
         try:
             value: dict[str, Any] = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return Reading(kind="malformed")
+            return DecodedEvent(kind="malformed")
         text = value.get("text")
-        return Delta("text", text) if isinstance(text, str) and text else Reading(kind="other")
+        return TextDelta("text", text) if isinstance(text, str) and text else DecodedEvent(kind="other")
 
-    def read_body(self, body: bytes) -> list[Reading]:
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
         return []
 
 
@@ -38,38 +38,38 @@ class CumulativeReader(CountingReader):
         super().__init__()
         self._so_far = ""
 
-    def read(self, name: str, data: bytes) -> Reading | Delta:
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         text: str = json.loads(data)["text"]
         new, self._so_far = text.removeprefix(self._so_far), text
-        return Delta("text", new) if new else Reading(kind="other")
+        return TextDelta("text", new) if new else DecodedEvent(kind="other")
 
 
-def events(*values: Any, name: str = "") -> list[Event]:
+def events(*values: Any, name: str = "") -> list[RawEvent]:
     return [
-        Event(name, v if isinstance(v, bytes) else json.dumps(v, ensure_ascii=False).encode(), n, n)
+        RawEvent(name, v if isinstance(v, bytes) else json.dumps(v, ensure_ascii=False).encode(), n, n)
         for n, v in enumerate(values)
     ]
 
 
-def pieces(stencil: Stencil, sent: list[Event]) -> list[str | None]:
+def pieces(stencil: EventTemplate, sent: list[RawEvent]) -> list[str | None]:
     """What is answered event by event; and the same must be answered batch by batch."""
     return [piece for event in sent for piece in expanded(stencil.read_many([event]))]
 
 
-def expanded(answers: list[Reading | Delta | Run]) -> list[str | None]:
+def expanded(answers: list[DecodedEvent | TextDelta | DeltaRun]) -> list[str | None]:
     found: list[str | None] = []
     for answer in answers:
-        if isinstance(answer, Run):
-            found += answer.pieces
+        if isinstance(answer, DeltaRun):
+            found += answer.texts
         else:
-            found.append(answer.piece if isinstance(answer, Delta) else None)
+            found.append(answer.text if isinstance(answer, TextDelta) else None)
     return found
 
 
 def test_what_fits_is_answered_without_the_reader() -> None:
     reader = CountingReader()
     sent = events(*({"id": 1, "text": f'w"{n}\u00e9\n', "end": None} for n in range(100)))
-    assert pieces(Stencil(reader), sent) == [f'w"{n}\u00e9\n' for n in range(100)]
+    assert pieces(EventTemplate(reader), sent) == [f'w"{n}\u00e9\n' for n in range(100)]
     assert reader.asked == 2, "to learn, and to be sure"
 
 
@@ -88,18 +88,20 @@ def test_what_does_not_fit_is_asked() -> None:
     plain = {"id": 1, "text": "x", "end": None}
     sent = events(*(value for one in odd for value in (plain, plain, plain, one)))
     expected = [
-        a.piece if isinstance(a, Delta) else None for e in sent for a in [CountingReader().read("", e.data)]
+        a.text if isinstance(a, TextDelta) else None
+        for e in sent
+        for a in [CountingReader().read("", e.data)]
     ]
-    assert pieces(Stencil(reader), sent) == expected
+    assert pieces(EventTemplate(reader), sent) == expected
     for size in (3, 7, 1000):
-        stencil = Stencil(CountingReader())
+        stencil = EventTemplate(CountingReader())
         batches = [sent[at : at + size] for at in range(0, len(sent), size)]
         assert [piece for batch in batches for piece in expanded(stencil.read_many(batch))] == expected
 
 
 def test_another_event_name_does_not_fit() -> None:
     reader, value = CountingReader(), {"text": "x"}
-    stencil = Stencil(reader)
+    stencil = EventTemplate(reader)
     pieces(stencil, events(value, value, value, name="a"))
     asked = reader.asked
     pieces(stencil, events(value, name="b"))
@@ -108,7 +110,7 @@ def test_another_event_name_does_not_fit() -> None:
 
 def test_a_reader_that_disagrees_is_always_asked() -> None:
     texts = ["a", "ab", "abc", "abcd", "x", "xy"]
-    assert pieces(Stencil(CumulativeReader()), events(*({"text": t} for t in texts))) == [
+    assert pieces(EventTemplate(CumulativeReader()), events(*({"text": t} for t in texts))) == [
         "a",
         "b",
         "c",
@@ -126,13 +128,13 @@ def test_a_piece_that_stands_twice_in_the_event_teaches_nothing_wrong() -> None:
         {"note": "y", "text": "x"},
         *({"note": "x", "text": f"n{n}"} for n in range(100)),
     )
-    assert pieces(Stencil(reader), sent) == ["x", "x", *(f"n{n}" for n in range(100))]
+    assert pieces(EventTemplate(reader), sent) == ["x", "x", *(f"n{n}" for n in range(100))]
     assert reader.asked < 10
 
 
 def test_events_that_never_fit_stop_the_learning_for_a_while() -> None:
     reader = CountingReader()
-    stencil = Stencil(reader)
+    stencil = EventTemplate(reader)
     sent = events(*({"n": n, "text": "x", "m": n} for n in range(PAUSE_EVENTS)))
     pieces(stencil, sent)
     assert stencil._pause > 0

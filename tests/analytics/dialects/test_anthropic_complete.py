@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.anthropic_complete import DIALECT
-from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body
 
 
@@ -20,15 +20,15 @@ def completion(text: str, reason: str | None = None) -> dict[str, Any]:
 
 
 def test_pieces_join_and_the_stop_reason_finishes() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             completion(" Light"), {"type": "ping"}, completion(" bends."), completion("", "stop_sequence")
         ),
     )
-    assert str(tally.first_choice.text) == " Light bends."
-    assert tally.events.kind == ["text", "ping", "text", "finish"]
-    assert (tally.finish_reason, tally.response_id, tally.response_model) == (
+    assert str(found.first_choice.text) == " Light bends."
+    assert found.events.kind == ["text", "ping", "text", "finish"]
+    assert (found.finish_reason, found.response_id, found.response_model) == (
         "stop_sequence",
         "compl_1",
         "claude-2.1",
@@ -36,23 +36,23 @@ def test_pieces_join_and_the_stop_reason_finishes() -> None:
 
 
 def test_versions_before_june_2023_repeat_the_text_so_far() -> None:
-    old = Exchange(request_headers={"anthropic-version": "2023-01-01"})
-    tally = read(
+    old = ExchangeInfo(request_headers={"anthropic-version": "2023-01-01"})
+    found = read(
         DIALECT, events(completion("a"), completion("ab"), completion("ab", "max_tokens"), named=False), old
     )
-    assert str(tally.first_choice.text) == "ab"
-    assert tally.output_event_count == 2
+    assert str(found.first_choice.text) == "ab"
+    assert found.output_event_count == 2
 
 
 def test_error_event() -> None:
-    tally = read(DIALECT, events({"type": "error", "error": {"type": "overloaded_error", "message": "m"}}))
-    assert tally.error is not None
-    assert tally.error.type == "overloaded_error"
+    found = read(DIALECT, events({"type": "error", "error": {"type": "overloaded_error", "message": "m"}}))
+    assert found.error is not None
+    assert found.error.type == "overloaded_error"
 
 
 def test_non_streamed_body() -> None:
-    tally = read_body(DIALECT, completion("Hello", "stop_sequence"))
-    assert str(tally.first_choice.text) == "Hello"
+    found = read_body(DIALECT, completion("Hello", "stop_sequence"))
+    assert str(found.first_choice.text) == "Hello"
 
 
 def test_nonsense_is_malformed() -> None:

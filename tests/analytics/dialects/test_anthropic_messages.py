@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.anthropic_messages import DIALECT
-from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
 
 
@@ -52,30 +52,30 @@ FRIENDLI_TEXT = [
 
 
 def test_text_stream_of_friendli() -> None:
-    tally = read(DIALECT, events(*FRIENDLI_TEXT))
-    assert str(tally.first_choice.text) == "Hello, how can I help?"
-    assert tally.events.kind == ["start", "start", "text", "text", "annotation", "finish", "terminal"]
-    assert (tally.finish_reason, tally.response_id, tally.response_model) == ("end_turn", "msg_1", "m")
-    assert usage(tally) == (0, 11, None, 0)
-    assert tally.terminal_seen
-    assert tally.error is None
+    found = read(DIALECT, events(*FRIENDLI_TEXT))
+    assert str(found.first_choice.text) == "Hello, how can I help?"
+    assert found.events.kind == ["start", "start", "text", "text", "annotation", "finish", "terminal"]
+    assert (found.finish_reason, found.response_id, found.response_model) == ("end_turn", "msg_1", "m")
+    assert usage(found) == (0, 11, None, 0)
+    assert found.terminal_seen
+    assert found.error is None
 
 
 def test_events_without_event_lines_are_read_by_their_type() -> None:
-    tally = read(DIALECT, events(*FRIENDLI_TEXT, named=False))
-    assert str(tally.first_choice.text) == "Hello, how can I help?"
-    assert tally.terminal_seen
+    found = read(DIALECT, events(*FRIENDLI_TEXT, named=False))
+    assert str(found.first_choice.text) == "Hello, how can I help?"
+    assert found.terminal_seen
 
 
 def test_events_without_a_type_are_read_by_their_name() -> None:
-    tally = read(
+    found = read(
         DIALECT, b'event: content_block_delta\ndata: {"delta": {"type": "text_delta", "text": "x"}}\n\n'
     )
-    assert str(tally.first_choice.text) == "x"
+    assert str(found.first_choice.text) == "x"
 
 
 def test_tool_stream_of_friendli_counts_the_name_as_output() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             start(input_tokens=1),
@@ -88,12 +88,12 @@ def test_tool_stream_of_friendli_counts_the_name_as_output() -> None:
             STOP,
         ),
     )
-    assert tools(tally) == [("toolu_01A", "get_weather", '{"location":"Seoul","date":"2026-03-12"}')]
-    assert (tally.output_event_count, tally.content_event_count, tally.tool_call_count) == (3, 2, 1)
+    assert tools(found) == [("toolu_01A", "get_weather", '{"location":"Seoul","date":"2026-03-12"}')]
+    assert (found.output_event_count, found.content_event_count, found.tool_call_count) == (3, 2, 1)
 
 
 def test_thinking_is_reasoning_and_its_signature_is_not_output() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             block(0, type="thinking", thinking="", signature=""),
@@ -101,12 +101,12 @@ def test_thinking_is_reasoning_and_its_signature_is_not_output() -> None:
             delta(0, type="signature_delta", signature="sig_abc123"),
         ),
     )
-    assert str(tally.first_choice.reasoning) == "I should answer briefly."
-    assert tally.events.kind == ["start", "reasoning", "annotation"]
+    assert str(found.first_choice.reasoning) == "I should answer briefly."
+    assert found.events.kind == ["start", "reasoning", "annotation"]
 
 
 def test_redacted_thinking_and_citations_and_compaction_are_not_output() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             block(0, type="redacted_thinking", data="EmwKAhgB"),
@@ -116,7 +116,7 @@ def test_redacted_thinking_and_citations_and_compaction_are_not_output() -> None
             delta(2, type="compaction_delta", content="The user said …"),
         ),
     )
-    assert tally.output_event_count == 0
+    assert found.output_event_count == 0
 
 
 def test_server_tools_are_output_but_no_call_for_the_client_and_their_results_neither() -> None:
@@ -144,33 +144,33 @@ def test_server_tools_are_output_but_no_call_for_the_client_and_their_results_ne
         "annotation",
         "tool_call",
     ]
-    flags = [piece.server for a in answers for f in a.fragments or [] for piece in f.tools or []]
+    flags = [piece.server_side for a in answers for f in a.deltas or [] for piece in f.tool_calls or []]
     assert flags == [True, True, True, False]
 
 
 def test_failed_mcp_call_is_counted_and_is_no_stream_error() -> None:
-    tally = read(
+    found = read(
         DIALECT, events(block(0, type="mcp_tool_result", tool_use_id="m", is_error=True, content=[]))
     )
-    assert (tally.tool_failure_count, tally.error, tally.events.kind) == (1, None, ["annotation"])
+    assert (found.tool_failure_count, found.error, found.events.kind) == (1, None, ["annotation"])
 
 
 def test_input_given_whole_at_the_start_is_taken_and_not_twice() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             block(0, type="tool_use", id="t", name="n", input={"a": 1}),
             delta(0, type="input_json_delta", partial_json='{"a": 1}'),
         ),
     )
-    assert tools(tally) == [("t", "n", '{"a":1}')]
+    assert tools(found) == [("t", "n", '{"a":1}')]
 
 
 def test_text_in_the_start_of_a_block_is_output() -> None:
-    tally = read(
+    found = read(
         DIALECT, events(block(0, type="text", text="Hi"), delta(0, type="text_delta", text=" there"))
     )
-    assert str(tally.first_choice.text) == "Hi there"
+    assert str(found.first_choice.text) == "Hi there"
 
 
 def test_ping_is_a_ping() -> None:
@@ -183,27 +183,27 @@ def test_error_event_is_the_streams_error() -> None:
         "error": {"type": "overloaded_error", "message": "Overloaded"},
         "request_id": "r",
     }
-    tally = read(DIALECT, events(start(input_tokens=3), sent))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.message, tally.error.raw) == (
+    found = read(DIALECT, events(start(input_tokens=3), sent))
+    assert found.error is not None
+    assert (found.error.type, found.error.message, found.error.raw) == (
         "overloaded_error",
         "Overloaded",
         sent["error"],
     )
-    assert not tally.terminal_seen
+    assert not found.terminal_seen
 
 
 @pytest.mark.parametrize(
     "sent", ['{"error": "upstream gone"}', '{"message": "upstream gone"}', "upstream gone"]
 )
 def test_error_event_of_another_shape_is_still_an_error(sent: str) -> None:
-    tally = read(DIALECT, f"event: error\ndata: {sent}\n\n".encode())
-    assert tally.error is not None
-    assert tally.error.message == "upstream gone"
+    found = read(DIALECT, f"event: error\ndata: {sent}\n\n".encode())
+    assert found.error is not None
+    assert found.error.message == "upstream gone"
 
 
 def test_usage_is_cumulative_overwritten_never_summed_and_null_overwrites_nothing() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             start(input_tokens=10, cache_read_input_tokens=5, cache_creation_input_tokens=2, output_tokens=1),
@@ -212,41 +212,41 @@ def test_usage_is_cumulative_overwritten_never_summed_and_null_overwrites_nothin
             STOP,
         ),
     )
-    assert usage(tally) == (17, 11, None, 5)
-    assert tally.usage is not None
-    assert tally.usage.raw == {
+    assert usage(found) == (17, 11, None, 5)
+    assert found.usage is not None
+    assert found.usage.raw == {
         "input_tokens": 10,
         "cache_read_input_tokens": 5,
         "cache_creation_input_tokens": 2,
         "output_tokens": 11,
     }
-    assert len(tally.usage_reports) == 3
+    assert len(found.usage_reports) == 3
 
 
 def test_earlier_usage_reports_keep_what_they_said() -> None:
-    tally = read(DIALECT, events(start(input_tokens=10, output_tokens=1), end(output_tokens=11)))
-    assert [report.raw["output_tokens"] for _, _, report in tally.usage_reports] == [1, 11]
+    found = read(DIALECT, events(start(input_tokens=10, output_tokens=1), end(output_tokens=11)))
+    assert [report.raw["output_tokens"] for _, _, report in found.usage_reports] == [1, 11]
 
 
 def test_output_tokens_of_message_start_are_no_total() -> None:
-    tally = read(
+    found = read(
         DIALECT, events(start(input_tokens=10, output_tokens=3), delta(0, type="text_delta", text="x" * 500))
     )
-    assert usage(tally) == (10, None, None, None)
-    assert tally.usage is not None
-    assert tally.usage.raw["output_tokens"] == 3
+    assert usage(found) == (10, None, None, None)
+    assert found.usage is not None
+    assert found.usage.raw["output_tokens"] == 3
 
 
 def test_input_tokens_that_only_message_delta_knows_are_taken() -> None:
-    tally = read(
+    found = read(
         DIALECT, events(start(input_tokens=0, output_tokens=0), end(input_tokens=44, output_tokens=9))
     )
-    assert usage(tally) == (44, 9, None, None)
+    assert usage(found) == (44, 9, None, None)
 
 
 def test_thinking_tokens_are_the_reasoning_tokens() -> None:
-    tally = read(DIALECT, events(end(output_tokens=99, output_tokens_details={"thinking_tokens": 28})))
-    assert usage(tally)[2] == 28
+    found = read(DIALECT, events(end(output_tokens=99, output_tokens_details={"thinking_tokens": 28})))
+    assert usage(found)[2] == 28
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "tool_use", "stop_sequence", "pause_turn", "refusal"])
@@ -256,14 +256,14 @@ def test_stop_reason_is_the_finish(reason: str) -> None:
 
 def test_bedrock_clock_goes_to_server_stats() -> None:
     metrics = {"inputTokenCount": 8, "outputTokenCount": 4, "invocationLatency": 500, "firstByteLatency": 120}
-    tally = read(DIALECT, events({"type": "message_stop", "amazon-bedrock-invocationMetrics": metrics}))
-    stats = {stat.name: (stat.value, stat.unit) for _, stat in tally.server_stats}
+    found = read(DIALECT, events({"type": "message_stop", "amazon-bedrock-invocationMetrics": metrics}))
+    stats = {stat.name: (stat.value, stat.unit) for _, stat in found.server_stats}
     assert stats["firstByteLatency"] == (120e6, "ns")
     assert stats["outputTokenCount"] == (4, "tokens")
 
 
 def test_non_streamed_body() -> None:
-    tally = read_body(
+    found = read_body(
         DIALECT,
         {
             "type": "message",
@@ -279,15 +279,15 @@ def test_non_streamed_body() -> None:
             "usage": {"input_tokens": 5, "output_tokens": 6, "cache_read_input_tokens": 4},
         },
     )
-    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("Hi", "hm")
-    assert tools(tally) == [("t", "n", "{}")]
-    assert (tally.finish_reason, tally.response_id, usage(tally)) == ("tool_use", "msg_2", (9, 6, None, 4))
+    assert (str(found.first_choice.text), str(found.first_choice.reasoning)) == ("Hi", "hm")
+    assert tools(found) == [("t", "n", "{}")]
+    assert (found.finish_reason, found.response_id, usage(found)) == ("tool_use", "msg_2", (9, 6, None, 4))
 
 
 def test_error_body_under_200() -> None:
-    tally = read_body(DIALECT, {"type": "error", "error": {"type": "api_error", "message": "m"}})
-    assert tally.error is not None
-    assert tally.error.type == "api_error"
+    found = read_body(DIALECT, {"type": "error", "error": {"type": "api_error", "message": "m"}})
+    assert found.error is not None
+    assert found.error.type == "api_error"
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_error_body_under_200() -> None:
     ],
 )
 def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
-    reader = DIALECT.reader(Exchange())
+    reader = DIALECT.reader(ExchangeInfo())
     assert reader.read("content_block_delta", data).kind == "malformed"
     reader.read_body(data)
 
@@ -318,15 +318,15 @@ def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
     ],
 )
 def test_missing_parts_are_nothing(data: bytes) -> None:
-    assert DIALECT.reader(Exchange()).read("", data).kind in ("other", "start")
+    assert DIALECT.reader(ExchangeInfo()).read("", data).kind in ("other", "start")
 
 
 def test_lone_surrogate_and_bad_utf8_cost_a_character_not_the_event() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a\\ud83d\xffb"}}\n\n',
     )
-    assert str(tally.first_choice.text) == "a?\ufffdb"
+    assert str(found.first_choice.text) == "a?\ufffdb"
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_lone_surrogate_and_bad_utf8_cost_a_character_not_the_event() -> None:
     ],
 )
 def test_claims_by_path(path: str, headers: dict[str, str], score: int) -> None:
-    assert DIALECT.claims(Exchange(path=path, request_headers=headers)) == score
+    assert DIALECT.claims(ExchangeInfo(path=path, request_headers=headers)) == score
 
 
 def test_recognises_its_first_event_with_or_without_a_name() -> None:

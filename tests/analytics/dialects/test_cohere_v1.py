@@ -21,7 +21,7 @@ def end(reason: str = "COMPLETE", **more: Any) -> dict[str, Any]:
 
 
 def test_text_stream() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             line("stream-start", generation_id="g1"),
@@ -31,16 +31,16 @@ def test_text_stream() -> None:
             end(),
         ),
     )
-    assert str(tally.first_choice.text) == "Hi there"
-    assert tally.events.kind == ["start", "text", "text", "annotation", "finish"]
-    assert (tally.finish_reason, tally.response_id, tally.terminal_seen) == ("COMPLETE", "g1", True)
-    assert usage(tally) == (70, 8, None, None)
-    assert tally.usage is not None
-    assert tally.usage.raw == {"input_tokens": 5, "output_tokens": 6}
+    assert str(found.first_choice.text) == "Hi there"
+    assert found.events.kind == ["start", "text", "text", "annotation", "finish"]
+    assert (found.finish_reason, found.response_id, found.terminal_seen) == ("COMPLETE", "g1", True)
+    assert usage(found) == (70, 8, None, None)
+    assert found.usage is not None
+    assert found.usage.raw == {"input_tokens": 5, "output_tokens": 6}
 
 
 def test_streamed_tool_calls_are_not_repeated_by_their_whole() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             line("tool-calls-chunk", text="I will"),
@@ -49,21 +49,21 @@ def test_streamed_tool_calls_are_not_repeated_by_their_whole() -> None:
             line("tool-calls-generation", tool_calls=[{"name": "n", "parameters": {"a": 1}}]),
         ),
     )
-    assert tools(tally) == [("", "n", '{"a":1}')]
-    assert tally.events.kind == ["reasoning", "tool_call", "tool_call", "annotation"]
+    assert tools(found) == [("", "n", '{"a":1}')]
+    assert found.events.kind == ["reasoning", "tool_call", "tool_call", "annotation"]
 
 
 def test_tool_calls_that_only_come_whole() -> None:
-    tally = read(
+    found = read(
         DIALECT, events(line("tool-calls-generation", tool_calls=[{"name": "n", "parameters": {"a": 1}}]))
     )
-    assert tools(tally) == [("", "n", '{"a":1}')]
+    assert tools(found) == [("", "n", '{"a":1}')]
 
 
 def test_failed_finish() -> None:
-    tally = read(DIALECT, events(end("ERROR", error="m")))
-    assert tally.error is not None
-    assert tally.error.message == "m"
+    found = read(DIALECT, events(end("ERROR", error="m")))
+    assert found.error is not None
+    assert found.error.message == "m"
 
 
 def test_non_streamed_bodies() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.cohere_v2 import DIALECT
-from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 
 USAGE = {
@@ -26,7 +26,7 @@ def end(reason: str = "COMPLETE", **more: Any) -> dict[str, Any]:
 
 
 def test_thinking_text_citations_and_the_end() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             {"type": "message-start", "id": "x1", "delta": {"message": {"role": "assistant", "content": []}}},
@@ -40,18 +40,18 @@ def test_thinking_text_citations_and_the_end() -> None:
             end(),
         ),
     )
-    assert tally.events.kind == [
+    assert found.events.kind == [
         "start", "start", "reasoning", "annotation", "start", "text", "annotation", "annotation", "finish",
     ]  # fmt: skip
-    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("Hi", "hm")
-    assert (tally.finish_reason, tally.response_id, tally.terminal_seen) == ("COMPLETE", "x1", True)
-    assert usage(tally) == (1501, 346, 304, 1008)
+    assert (str(found.first_choice.text), str(found.first_choice.reasoning)) == ("Hi", "hm")
+    assert (found.finish_reason, found.response_id, found.terminal_seen) == ("COMPLETE", "x1", True)
+    assert usage(found) == (1501, 346, 304, 1008)
 
 
 def test_tool_plan_is_output_but_neither_text_nor_reasoning() -> None:
-    tally = read(DIALECT, events(said("tool-plan-delta", tool_plan="I will use the tool")))
-    assert (tally.output_event_count, tally.content_event_count) == (1, 1)
-    assert (tally.text_chars, tally.reasoning_chars, tally.events.chars) == (0, 0, [19])
+    found = read(DIALECT, events(said("tool-plan-delta", tool_plan="I will use the tool")))
+    assert (found.output_event_count, found.content_event_count) == (1, 1)
+    assert (found.text_chars, found.reasoning_chars, found.events.chars) == (0, 0, [19])
 
 
 def test_tool_calls_by_index() -> None:
@@ -62,7 +62,7 @@ def test_tool_calls_by_index() -> None:
         }
         return said(kind, index, tool_calls=told)
 
-    tally = read(
+    found = read(
         DIALECT,
         events(
             call("tool-call-start", 0, name="a", arguments=""),
@@ -74,26 +74,26 @@ def test_tool_calls_by_index() -> None:
             end("TOOL_CALL"),
         ),
     )
-    assert tools(tally) == [("c0", "a", '{"x":1}'), ("c1", "b", "")]
-    assert (tally.output_event_count, tally.content_event_count) == (4, 2)
+    assert tools(found) == [("c0", "a", '{"x":1}'), ("c1", "b", "")]
+    assert (found.output_event_count, found.content_event_count) == (4, 2)
 
 
 def test_finish_error_is_an_error_with_its_text() -> None:
-    tally = read(DIALECT, events(end("ERROR", error="invalid tool generation", usage={})))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.message, tally.error.raw) == (
+    found = read(DIALECT, events(end("ERROR", error="invalid tool generation", usage={})))
+    assert found.error is not None
+    assert (found.error.type, found.error.message, found.error.raw) == (
         None,
         "invalid tool generation",
         "invalid tool generation",
     )
-    assert (tally.finish_reason, tally.events.kind) == ("ERROR", ["error"])
-    assert usage(tally) == (None, None, None, None)
+    assert (found.finish_reason, found.events.kind) == ("ERROR", ["error"])
+    assert usage(found) == (None, None, None, None)
 
 
 def test_finish_without_a_text_is_still_an_error_and_its_word_the_type() -> None:
-    tally = read(DIALECT, events(end("TIMEOUT")))
-    assert tally.error is not None
-    assert tally.error.type == "TIMEOUT"
+    found = read(DIALECT, events(end("TIMEOUT")))
+    assert found.error is not None
+    assert found.error.type == "TIMEOUT"
 
 
 @pytest.mark.parametrize("reason", ["MAX_TOKENS", "STOP_SEQUENCE", "TOOL_CALL", "ERROR_TOXIC", "ERROR_LIMIT"])
@@ -102,12 +102,12 @@ def test_other_finishes_are_no_errors(reason: str) -> None:
 
 
 def test_billed_units_alone() -> None:
-    tally = read(DIALECT, events(end(usage={"billed_units": {"input_tokens": 1, "output_tokens": 2}})))
-    assert usage(tally) == (1, 2, None, None)
+    found = read(DIALECT, events(end(usage={"billed_units": {"input_tokens": 1, "output_tokens": 2}})))
+    assert usage(found) == (1, 2, None, None)
 
 
 def test_non_streamed_body() -> None:
-    tally = read_body(
+    found = read_body(
         DIALECT,
         {
             "id": "x1",
@@ -121,8 +121,8 @@ def test_non_streamed_body() -> None:
             "usage": USAGE,
         },
     )
-    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("Hi", "hm")
-    assert (tools(tally), tally.finish_reason, tally.response_id) == ([("c", "n", "{}")], "TOOL_CALL", "x1")
+    assert (str(found.first_choice.text), str(found.first_choice.reasoning)) == ("Hi", "hm")
+    assert (tools(found), found.finish_reason, found.response_id) == ([("c", "n", "{}")], "TOOL_CALL", "x1")
 
 
 def test_nonsense_is_malformed() -> None:
@@ -130,5 +130,5 @@ def test_nonsense_is_malformed() -> None:
 
 
 def test_claims_by_path() -> None:
-    assert DIALECT.claims(Exchange(path="/v2/chat")) == 5
-    assert DIALECT.claims(Exchange(path="/v1/chat")) == 0
+    assert DIALECT.claims(ExchangeInfo(path="/v2/chat")) == 5
+    assert DIALECT.claims(ExchangeInfo(path="/v1/chat")) == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.dialects.errors import error_from, error_in, read_error
+from analytics.dialects.errors import error_from, error_in, error_in_body
 
 BODIES: dict[str, tuple[Any, str | None, str, Any]] = {
     # name: (body, type, message, raw: a key of the body, or ... for the whole body)
@@ -83,14 +83,14 @@ BODIES: dict[str, tuple[Any, str | None, str, Any]] = {
 @pytest.mark.parametrize("vendor", BODIES)
 def test_error_body_of(vendor: str) -> None:
     body, kind, message, raw = BODIES[vendor]
-    seen = read_error(json.dumps(body).encode())
+    seen = error_in_body(json.dumps(body).encode())
     assert seen is not None
     assert (seen.type, seen.message) == (kind, message)
     assert seen.raw == (body if raw is ... else body[raw])
 
 
 def test_google_without_alt_sse_puts_the_error_in_an_array() -> None:
-    seen = read_error(b'[{"error": {"code": 400, "message": "m", "status": "INVALID_ARGUMENT"}}\n]')
+    seen = error_in_body(b'[{"error": {"code": 400, "message": "m", "status": "INVALID_ARGUMENT"}}\n]')
     assert seen is not None
     assert (seen.type, seen.message) == ("INVALID_ARGUMENT", "m")
     assert seen.raw == {"code": 400, "message": "m", "status": "INVALID_ARGUMENT"}
@@ -98,29 +98,29 @@ def test_google_without_alt_sse_puts_the_error_in_an_array() -> None:
 
 def test_html_says_its_title_and_else_its_text() -> None:
     page = b"<!doctype html><html><head><title>502 Bad&nbsp;Gateway</title></head><body><h1>nginx</h1></body></html>"
-    seen = read_error(page)
+    seen = error_in_body(page)
     assert seen is not None
     assert seen.type is None
     assert seen.message == "502 Bad Gateway"
-    seen = read_error(b"<h1>Service\n Unavailable</h1><script>var a</script>")
+    seen = error_in_body(b"<h1>Service\n Unavailable</h1><script>var a</script>")
     assert seen is not None
     assert seen.message == "Service Unavailable"
 
 
 def test_plain_text_is_the_message() -> None:
-    seen = read_error(b"upstream connect error or disconnect/reset before headers\n")
+    seen = error_in_body(b"upstream connect error or disconnect/reset before headers\n")
     assert seen is not None
     assert seen.message == "upstream connect error or disconnect/reset before headers"
     assert seen.raw == seen.message
 
 
 def test_empty_body_says_nothing() -> None:
-    assert read_error(b"") is None
-    assert read_error(b" \r\n") is None
+    assert error_in_body(b"") is None
+    assert error_in_body(b" \r\n") is None
 
 
 def test_error_body_framed_as_an_event_is_read_through_the_frame() -> None:
-    seen = read_error(
+    seen = error_in_body(
         b'event: error\r\ndata: {"type":"error","error":{"type":"api_error","message":"m"}}\r\n\r\n'
     )
     assert seen is not None
@@ -128,7 +128,7 @@ def test_error_body_framed_as_an_event_is_read_through_the_frame() -> None:
 
 
 def test_long_page_is_cut() -> None:
-    seen = read_error(b"x" * 10_000_000)
+    seen = error_in_body(b"x" * 10_000_000)
     assert seen is not None
     assert len(str(seen.raw)) == 4096
     assert len(seen.message or "") == 4096
@@ -147,14 +147,14 @@ def test_long_page_is_cut() -> None:
     ],
 )
 def test_nonsense_is_a_value_never_an_exception(body: bytes) -> None:
-    assert read_error(body) is not None
+    assert error_in_body(body) is not None
 
 
 @settings(max_examples=50)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(
     st.sampled_from(["error", "errors", "detail", "message", "type", "code", "status", "loc"]) | st.text(), c)))  # fmt: skip
 def test_any_json_is_read(value: Any) -> None:
-    seen = read_error(json.dumps(value).encode())
+    seen = error_in_body(json.dumps(value).encode())
     assert seen is None or (isinstance(seen.type, str | None) and isinstance(seen.message, str | None))
 
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoding.accumulator import Tally
+from analytics.decoded.decoded_event import OUTPUT_KINDS, DecodedEvent, EventKind, TextDelta, as_decoded_event
+from analytics.decoded.dialect import Dialect, ExchangeInfo
+from analytics.decoding.accumulator import StreamAccumulator
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects
-from analytics.dialects.shape import OUTPUT_KINDS, Delta, Dialect, Exchange, Kind, Reading, in_full
 
 DIALECTS = all_dialects()
 SOME_KEYS = """
@@ -45,20 +46,20 @@ def by_name(dialect: Dialect) -> str:
 @settings(max_examples=25)
 @given(sent=st.lists(st.tuples(st.just("") | NAMES, JSON), max_size=4))
 def test_any_json_is_read_without_an_exception(dialect: Dialect, sent: list[tuple[str, Any]]) -> None:
-    reader, tally = dialect.reader(Exchange()), Tally(keep_text=True)
+    reader, found = dialect.reader(ExchangeInfo()), StreamAccumulator(keep_text=True)
     for name, value in sent:
         data = json.dumps(value).encode()
         assert 0 <= dialect.recognises(name, data) <= 9
         answer = reader.read(name, data)
-        tally.add(in_full(answer), 1)
-        if isinstance(answer, Delta):
-            assert answer.piece
+        found.add_event(as_decoded_event(answer), 1)
+        if isinstance(answer, TextDelta):
+            assert answer.text
         else:
-            assert answer.kind in get_args(Kind)
+            assert answer.kind in get_args(EventKind)
     for _, value in sent:
-        for reading in dialect.reader(Exchange()).read_body(json.dumps(value).encode()):
-            assert isinstance(reading, Reading)
-            tally.add(reading, None, row=False)
+        for reading in dialect.reader(ExchangeInfo()).read_body(json.dumps(value).encode()):
+            assert isinstance(reading, DecodedEvent)
+            found.add_event(reading, None, row=False)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
@@ -66,8 +67,8 @@ def test_any_json_is_read_without_an_exception(dialect: Dialect, sent: list[tupl
 @given(name=st.just("") | NAMES, data=st.binary(max_size=60) | st.text().map(str.encode))
 def test_any_bytes_are_read_without_an_exception(dialect: Dialect, name: str, data: bytes) -> None:
     dialect.recognises(name, data)
-    dialect.reader(Exchange()).read(name, data)
-    dialect.reader(Exchange()).read_body(data)
+    dialect.reader(ExchangeInfo()).read(name, data)
+    dialect.reader(ExchangeInfo()).read_body(data)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
@@ -76,14 +77,14 @@ def test_any_bytes_are_read_without_an_exception(dialect: Dialect, name: str, da
 )
 def test_hostile_data_is_read_without_an_exception(dialect: Dialect, data: bytes) -> None:
     dialect.recognises("", data)
-    dialect.reader(Exchange()).read("", data)
-    dialect.reader(Exchange()).read_body(data)
+    dialect.reader(ExchangeInfo()).read("", data)
+    dialect.reader(ExchangeInfo()).read_body(data)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
 def test_nothing_is_made_of_an_empty_object(dialect: Dialect) -> None:
-    reader = dialect.reader(Exchange())
-    assert in_full(reader.read("", b"{}")).kind not in OUTPUT_KINDS
+    reader = dialect.reader(ExchangeInfo())
+    assert as_decoded_event(reader.read("", b"{}")).kind not in OUTPUT_KINDS
 
 
 def test_names_are_unique_and_every_dialect_says_what_it_is() -> None:
@@ -94,7 +95,7 @@ def test_names_are_unique_and_every_dialect_says_what_it_is() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/v1/models", "/mcp", "/v1/embeddings"])
 def test_no_dialect_of_these_claims_what_is_no_generation(path: str) -> None:
-    claimed = {d.name for d in DIALECTS if d.claims(Exchange(path=path)) >= 5}
+    claimed = {d.name for d in DIALECTS if d.claims(ExchangeInfo(path=path)) >= 5}
     assert not claimed - {"openai_embeddings"}
 
 
@@ -164,7 +165,7 @@ BODIES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("dialect", BODIES)
 @pytest.mark.parametrize("indent", [None, 2])
 def test_whole_body_tells_its_dialect_without_a_path(dialect: str, indent: int | None) -> None:
-    decoder = StreamDecoder(Exchange(content_type="application/json"), keep_text=True)
+    decoder = StreamDecoder(ExchangeInfo(content_type="application/json"), keep_text=True)
     decoder.feed([(1, json.dumps(BODIES[dialect], indent=indent).encode())])
     decoder.finish()
     assert (decoder.dialect, decoder.text, decoder.streamed) == (dialect, "Hi", False)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.gemini import DIALECT
-from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 
 
@@ -32,7 +32,7 @@ def counts(
 
 
 def test_text_stream_with_cumulative_usage_on_every_chunk() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             chunk({"text": "Hel"}, **counts(10, 1)),
@@ -40,19 +40,19 @@ def test_text_stream_with_cumulative_usage_on_every_chunk() -> None:
             chunk({"text": ""}, finish="STOP", **counts(10, 2, cachedContentTokenCount=4)),
         ),
     )
-    assert str(tally.first_choice.text) == "Hello"
-    assert tally.events.kind == ["text", "text", "finish"]
-    assert (tally.finish_reason, tally.response_id, tally.response_model) == (
+    assert str(found.first_choice.text) == "Hello"
+    assert found.events.kind == ["text", "text", "finish"]
+    assert (found.finish_reason, found.response_id, found.response_model) == (
         "STOP",
         "r1",
         "gemini-2.5-flash",
     )
-    assert (usage(tally), len(tally.usage_reports)) == ((10, 2, None, 4), 3)
+    assert (usage(found), len(found.usage_reports)) == ((10, 2, None, 4), 3)
 
 
 def test_finish_chunk_may_carry_the_last_text() -> None:
-    tally = read(DIALECT, events(chunk({"text": "Hi"}, finish="MAX_TOKENS")))
-    assert (str(tally.first_choice.text), tally.finish_reason, tally.events.kind) == (
+    found = read(DIALECT, events(chunk({"text": "Hi"}, finish="MAX_TOKENS")))
+    assert (str(found.first_choice.text), found.finish_reason, found.events.kind) == (
         "Hi",
         "MAX_TOKENS",
         ["text"],
@@ -60,16 +60,16 @@ def test_finish_chunk_may_carry_the_last_text() -> None:
 
 
 def test_thought_parts_are_reasoning_and_thoughts_count_as_output() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             chunk({"text": "Let me see", "thought": True}, **counts(5, None, 30)),
             chunk({"text": "40"}, {"thoughtSignature": "c2ln"}, finish="STOP", **counts(5, 2, 30)),
         ),
     )
-    assert (str(tally.first_choice.reasoning), str(tally.first_choice.text)) == ("Let me see", "40")
-    assert tally.events.kind == ["reasoning", "text"]
-    assert usage(tally) == (5, 32, 30, None)
+    assert (str(found.first_choice.reasoning), str(found.first_choice.text)) == ("Let me see", "40")
+    assert found.events.kind == ["reasoning", "text"]
+    assert usage(found) == (5, 32, 30, None)
 
 
 def test_function_call_has_its_arguments_as_an_object() -> None:
@@ -77,16 +77,16 @@ def test_function_call_has_its_arguments_as_an_object() -> None:
         "functionCall": {"name": "weather", "args": {"city": "Rome"}, "id": "c1"},
         "thoughtSignature": "c2ln",
     }
-    tally = read(DIALECT, events(chunk(call, {"functionCall": {"name": "time", "args": {}}}, finish="STOP")))
-    assert tools(tally) == [("c1", "weather", '{"city":"Rome"}'), ("", "time", "{}")]
-    assert (tally.output_event_count, tally.content_event_count) == (1, 1)
+    found = read(DIALECT, events(chunk(call, {"functionCall": {"name": "time", "args": {}}}, finish="STOP")))
+    assert tools(found) == [("c1", "weather", '{"city":"Rome"}'), ("", "time", "{}")]
+    assert (found.output_event_count, found.content_event_count) == (1, 1)
 
 
 @pytest.mark.parametrize("call", [{"name": "now", "args": {}}, {"name": "now"}])
 def test_call_without_arguments_is_output_by_its_name_and_has_an_empty_object(call: dict[str, Any]) -> None:
-    tally = read(DIALECT, events(chunk({"functionCall": call}, finish="STOP")))
-    assert tools(tally) == [("", "now", "{}")]
-    assert (tally.output_event_count, tally.content_event_count) == (1, 0)
+    found = read(DIALECT, events(chunk({"functionCall": call}, finish="STOP")))
+    assert tools(found) == [("", "now", "{}")]
+    assert (found.output_event_count, found.content_event_count) == (1, 0)
 
 
 def piece(path: str, value: str, *, goes_on: bool = False) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def piece(path: str, value: str, *, goes_on: bool = False) -> dict[str, Any]:
 
 
 def test_partial_arguments_are_joined() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             chunk({"functionCall": {"name": "cook", "willContinue": True}}),
@@ -107,19 +107,19 @@ def test_partial_arguments_are_joined() -> None:
             chunk({"functionCall": {}}, finish="STOP"),
         ),
     )
-    ((_, name, arguments),) = tools(tally)
+    ((_, name, arguments),) = tools(found)
     assert (name, json.loads(arguments)) == ("cook", {"items": [{"name": "noodles"}, {"name": "beef"}]})
-    assert (tally.output_event_count, tally.content_event_count, tally.tool_call_count) == (4, 3, 1)
+    assert (found.output_event_count, found.content_event_count, found.tool_call_count) == (4, 3, 1)
 
 
 def test_partial_arguments_are_whole_when_the_call_says_so_not_only_at_the_finish() -> None:
     call = {"functionCall": {"name": "a", "willContinue": True}}
-    tally = read(DIALECT, events(chunk(call), chunk(piece("$.x", "1")), chunk({"functionCall": {}})))
-    assert tools(tally) == [("", "a", '{"x":"1"}')]
+    found = read(DIALECT, events(chunk(call), chunk(piece("$.x", "1")), chunk({"functionCall": {}})))
+    assert tools(found) == [("", "a", '{"x":"1"}')]
 
 
 def test_partial_calls_in_a_row_are_closed_by_the_next() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             chunk({"functionCall": {"name": "a", "willContinue": True}}),
@@ -128,52 +128,52 @@ def test_partial_calls_in_a_row_are_closed_by_the_next() -> None:
             chunk({"text": ""}, finish="STOP"),
         ),
     )
-    assert tools(tally) == [("", "a", '{"x":"1"}'), ("", "b", "{}")]
+    assert tools(found) == [("", "a", '{"x":"1"}'), ("", "b", "{}")]
 
 
 def test_code_that_the_model_runs_is_output_and_no_call_of_the_client() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             chunk({"executableCode": {"language": "PYTHON", "code": "print(17**2)", "id": "x"}}),
             chunk({"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "289"}}),
         ),
     )
-    assert tally.events.kind == ["tool_call", "start"]
-    assert (tools(tally), tally.tool_call_count) == ([], 0)
+    assert found.events.kind == ["tool_call", "start"]
+    assert (tools(found), found.tool_call_count) == ([], 0)
 
 
 def test_audio_is_output() -> None:
-    tally = read(DIALECT, events(chunk({"inlineData": {"mimeType": "audio/L16;rate=24000", "data": "AAAA"}})))
-    assert tally.events.kind == ["audio"]
-    assert (tally.output_event_count, tally.content_event_count) == (1, 0), "encoded: nothing to read"
+    found = read(DIALECT, events(chunk({"inlineData": {"mimeType": "audio/L16;rate=24000", "data": "AAAA"}})))
+    assert found.events.kind == ["audio"]
+    assert (found.output_event_count, found.content_event_count) == (1, 0), "encoded: nothing to read"
 
 
 def test_candidates_are_choices_with_a_finish_each() -> None:
     both = {
         "candidates": [chunk({"text": "a"})["candidates"][0], chunk({"text": "b"}, index=1)["candidates"][0]]
     }
-    tally = read(DIALECT, events(both, chunk(finish="STOP"), chunk(finish="SAFETY", index=1)))
-    assert {index: str(choice.text) for index, choice in tally.choices.items()} == {0: "a", 1: "b"}
-    assert [choice.finish_reason for choice in tally.choices.values()] == ["STOP", "SAFETY"]
-    assert tally.terminal_seq == 2
+    found = read(DIALECT, events(both, chunk(finish="STOP"), chunk(finish="SAFETY", index=1)))
+    assert {index: str(choice.text) for index, choice in found.choices.items()} == {0: "a", 1: "b"}
+    assert [choice.finish_reason for choice in found.choices.values()] == ["STOP", "SAFETY"]
+    assert found.terminal_seq == 2
 
 
 def test_blocked_prompt_ends_the_stream_without_an_error() -> None:
-    tally = read(DIALECT, events({"promptFeedback": {"blockReason": "SAFETY"}, **counts(9)}))
-    assert (tally.terminal_seen, tally.error, tally.finish_reason) == (True, None, None)
+    found = read(DIALECT, events({"promptFeedback": {"blockReason": "SAFETY"}, **counts(9)}))
+    assert (found.terminal_seen, found.error, found.finish_reason) == (True, None, None)
 
 
 def test_candidate_without_content() -> None:
-    tally = read(DIALECT, events({"candidates": [{"finishReason": "RECITATION", "index": 0}]}))
-    assert tally.finish_reason == "RECITATION"
+    found = read(DIALECT, events({"candidates": [{"finishReason": "RECITATION", "index": 0}]}))
+    assert found.finish_reason == "RECITATION"
 
 
 def test_error_chunk() -> None:
     error = {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}
-    tally = read(DIALECT, events(chunk({"text": "Hi"}), {"error": error}))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.message, tally.error.raw) == (
+    found = read(DIALECT, events(chunk({"text": "Hi"}), {"error": error}))
+    assert found.error is not None
+    assert (found.error.type, found.error.message, found.error.raw) == (
         "UNAVAILABLE",
         error["message"],
         error,
@@ -181,23 +181,23 @@ def test_error_chunk() -> None:
 
 
 def test_chunk_wrapped_by_code_assist() -> None:
-    tally = read(DIALECT, events({"response": chunk({"text": "Hi"}, finish="STOP"), "traceId": "t"}))
-    assert str(tally.first_choice.text) == "Hi"
+    found = read(DIALECT, events({"response": chunk({"text": "Hi"}, finish="STOP"), "traceId": "t"}))
+    assert str(found.first_choice.text) == "Hi"
 
 
 def test_non_streamed_body_and_array_body() -> None:
     one = chunk({"text": "Hi"}, finish="STOP", **counts(3, 1))
     assert str(read_body(DIALECT, one).first_choice.text) == "Hi"
     array = json.dumps([chunk({"text": "Hi"}), chunk({"text": "!"}, finish="STOP")], indent=1).encode()
-    tally = read_body(DIALECT, array)
-    assert (str(tally.first_choice.text), tally.finish_reason) == ("Hi!", "STOP")
+    found = read_body(DIALECT, array)
+    assert (str(found.first_choice.text), found.finish_reason) == ("Hi!", "STOP")
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"candidates":{}}', b'{"candidates":[{"content":"x"}]}', b"\xff"]
 )
 def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
-    reader = DIALECT.reader(Exchange())
+    reader = DIALECT.reader(ExchangeInfo())
     assert reader.read("", data).kind == "malformed"
     reader.read_body(data)
 
@@ -213,4 +213,4 @@ def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
     ],
 )
 def test_claims_by_path(path: str, score: int) -> None:
-    assert DIALECT.claims(Exchange(path=path)) == score
+    assert DIALECT.claims(ExchangeInfo(path=path)) == score

@@ -41,7 +41,7 @@ def stop(index: int) -> dict[str, Any]:
 
 
 def test_thoughts_text_and_the_end() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             CREATED,
@@ -57,17 +57,17 @@ def test_thoughts_text_and_the_end() -> None:
             completed(),
         ),
     )
-    assert tally.events.kind == [
+    assert found.events.kind == [
         "start", "progress", "start", "reasoning", "annotation", "annotation", "start", "text", "annotation",
         "annotation", "finish",
     ]  # fmt: skip
-    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("40", "hm")
-    assert (tally.finish_reason, tally.response_id, tally.response_model) == ("completed", "v1_a", "m")
-    assert usage(tally) == (22, 15, 5, 3)
+    assert (str(found.first_choice.text), str(found.first_choice.reasoning)) == ("40", "hm")
+    assert (found.finish_reason, found.response_id, found.response_model) == ("completed", "v1_a", "m")
+    assert usage(found) == (22, 15, 5, 3)
 
 
 def test_function_calls_with_and_without_arguments() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             start(0, type="function_call", id="c1", name="add", arguments={}),
@@ -79,13 +79,13 @@ def test_function_calls_with_and_without_arguments() -> None:
             completed("requires_action"),
         ),
     )
-    assert tools(tally) == [("c1", "add", '{"x":2}'), ("c2", "now", "{}")]
-    assert (tally.finish_reason, tally.error) == ("requires_action", None)
-    assert (tally.output_event_count, tally.content_event_count) == (4, 2)
+    assert tools(found) == [("c1", "add", '{"x":2}'), ("c2", "now", "{}")]
+    assert (found.finish_reason, found.error) == ("requires_action", None)
+    assert (found.output_event_count, found.content_event_count) == (4, 2)
 
 
 def test_search_that_the_server_runs_is_not_output() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             start(0, type="google_search_call", id="s"),
@@ -94,24 +94,24 @@ def test_search_that_the_server_runs_is_not_output() -> None:
             delta(1, type="google_search_result", result=[{}]),
         ),
     )
-    assert tally.output_event_count == 0
+    assert found.output_event_count == 0
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 def test_failed_interaction_is_an_error(status: str) -> None:
-    tally = read(DIALECT, events(CREATED, completed(status)))
-    assert tally.error is not None
-    assert tally.error.type == status
+    found = read(DIALECT, events(CREATED, completed(status)))
+    assert found.error is not None
+    assert found.error.type == status
 
 
 def test_error_event() -> None:
-    tally = read(DIALECT, events({"event_type": "error", "error": {"code": "quota", "message": "m"}}))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.message) == ("quota", "m")
+    found = read(DIALECT, events({"event_type": "error", "error": {"code": "quota", "message": "m"}}))
+    assert found.error is not None
+    assert (found.error.type, found.error.message) == ("quota", "m")
 
 
 def test_names_of_the_first_preview() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             {"event_type": "interaction.start", "interaction": {"id": "i", "status": "in_progress"}},
@@ -121,15 +121,15 @@ def test_names_of_the_first_preview() -> None:
             {"event_type": "interaction.complete", "interaction": {"id": "i", "status": "completed"}},
         ),
     )
-    assert (str(tally.first_choice.text), tally.finish_reason) == ("Hi", "completed")
+    assert (str(found.first_choice.text), found.finish_reason) == ("Hi", "completed")
 
 
 def test_non_streamed_body() -> None:
-    tally = read_body(
+    found = read_body(
         DIALECT,
         {"id": "i", "status": "completed", "outputs": [{"type": "text", "text": "Hi"}], "usage": USAGE},
     )
-    assert (str(tally.first_choice.text), usage(tally)) == ("Hi", (22, 15, 5, 3))
+    assert (str(found.first_choice.text), usage(found)) == ("Hi", (22, 15, 5, 3))
 
 
 def test_non_streamed_body_of_steps() -> None:
@@ -138,9 +138,9 @@ def test_non_streamed_body_of_steps() -> None:
         {"type": "function_call", "id": "c", "name": "n", "arguments": {"a": 1}},
         {"type": "model_output", "content": [{"type": "text", "text": "Hi"}]},
     ]
-    tally = read_body(DIALECT, {"id": "i", "status": "requires_action", "steps": steps})
-    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("Hi", "hm")
-    assert tools(tally) == [("c", "n", '{"a":1}')]
+    found = read_body(DIALECT, {"id": "i", "status": "requires_action", "steps": steps})
+    assert (str(found.first_choice.text), str(found.first_choice.reasoning)) == ("Hi", "hm")
+    assert tools(found) == [("c", "n", '{"a":1}')]
 
 
 def test_nonsense_is_malformed() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.tolerant_json import compact
 from analytics.dialects.lmstudio_chat import DIALECT
-from analytics.dialects.payload import compact
-from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
 
 MCP = {"type": "ephemeral_mcp", "server_label": "huggingface"}
@@ -68,13 +68,13 @@ STREAM: list[tuple[dict[str, Any], str]] = [
 
 
 def test_every_event_of_a_stream_has_its_kind() -> None:
-    tally = read(DIALECT, events(*(event for event, _ in STREAM)))
-    assert tally.events.kind == [kind for _, kind in STREAM]
-    choice = tally.first_choice
+    found = read(DIALECT, events(*(event for event, _ in STREAM)))
+    assert found.events.kind == [kind for _, kind in STREAM]
+    choice = found.first_choice
     assert (str(choice.text), str(choice.reasoning)) == ("The current top", "Need to")
-    assert tools(tally) == [("", "model_search", '{"sort":"trendingScore","limit":1}')]
-    assert (tally.response_id, tally.response_model) == ("resp_02b2", "openai/gpt-oss-20b")
-    assert (tally.terminal_seen, tally.error, tally.finish_reason) == (True, None, None)
+    assert tools(found) == [("", "model_search", '{"sort":"trendingScore","limit":1}')]
+    assert (found.response_id, found.response_model) == ("resp_02b2", "openai/gpt-oss-20b")
+    assert (found.terminal_seen, found.error, found.finish_reason) == (True, None, None)
 
 
 def test_every_named_event_is_recognised_and_the_first_settles_it() -> None:
@@ -86,14 +86,14 @@ def test_every_named_event_is_recognised_and_the_first_settles_it() -> None:
 
 def test_tool_call_arguments_are_an_object() -> None:
     answers = readings(DIALECT, events(*(event for event, _ in STREAM[10:12])))
-    fragments = [piece for answer in answers for f in answer.fragments or [] for piece in f.tools or []]
-    assert [piece.arguments for piece in fragments] == ["", compact(ARGUMENTS)]
-    assert fragments[0].key == fragments[1].key
+    deltas = [piece for answer in answers for f in answer.deltas or [] for piece in f.tool_calls or []]
+    assert [piece.arguments for piece in deltas] == ["", compact(ARGUMENTS)]
+    assert deltas[0].key == deltas[1].key
 
 
 def test_two_calls_of_the_same_tool_are_two_calls() -> None:
     start = {"type": "tool_call.start", "tool": "t"}
-    tally = read(
+    found = read(
         DIALECT,
         events(
             start,
@@ -103,26 +103,26 @@ def test_two_calls_of_the_same_tool_are_two_calls() -> None:
             {"type": "tool_call.arguments", "tool": "t", "arguments": {}},
         ),
     )
-    assert tools(tally) == [("", "t", '{"a":1}'), ("", "t", "{}")]
+    assert tools(found) == [("", "t", '{"a":1}'), ("", "t", "{}")]
 
 
 def test_arguments_after_arguments_are_another_call() -> None:
     arguments = {"type": "tool_call.arguments", "tool": "t", "arguments": {}}
-    tally = read(DIALECT, events({"type": "tool_call.start", "tool": "t"}, arguments, arguments))
-    assert tools(tally) == [("", "t", "{}"), ("", "t", "{}")]
+    found = read(DIALECT, events({"type": "tool_call.start", "tool": "t"}, arguments, arguments))
+    assert tools(found) == [("", "t", "{}"), ("", "t", "{}")]
 
 
 def test_arguments_without_a_start_are_a_call_of_their_own() -> None:
-    tally = read(DIALECT, events({"type": "tool_call.arguments", "tool": "t", "arguments": {"a": 1}}))
-    assert tools(tally) == [("", "t", '{"a":1}')]
+    found = read(DIALECT, events({"type": "tool_call.arguments", "tool": "t", "arguments": {"a": 1}}))
+    assert tools(found) == [("", "t", '{"a":1}')]
 
 
 def test_tool_call_failure_is_counted_and_is_no_stream_error() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events({"type": "tool_call.failure", "reason": "r", "metadata": {"type": "invalid_name"}}, END),
     )
-    assert (tally.tool_failure_count, tally.error, tally.terminal_seen) == (1, None, True)
+    assert (found.tool_failure_count, found.error, found.terminal_seen) == (1, None, True)
 
 
 def test_error_is_followed_by_chat_end_and_stays_an_error() -> None:
@@ -132,12 +132,12 @@ def test_error_is_followed_by_chat_end_and_stays_an_error() -> None:
         "code": "missing_required_parameter",
         "param": "model",
     }
-    tally = read(DIALECT, events({"type": "error", "error": error}, END))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.message, tally.error.raw) == ("invalid_request", "no model", error)
-    assert tally.error_seq is not None
-    assert tally.terminal_seq is not None
-    assert tally.error_seq < tally.terminal_seq
+    found = read(DIALECT, events({"type": "error", "error": error}, END))
+    assert found.error is not None
+    assert (found.error.type, found.error.message, found.error.raw) == ("invalid_request", "no model", error)
+    assert found.error_seq is not None
+    assert found.terminal_seq is not None
+    assert found.error_seq < found.terminal_seq
 
 
 @pytest.mark.parametrize(
@@ -146,14 +146,14 @@ def test_error_is_followed_by_chat_end_and_stays_an_error() -> None:
      "model_not_found", "job_not_found", "internal_error"],
 )  # fmt: skip
 def test_error_type_is_lm_studios_own(kind: str) -> None:
-    tally = read(DIALECT, events({"type": "error", "error": {"type": kind, "message": "m"}}))
-    assert tally.error is not None
-    assert tally.error.type == kind
+    found = read(DIALECT, events({"type": "error", "error": {"type": kind, "message": "m"}}))
+    assert found.error is not None
+    assert found.error.type == kind
 
 
 def test_output_that_only_chat_end_tells_is_late() -> None:
-    tally = read(DIALECT, events(STREAM[0][0], END))
-    assert (str(tally.first_choice.text), tally.output_event_count, tally.content_event_count) == (
+    found = read(DIALECT, events(STREAM[0][0], END))
+    assert (str(found.first_choice.text), found.output_event_count, found.content_event_count) == (
         "The current top",
         1,
         0,
@@ -161,27 +161,27 @@ def test_output_that_only_chat_end_tells_is_late() -> None:
 
 
 def test_stats_are_usage_and_server_stats_in_ns() -> None:
-    tally = read(DIALECT, events(END))
-    assert usage(tally) == (329, 268, 5, None)
-    assert tally.usage is not None
-    assert tally.usage.raw == STATS
-    stats = {stat.name: (stat.value, stat.unit) for _, stat in tally.server_stats}
+    found = read(DIALECT, events(END))
+    assert usage(found) == (329, 268, 5, None)
+    assert found.usage is not None
+    assert found.usage.raw == STATS
+    stats = {stat.name: (stat.value, stat.unit) for _, stat in found.server_stats}
     assert stats["tokens_per_second"] == (43.73, "tok/s")
     assert stats["time_to_first_token_seconds"] == (781_000_000.0, "ns")
 
 
 def test_model_load_and_prompt_processing_go_to_server_stats() -> None:
-    tally = read(DIALECT, events(*(event for event, _ in STREAM[:7])))
-    assert [(s.source, s.name, s.value, s.unit) for _, s in tally.server_stats] == [
+    found = read(DIALECT, events(*(event for event, _ in STREAM[:7])))
+    assert [(s.source, s.name, s.value, s.unit) for _, s in found.server_stats] == [
         ("model_load", "progress", 0.65, "1"),
         ("model_load", "load_time_seconds", 12.34e9, "ns"),
         ("prompt_processing", "progress", 0.5, "1"),
     ]
-    assert tally.output_event_count == 0
+    assert found.output_event_count == 0
 
 
 def test_non_streamed_body() -> None:
-    tally = read_body(
+    found = read_body(
         DIALECT,
         {
             "model_instance_id": "m",
@@ -194,22 +194,22 @@ def test_non_streamed_body() -> None:
             "response_id": "resp_1",
         },
     )
-    choice = tally.first_choice
+    choice = found.first_choice
     assert (str(choice.text), str(choice.reasoning)) == ("Hi", "hm")
-    assert tools(tally) == [("", "t", '{"a":1}')]
-    assert (usage(tally), tally.response_id) == ((329, 268, 5, None), "resp_1")
+    assert tools(found) == [("", "t", '{"a":1}')]
+    assert (usage(found), found.response_id) == ((329, 268, 5, None), "resp_1")
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"type":7}', b'{"type":"message.delta","content":{}}', b"\xff"]
 )
 def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
-    reader = DIALECT.reader(Exchange())
+    reader = DIALECT.reader(ExchangeInfo())
     assert reader.read("message.delta", data).kind == "malformed"
     reader.read_body(data)
 
 
 def test_claims_its_path_alone() -> None:
-    assert DIALECT.claims(Exchange(path="/api/v1/chat")) == 5
-    assert DIALECT.claims(Exchange(path="/v1/chat")) == 0
-    assert DIALECT.claims(Exchange(path="/api/v1/chat/completions")) == 0
+    assert DIALECT.claims(ExchangeInfo(path="/api/v1/chat")) == 5
+    assert DIALECT.claims(ExchangeInfo(path="/v1/chat")) == 0
+    assert DIALECT.claims(ExchangeInfo(path="/api/v1/chat/completions")) == 0

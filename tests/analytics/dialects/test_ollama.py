@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.ollama import DIALECT
-from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body, tools, usage
 
 END = {
@@ -39,26 +39,26 @@ def chat(content: str = "", **more: Any) -> dict[str, Any]:
 
 def test_chat_stream() -> None:
     call = {"id": "c1", "function": {"index": 0, "name": "weather", "arguments": {"city": "Tokyo"}}}
-    tally = read(
+    found = read(
         DIALECT,
         events(chat("", thinking="hm"), chat("Hel"), chat("lo"), chat(tool_calls=[call]), chat("", **END)),
     )
-    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning)) == ("Hello", "hm")
-    assert tools(tally) == [("c1", "weather", '{"city":"Tokyo"}')]
-    assert tally.events.kind == ["reasoning", "text", "text", "tool_call", "finish"]
-    assert (tally.finish_reason, tally.response_model, tally.terminal_seen) == ("stop", "qwen3:4b", True)
-    assert usage(tally) == (307, 308, None, None)
+    assert (str(found.first_choice.text), str(found.first_choice.reasoning)) == ("Hello", "hm")
+    assert tools(found) == [("c1", "weather", '{"city":"Tokyo"}')]
+    assert found.events.kind == ["reasoning", "text", "text", "tool_call", "finish"]
+    assert (found.finish_reason, found.response_model, found.terminal_seen) == ("stop", "qwen3:4b", True)
+    assert usage(found) == (307, 308, None, None)
 
 
 def test_server_times_are_in_ns_already() -> None:
-    tally = read(DIALECT, events(chat("", **END)))
-    stats = {stat.name: (stat.value, stat.unit) for _, stat in tally.server_stats}
+    found = read(DIALECT, events(chat("", **END)))
+    stats = {stat.name: (stat.value, stat.unit) for _, stat in found.server_stats}
     assert stats["load_duration"] == (55095250.0, "ns")
     assert stats["eval_count"] == (308.0, "tokens")
 
 
 def test_generate_stream() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             {"model": "m", "created_at": "t", "response": "", "thinking": "hm", "done": False},
@@ -73,7 +73,7 @@ def test_generate_stream() -> None:
             },
         ),
     )
-    assert (str(tally.first_choice.text), str(tally.first_choice.reasoning), tally.finish_reason) == (
+    assert (str(found.first_choice.text), str(found.first_choice.reasoning), found.finish_reason) == (
         "Hi",
         "hm",
         "length",
@@ -82,35 +82,35 @@ def test_generate_stream() -> None:
 
 def test_calls_of_one_message_and_of_the_next_are_apart() -> None:
     calls = [{"function": {"name": "a", "arguments": {}}}, {"function": {"name": "b", "arguments": {}}}]
-    tally = read(DIALECT, events(chat(tool_calls=calls), chat(tool_calls=calls[:1])))
-    assert [name for _, name, _ in tools(tally)] == ["a", "b", "a"]
+    found = read(DIALECT, events(chat(tool_calls=calls), chat(tool_calls=calls[:1])))
+    assert [name for _, name, _ in tools(found)] == ["a", "b", "a"]
 
 
 def test_old_servers_give_no_reason() -> None:
-    tally = read(DIALECT, events(chat("Hi"), chat("", done=True)))
-    assert (tally.terminal_seen, tally.finish_reason, tally.events.kind) == (True, None, ["text", "terminal"])
+    found = read(DIALECT, events(chat("Hi"), chat("", done=True)))
+    assert (found.terminal_seen, found.finish_reason, found.events.kind) == (True, None, ["text", "terminal"])
 
 
 def test_error_line() -> None:
-    tally = read(DIALECT, events(chat("Hi"), {"error": "unexpected EOF"}))
-    assert tally.error is not None
-    assert (tally.error.message, tally.error.raw) == ("unexpected EOF", "unexpected EOF")
+    found = read(DIALECT, events(chat("Hi"), {"error": "unexpected EOF"}))
+    assert found.error is not None
+    assert (found.error.message, found.error.raw) == ("unexpected EOF", "unexpected EOF")
 
 
 def test_non_streamed_body() -> None:
-    tally = read_body(DIALECT, chat("Hi", **END))
-    assert (str(tally.first_choice.text), tally.finish_reason, usage(tally)[1]) == ("Hi", "stop", 308)
+    found = read_body(DIALECT, chat("Hi", **END))
+    assert (str(found.first_choice.text), found.finish_reason, usage(found)[1]) == ("Hi", "stop", 308)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"message":1}', b'{"message":{"tool_calls":{}}}'])
 def test_nonsense_is_malformed(data: bytes) -> None:
-    assert DIALECT.reader(Exchange()).read("", data).kind == "malformed"
+    assert DIALECT.reader(ExchangeInfo()).read("", data).kind == "malformed"
 
 
 def test_claims_and_recognises() -> None:
-    assert DIALECT.claims(Exchange(path="/api/chat")) == 5
-    assert DIALECT.claims(Exchange(path="/api/generate")) == 5
-    assert DIALECT.claims(Exchange(path="/v1/chat/completions")) == 0
+    assert DIALECT.claims(ExchangeInfo(path="/api/chat")) == 5
+    assert DIALECT.claims(ExchangeInfo(path="/api/generate")) == 5
+    assert DIALECT.claims(ExchangeInfo(path="/v1/chat/completions")) == 0
     assert (
         DIALECT.recognises("", b'{"model":"m","created_at":"t","message":{"content":"a"},"done":false}') >= 5
     )

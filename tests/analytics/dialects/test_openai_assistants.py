@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.openai_assistants import DIALECT
-from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import read, tools, usage
 
 
@@ -53,7 +53,7 @@ def test_message_stream() -> None:
         "total_tokens": 22,
         "prompt_token_details": {"cached_tokens": 2},
     }
-    tally = read(
+    found = read(
         DIALECT,
         named(
             ("thread.created", {"id": "thread_1", "object": "thread"}),
@@ -70,14 +70,14 @@ def test_message_stream() -> None:
             run("completed", usage=used),
         ),
     )
-    assert str(tally.first_choice.text) == "Hello"
-    assert (tally.finish_reason, tally.response_id, tally.response_model) == ("completed", "run_1", "gpt-4")
-    assert (usage(tally), tally.terminal_seen) == ((6, 16, None, 2), True)
-    assert tally.events.kind[4:6] == ["text", "text"]
+    assert str(found.first_choice.text) == "Hello"
+    assert (found.finish_reason, found.response_id, found.response_model) == ("completed", "run_1", "gpt-4")
+    assert (usage(found), found.terminal_seen) == ((6, 16, None, 2), True)
+    assert found.events.kind[4:6] == ["text", "text"]
 
 
 def test_function_call_and_generated_code() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         named(
             step(id="call_1", type="function", function={"name": "f", "arguments": ""}),
@@ -85,7 +85,7 @@ def test_function_call_and_generated_code() -> None:
             run("requires_action"),
         ),
     )
-    assert (tools(tally), tally.finish_reason, tally.error) == (
+    assert (tools(found), found.finish_reason, found.error) == (
         [("call_1", "f", "{}")],
         "requires_action",
         None,
@@ -97,8 +97,8 @@ def test_function_call_and_generated_code() -> None:
 def test_calls_of_different_steps_are_apart() -> None:
     first = step(id="call_1", type="function", function={"name": "f", "arguments": "1"})
     name, data = step(id="call_2", type="function", function={"name": "g", "arguments": "2"})
-    tally = read(DIALECT, named(first, (name, {**data, "id": "step_2"})))
-    assert tools(tally) == [("call_1", "f", "1"), ("call_2", "g", "2")]
+    found = read(DIALECT, named(first, (name, {**data, "id": "step_2"})))
+    assert tools(found) == [("call_1", "f", "1"), ("call_2", "g", "2")]
 
 
 @pytest.mark.parametrize(
@@ -106,15 +106,15 @@ def test_calls_of_different_steps_are_apart() -> None:
 )
 def test_failed_run_is_an_error(status: str, kind: str) -> None:
     last_error = {"code": "server_error", "message": "m"} if status == "failed" else None
-    tally = read(DIALECT, named(run(status, last_error=last_error)))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.raw) == (kind, last_error)
+    found = read(DIALECT, named(run(status, last_error=last_error)))
+    assert found.error is not None
+    assert (found.error.type, found.error.raw) == (kind, last_error)
 
 
 def test_error_event() -> None:
-    tally = read(DIALECT, named(("error", {"error": {"type": "t", "message": "m"}})))
-    assert tally.error is not None
-    assert tally.error.type == "t"
+    found = read(DIALECT, named(("error", {"error": {"type": "t", "message": "m"}})))
+    assert found.error is not None
+    assert found.error.type == "t"
 
 
 def test_nonsense_is_malformed() -> None:
@@ -133,4 +133,4 @@ def test_nonsense_is_malformed() -> None:
     ],
 )
 def test_claims_by_path(path: str, score: int) -> None:
-    assert DIALECT.claims(Exchange(path=path)) == score
+    assert DIALECT.claims(ExchangeInfo(path=path)) == score

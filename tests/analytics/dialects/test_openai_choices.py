@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoding.sse import Event
-from analytics.decoding.template import Stencil
+from analytics.decoded.decoded_event import DecodedEvent, DeltaRun, TextDelta, ToolCallDelta, as_decoded_event
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoding.template import EventTemplate
 from analytics.dialects.openai_chat import DIALECT as CHAT
 from analytics.dialects.openai_choices import ChoicesReader
 from analytics.dialects.openai_completions import DIALECT as COMPLETIONS
-from analytics.dialects.shape import Delta, Exchange, Reading, Run, ToolFragment, in_full
 from tests.analytics.corpus import recordings
 from tests.analytics.dialects.transcript import events, read, read_body, readings, split, tools
 
@@ -112,8 +113,8 @@ def test_arguments_as_an_object_are_its_json() -> None:
     answer = readings(
         CHAT, events(chunk({"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}))
     )[0]
-    assert answer.fragments is not None
-    assert answer.fragments[0].tools == [ToolFragment("new:1", "", "f", '{"x":1}')]
+    assert answer.deltas is not None
+    assert answer.deltas[0].tool_calls == [ToolCallDelta("new:1", "", "f", '{"x":1}')]
 
 
 def test_custom_tool_and_legacy_function_call() -> None:
@@ -407,8 +408,8 @@ def test_what_is_no_json_is_malformed(data: bytes) -> None:
 )
 def test_broken_text_and_odd_types_are_read_as_far_as_they_go(data: bytes, text: str) -> None:
     answer = readings(CHAT, b"data: " + data + b"\n\n")[0]
-    assert answer.fragments is not None
-    assert answer.fragments[0].text == text
+    assert answer.deltas is not None
+    assert answer.deltas[0].text == text
 
 
 # -- the quick way and the long way ----------------------------------------------------------------------------------------
@@ -446,20 +447,20 @@ odd = st.builds(
 )  # fmt: skip
 
 
-def _expanded(answers: list[Reading | Delta | Run]) -> list[Reading | Delta]:
-    found: list[Reading | Delta] = []
+def _expanded(answers: list[DecodedEvent | TextDelta | DeltaRun]) -> list[DecodedEvent | TextDelta]:
+    found: list[DecodedEvent | TextDelta] = []
     for answer in answers:
-        if isinstance(answer, Run):
-            found += [Delta(answer.kind, piece, answer.choice) for piece in answer.pieces]
+        if isinstance(answer, DeltaRun):
+            found += [TextDelta(answer.kind, text, answer.choice) for text in answer.texts]
         else:
             found.append(answer)
     return found
 
 
-def _plainly(answer: Reading | Delta) -> Any:
+def _plainly(answer: DecodedEvent | TextDelta) -> Any:
     """The answer in its long form; what names an event with output is its output."""
-    reading = in_full(answer)
-    if any(f.text or f.reasoning or f.refusal or f.tools or f.audio_chars for f in reading.fragments or ()):
+    reading = as_decoded_event(answer)
+    if any(f.text or f.reasoning or f.refusal or f.tool_calls or f.audio_chars for f in reading.deltas or ()):
         reading.kind = "text"
     return msgspec.to_builtins(reading)
 
@@ -467,8 +468,8 @@ def _plainly(answer: Reading | Delta) -> Any:
 @settings(max_examples=100)
 @given(sent=st.lists(plain | plain | odd, max_size=12), cut=st.integers(0, 12))
 def test_the_quick_way_says_what_the_long_way_says(sent: list[dict[str, Any]], cut: int) -> None:
-    batch = [Event("", json.dumps(item).encode(), n, n) for n, item in enumerate(sent)]
-    long, quick, stencil = ChoicesReader(), ChoicesReader(), Stencil(ChoicesReader())
+    batch = [RawEvent("", json.dumps(item).encode(), n, n) for n, item in enumerate(sent)]
+    long, quick, stencil = ChoicesReader(), ChoicesReader(), EventTemplate(ChoicesReader())
     expected = [_plainly(long.read(event.name, event.data)) for event in batch]
     assert [_plainly(a) for part in (batch[:cut], batch[cut:]) for a in quick.read_many(part)] == expected
     assert [
@@ -481,7 +482,7 @@ def test_the_quick_way_says_what_the_long_way_says(sent: list[dict[str, Any]], c
 )
 def test_recorded_streams_are_read_alike_both_ways(recording: Any) -> None:
     batch = split(recording.body.read_bytes())
-    long, stencil = ChoicesReader(), Stencil(ChoicesReader())
+    long, stencil = ChoicesReader(), EventTemplate(ChoicesReader())
     assert [_plainly(a) for a in _expanded(stencil.read_many(batch))] == [
         _plainly(long.read(e.name, e.data)) for e in batch
     ]
@@ -498,4 +499,7 @@ def test_recorded_streams_are_read_alike_both_ways(recording: Any) -> None:
     ],
 )
 def test_claims_by_path(path: str, chat: int, completions: int) -> None:
-    assert (CHAT.claims(Exchange(path=path)), COMPLETIONS.claims(Exchange(path=path))) == (chat, completions)
+    assert (CHAT.claims(ExchangeInfo(path=path)), COMPLETIONS.claims(ExchangeInfo(path=path))) == (
+        chat,
+        completions,
+    )

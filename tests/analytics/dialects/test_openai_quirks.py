@@ -13,11 +13,12 @@ import brotli
 import pytest
 import zstandard
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects.shape import Exchange
+from analytics.measures.timing import first_nonreasoning_output_ns, first_output_ns, last_output_ns
 
 MS = 1_000_000
-CHAT = Exchange(path="/v1/chat/completions", content_type="text/event-stream")
+CHAT = ExchangeInfo(path="/v1/chat/completions", content_type="text/event-stream")
 USAGE = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
 
 
@@ -31,7 +32,7 @@ def chunk(delta: Any = None, finish: Any = None, index: int = 0, **top: Any) -> 
     return {"id": "c-1", "object": "chat.completion.chunk", "model": "m-1", "choices": [choice], **top}
 
 
-def decode(*items: dict[str, Any] | str, exchange: Exchange = CHAT, done: bool = True) -> StreamDecoder:
+def decode(*items: dict[str, Any] | str, exchange: ExchangeInfo = CHAT, done: bool = True) -> StreamDecoder:
     """Event i arrives at i ms, each in a read of its own; a string is sent as it is."""
     decoder = StreamDecoder(exchange, keep_text=True)
     sent = [item if isinstance(item, str) else f"data: {json.dumps(item)}\n\n" for item in items]
@@ -123,7 +124,7 @@ def test_quirk_3_the_finish_chunk_may_carry_the_last_content() -> None:
     assert (found.text, found.finish_reason) == ("ab", "length")
     assert found.events.kind[1] == "text"
     assert found.events.finish_reason[1] == "length"
-    assert found.last_output_ns == found.terminal_ns == 1 * MS
+    assert last_output_ns(found.events) == found.terminal_ns == 1 * MS
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "reasoning_text"])
@@ -136,7 +137,7 @@ def test_quirk_4_reasoning_has_several_names(field: str) -> None:
     )
     assert (found.reasoning, found.text) == ("Let me", "Ok")
     assert found.events.kind[:3] == ["reasoning", "reasoning", "text"]
-    assert (found.first_output_ns, found.first_nonreasoning_output_ns) == (0, 2 * MS)
+    assert (first_output_ns(found.events), first_nonreasoning_output_ns(found.events)) == (0, 2 * MS)
 
 
 def test_quirk_4_reasoning_sent_twice_in_a_delta_is_counted_once() -> None:
@@ -206,7 +207,7 @@ def test_quirk_8_fireworks_perf_metrics_have_hyphens_and_strings_and_seconds() -
         "server-processing-time": 1.5,
         "backend-host": "p1",
     }
-    exchange = Exchange(
+    exchange = ExchangeInfo(
         path="/inference/v1/chat/completions",
         content_type="text/event-stream",
         response_headers={"fireworks-server-processing-time": "1.25", "fireworks-prompt-tokens": "9"},
@@ -338,7 +339,7 @@ def test_quirk_13_a_compressed_body_is_decoded_for_measuring(coding: str) -> Non
     }[coding]
     body = b"".join(f"data: {json.dumps(chunk({'content': 'x'}))}\n\n".encode() for _ in range(50))
     sent = compress(body)
-    exchange = Exchange(
+    exchange = ExchangeInfo(
         path="/v1/chat/completions",
         content_type="text/event-stream",
         response_headers={"content-encoding": coding},

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.openai_responses import DIALECT
-from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
 
 
@@ -44,7 +44,7 @@ USAGE = {
 
 
 def test_text_stream() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             CREATED,
@@ -67,14 +67,14 @@ def test_text_stream() -> None:
             response("completed", usage=USAGE),
         ),
     )
-    assert str(tally.first_choice.text) == "Hello"
-    assert tally.events.kind == [
+    assert str(found.first_choice.text) == "Hello"
+    assert found.events.kind == [
         "start", "progress", "start", "start", "text", "text", "annotation", "annotation", "annotation", "finish",
     ]  # fmt: skip
-    assert (tally.finish_reason, tally.response_id, tally.response_model) == ("completed", "resp_1", "m")
-    assert usage(tally) == (43, 11, 5, 8)
-    assert tally.terminal_seen
-    assert tally.error is None
+    assert (found.finish_reason, found.response_id, found.response_model) == ("completed", "resp_1", "m")
+    assert usage(found) == (43, 11, 5, 8)
+    assert found.terminal_seen
+    assert found.error is None
 
 
 @pytest.mark.parametrize(
@@ -103,22 +103,22 @@ def test_text_stream() -> None:
     ],
 )
 def test_delta_family_is_output(family: str, channel: str) -> None:
-    tally = read(DIALECT, events(CREATED, delta(family, "abc")))
-    assert tally.events.kind[1] == channel
-    assert (tally.output_event_count, tally.content_event_count) == (1, 1)
-    assert tally.events.chars[1] == 3
+    found = read(DIALECT, events(CREATED, delta(family, "abc")))
+    assert found.events.kind[1] == channel
+    assert (found.output_event_count, found.content_event_count) == (1, 1)
+    assert found.events.chars[1] == 3
 
 
 @pytest.mark.parametrize("family", ["audio", "output_audio"])
 def test_encoded_audio_is_output_without_a_character_to_read(family: str) -> None:
-    tally = read(DIALECT, events(CREATED, delta(family, "UklGRg==")))
-    assert (tally.events.kind[1], tally.events.chars[1]) == ("audio", 0)
-    assert (tally.output_event_count, tally.content_event_count) == (1, 0)
+    found = read(DIALECT, events(CREATED, delta(family, "UklGRg==")))
+    assert (found.events.kind[1], found.events.chars[1]) == ("audio", 0)
+    assert (found.output_event_count, found.content_event_count) == (1, 0)
 
 
 def test_output_of_a_server_tool_is_not_output_of_the_model() -> None:
-    tally = read(DIALECT, events(delta("shell_call_output_content", {"stdout": "SKILL.md"}, command_index=0)))
-    assert tally.events.kind == ["annotation"]
+    found = read(DIALECT, events(delta("shell_call_output_content", {"stdout": "SKILL.md"}, command_index=0)))
+    assert found.events.kind == ["annotation"]
 
 
 @pytest.mark.parametrize("piece", ["", None, {}])
@@ -128,11 +128,11 @@ def test_empty_delta_is_not_output(piece: Any) -> None:
 
 def test_logprobs_count_the_tokens_of_an_event() -> None:
     entry = {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": []}
-    tally = read(
+    found = read(
         DIALECT,
         events(delta("output_text", "ab", logprobs=[entry, entry]), delta("output_text", "c", logprobs=[])),
     )
-    assert tally.events.tokens == [2, None]
+    assert found.events.tokens == [2, None]
 
 
 def function(item_id: str, call_id: str, name: str, arguments: str = "") -> dict[str, Any]:
@@ -140,7 +140,7 @@ def function(item_id: str, call_id: str, name: str, arguments: str = "") -> dict
 
 
 def test_parallel_calls_interleave_by_item() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             added(function("fc_1", "call_1", "a"), 0),
@@ -153,12 +153,12 @@ def test_parallel_calls_interleave_by_item() -> None:
             done(function("fc_2", "call_2", "b", '{"y":2}'), 1),
         ),
     )
-    assert tools(tally) == [("call_1", "a", '{"x":1}'), ("call_2", "b", '{"y":2}')]
-    assert (tally.output_event_count, tally.content_event_count) == (6, 4)
+    assert tools(found) == [("call_1", "a", '{"x":1}'), ("call_2", "b", '{"y":2}')]
+    assert (found.output_event_count, found.content_event_count) == (6, 4)
 
 
 def test_item_ids_that_change_from_event_to_event_are_joined_by_index() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             added(function("zz1", "call_1", "a"), 1),
@@ -166,11 +166,11 @@ def test_item_ids_that_change_from_event_to_event_are_joined_by_index() -> None:
             done(function("zz3", "call_1", "a", "{}"), 1),
         ),
     )
-    assert tools(tally) == [("call_1", "a", "{}")]
+    assert tools(found) == [("call_1", "a", "{}")]
 
 
 def test_calls_that_all_have_index_0_are_told_apart_by_item() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             added(function("fc_1", "call_1", "a")),
@@ -179,11 +179,11 @@ def test_calls_that_all_have_index_0_are_told_apart_by_item() -> None:
             delta("function_call_arguments", "2", item_id="fc_2"),
         ),
     )
-    assert tools(tally) == [("call_1", "a", "1"), ("call_2", "b", "2")]
+    assert tools(found) == [("call_1", "a", "1"), ("call_2", "b", "2")]
 
 
 def test_arguments_only_in_the_done_event_are_output_but_no_content_event() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             added(function("fc_1", "call_1", "weather")),
@@ -196,17 +196,17 @@ def test_arguments_only_in_the_done_event_are_output_but_no_content_event() -> N
             done(function("fc_1", "call_1", "weather", '{"a":1}')),
         ),
     )
-    assert tools(tally) == [("call_1", "weather", '{"a":1}')]
-    assert (tally.output_event_count, tally.content_event_count) == (2, 0)
+    assert tools(found) == [("call_1", "weather", '{"a":1}')]
+    assert (found.output_event_count, found.content_event_count) == (2, 0)
 
 
 def test_call_only_in_its_done_item_is_taken() -> None:
-    tally = read(DIALECT, events(done(function("fc_1", "call_1", "weather", "{}"))))
-    assert tools(tally) == [("call_1", "weather", "{}")]
+    found = read(DIALECT, events(done(function("fc_1", "call_1", "weather", "{}"))))
+    assert tools(found) == [("call_1", "weather", "{}")]
 
 
 def test_arguments_whole_in_the_added_item_are_taken_once() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             added(function("fc_1", "call_1", "f", '{"a":1}')),
@@ -214,13 +214,13 @@ def test_arguments_whole_in_the_added_item_are_taken_once() -> None:
             done(function("fc_1", "call_1", "f", '{"a":1}')),
         ),
     )
-    assert tools(tally) == [("call_1", "f", '{"a":1}')]
-    assert tally.content_event_count == 1
+    assert tools(found) == [("call_1", "f", '{"a":1}')]
+    assert found.content_event_count == 1
 
 
 def test_custom_tool_input_is_its_arguments() -> None:
     item = {"id": "ct_1", "type": "custom_tool_call", "call_id": "call_1", "name": "write_sql", "input": ""}
-    tally = read(
+    found = read(
         DIALECT,
         events(
             added(item),
@@ -228,7 +228,7 @@ def test_custom_tool_input_is_its_arguments() -> None:
             done({**item, "input": "SELECT 1"}),
         ),
     )
-    assert tools(tally) == [("call_1", "write_sql", "SELECT 1")]
+    assert tools(found) == [("call_1", "write_sql", "SELECT 1")]
 
 
 @pytest.mark.parametrize(
@@ -250,10 +250,10 @@ def test_custom_tool_input_is_its_arguments() -> None:
     ],
 )
 def test_server_tool_is_no_call_of_the_client(item: dict[str, Any], kind: str) -> None:
-    tally = read(DIALECT, events(added(item), done({**item, "status": "completed"})))
-    assert tally.events.kind == [kind, "annotation"]
-    assert all(tool.server for tool in tally.first_choice.tools.values())
-    assert (tally.tool_call_count, tally.content_event_count) == (0, 0)
+    found = read(DIALECT, events(added(item), done({**item, "status": "completed"})))
+    assert found.events.kind == [kind, "annotation"]
+    assert all(tool.server_side for tool in found.first_choice.tool_calls.values())
+    assert (found.tool_call_count, found.content_event_count) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -279,13 +279,13 @@ def test_progress_of_a_server_tool(event: dict[str, Any]) -> None:
     ],
 )
 def test_annotations_are_not_output(event: dict[str, Any]) -> None:
-    tally = read(DIALECT, events(delta("output_text", "t"), event))
-    assert tally.events.kind == ["text", "annotation"]
+    found = read(DIALECT, events(delta("output_text", "t"), event))
+    assert found.events.kind == ["text", "annotation"]
 
 
 def test_failed_mcp_call_is_counted_and_is_no_stream_error() -> None:
-    tally = read(DIALECT, events({"type": "response.mcp_call.failed", "item_id": "mcp_1"}))
-    assert (tally.tool_failure_count, tally.error, tally.events.kind) == (1, None, ["progress"])
+    found = read(DIALECT, events({"type": "response.mcp_call.failed", "item_id": "mcp_1"}))
+    assert (found.tool_failure_count, found.error, found.events.kind) == (1, None, ["progress"])
 
 
 def test_keepalive_is_a_ping() -> None:
@@ -297,17 +297,17 @@ def test_keepalive_is_a_ping() -> None:
 )
 def test_text_that_only_a_done_event_tells_is_late_output(family: str, key: str) -> None:
     sent = {"type": f"response.{family}.done", key: "whole"}
-    tally = read(DIALECT, events(sent, sent))
-    assert tally.events.chars == [5, 0]
-    assert (tally.output_event_count, tally.content_event_count) == (1, 0)
+    found = read(DIALECT, events(sent, sent))
+    assert found.events.chars == [5, 0]
+    assert (found.output_event_count, found.content_event_count) == (1, 0)
 
 
 def test_incomplete_is_a_finish_and_no_error() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(response("incomplete", incomplete_details={"reason": "max_output_tokens"}, usage=USAGE)),
     )
-    assert (tally.finish_reason, tally.error, tally.terminal_seen) == ("incomplete", None, True)
+    assert (found.finish_reason, found.error, found.terminal_seen) == ("incomplete", None, True)
 
 
 def test_end_without_a_response_and_end_by_another_name() -> None:
@@ -330,36 +330,36 @@ def test_output_that_only_the_final_response_tells_is_late() -> None:
 
 def test_failed_is_an_error() -> None:
     error = {"code": "server_error", "message": "The model failed"}
-    tally = read(DIALECT, events(response("failed", error=error, usage=None)))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.message, tally.error.raw) == (
+    found = read(DIALECT, events(response("failed", error=error, usage=None)))
+    assert found.error is not None
+    assert (found.error.type, found.error.message, found.error.raw) == (
         "server_error",
         "The model failed",
         error,
     )
-    assert tally.finish_reason == "failed"
+    assert found.finish_reason == "failed"
 
 
 def test_cancelled_is_an_error_that_says_nothing_more() -> None:
-    tally = read(DIALECT, events(response("cancelled")))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.raw, tally.finish_reason) == ("cancelled", None, "cancelled")
+    found = read(DIALECT, events(response("cancelled")))
+    assert found.error is not None
+    assert (found.error.type, found.error.raw, found.finish_reason) == ("cancelled", None, "cancelled")
 
 
 def test_flat_error_event() -> None:
     sent = {"type": "error", "code": "ERR_X", "message": "m", "param": None, "sequence_number": 1}
-    tally = read(DIALECT, events(sent))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.message, tally.error.raw) == ("ERR_X", "m", sent)
+    found = read(DIALECT, events(sent))
+    assert found.error is not None
+    assert (found.error.type, found.error.message, found.error.raw) == ("ERR_X", "m", sent)
 
 
 def test_error_event_then_failed_keeps_the_first_error() -> None:
     nested = {"type": "tokens", "code": "rate_limit_exceeded", "message": "m", "param": None}
-    tally = read(
+    found = read(
         DIALECT, events({"type": "error", "error": nested}, response("failed", error={"code": "other"}))
     )
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.raw) == ("tokens", nested)
+    assert found.error is not None
+    assert (found.error.type, found.error.raw) == ("tokens", nested)
 
 
 def test_reasoning_left_out_of_the_output_tokens_is_put_in() -> None:
@@ -374,7 +374,7 @@ def test_events_without_names_and_with_sorted_keys() -> None:
 
 
 def test_bare_response_objects_in_place_of_events() -> None:
-    tally = read(
+    found = read(
         DIALECT,
         events(
             {
@@ -394,11 +394,11 @@ def test_bare_response_objects_in_place_of_events() -> None:
             },
         ),
     )
-    assert (str(tally.first_choice.text), tally.finish_reason) == ("Hi", "completed")
+    assert (str(found.first_choice.text), found.finish_reason) == ("Hi", "completed")
 
 
 def test_non_streamed_body() -> None:
-    tally = read_body(
+    found = read_body(
         DIALECT,
         {
             "id": "resp_1",
@@ -418,18 +418,18 @@ def test_non_streamed_body() -> None:
             "usage": USAGE,
         },
     )
-    choice = tally.first_choice
+    choice = found.first_choice
     assert (str(choice.text), str(choice.reasoning), str(choice.refusal)) == ("Hi", "hm", "no")
-    assert tools(tally) == [("call_1", "f", "{}")]
-    assert (tally.finish_reason, usage(tally)) == ("completed", (43, 11, 5, 8))
+    assert tools(found) == [("call_1", "f", "{}")]
+    assert (found.finish_reason, usage(found)) == ("completed", (43, 11, 5, 8))
 
 
 def test_non_streamed_failure() -> None:
-    tally = read_body(
+    found = read_body(
         DIALECT, {"id": "r", "object": "response", "status": "failed", "error": {"code": "c"}, "output": []}
     )
-    assert tally.error is not None
-    assert tally.error.type == "c"
+    assert found.error is not None
+    assert found.error.type == "c"
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_non_streamed_failure() -> None:
     ],
 )
 def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
-    reader = DIALECT.reader(Exchange())
+    reader = DIALECT.reader(ExchangeInfo())
     assert reader.read("response.output_text.delta", data).kind == "malformed"
     reader.read_body(data)
 
@@ -460,7 +460,7 @@ def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
     ],
 )
 def test_missing_parts_are_nothing(sent: dict[str, Any]) -> None:
-    assert [r.fragments for r in readings(DIALECT, events(sent))] == [None]
+    assert [r.deltas for r in readings(DIALECT, events(sent))] == [None]
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ def test_missing_parts_are_nothing(sent: dict[str, Any]) -> None:
     ],
 )
 def test_claims_by_path(path: str, score: int) -> None:
-    assert DIALECT.claims(Exchange(path=path)) == score
+    assert DIALECT.claims(ExchangeInfo(path=path)) == score
 
 
 def test_texts_that_only_done_events_tell_are_all_read() -> None:
@@ -492,7 +492,7 @@ def test_texts_that_only_done_events_tell_are_all_read() -> None:
         }
         for n, c in [(0, 0), (0, 1), (1, 0), (1, 0)]
     ]
-    assert [f.text for r in readings(DIALECT, events(*sent)) for f in r.fragments or ()] == ["00", "01", "10"]
+    assert [f.text for r in readings(DIALECT, events(*sent)) for f in r.deltas or ()] == ["00", "01", "10"]
 
 
 def test_a_done_text_is_a_repeat_where_its_item_had_deltas() -> None:
@@ -503,8 +503,8 @@ def test_a_done_text_is_a_repeat_where_its_item_had_deltas() -> None:
         {"type": "response.output_text.done", "text": "a"},
     ]
     read = readings(DIALECT, events(*sent))
-    assert [[f.text for f in r.fragments or ()] for r in read] == [["a"], [], ["b"], []]
-    assert [r.late for r in read] == [False, False, True, False]
+    assert [[f.text for f in r.deltas or ()] for r in read] == [["a"], [], ["b"], []]
+    assert [r.not_streamed for r in read] == [False, False, True, False]
 
 
 def test_a_reasoning_that_only_the_end_of_its_item_tells_is_read_once() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.dialects.shape import Exchange
 from analytics.measures.outcome import Transport, Verdict, facts_of, judge
+from analytics.measures.timing import first_output_ns
 
 MS = 1_000_000
 LM_STUDIO = "/api/v1/chat"
@@ -21,7 +22,7 @@ LM_STUDIO_END = {
 
 def decode(path: str, *items: dict[str, Any] | str) -> StreamDecoder:
     """Event i arrives at i ms, each in a read of its own, named by its type; a string is sent as it is."""
-    decoder = StreamDecoder(Exchange(path=path, content_type="text/event-stream"), keep_text=True)
+    decoder = StreamDecoder(ExchangeInfo(path=path, content_type="text/event-stream"), keep_text=True)
     for number, item in enumerate(items):
         name = f"event: {item['type']}\n" if isinstance(item, dict) and "type" in item else ""
         text = item if isinstance(item, str) else f"{name}data: {json.dumps(item)}\n\n"
@@ -175,7 +176,7 @@ def test_quirk_11_lm_studio_model_load_goes_to_server_stats_and_is_no_output() -
         12.34e9,
         "ns",
     )
-    assert (found.first_output_ns, found.events.kind[:2]) == (2 * MS, ["progress", "progress"])
+    assert (first_output_ns(found.events), found.events.kind[:2]) == (2 * MS, ["progress", "progress"])
 
 
 def test_quirk_12_anthropic_stream_is_over_with_its_stop_reason_not_with_the_connection() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects import (
     llamacpp_completion,
     openai_audio,
@@ -12,13 +13,12 @@ from analytics.dialects import (
     tgi_generate,
     writer_completion,
 )
-from analytics.dialects.shape import Exchange
 from tests.analytics.dialects.transcript import events, read, read_body, usage
 
 
 def test_transcript_deltas_are_text_and_done_finishes() -> None:
     used = {"type": "tokens", "input_tokens": 37, "output_tokens": 12, "total_tokens": 49}
-    tally = read(
+    found = read(
         openai_audio.DIALECT,
         events(
             {"type": "transcript.text.delta", "delta": "Ruby", "logprobs": [{"token": "Ruby", "logprob": 0}]},
@@ -27,23 +27,23 @@ def test_transcript_deltas_are_text_and_done_finishes() -> None:
             {"type": "transcript.text.done", "text": "Ruby is", "usage": used},
         ),
     )
-    assert str(tally.first_choice.text) == "Ruby is"
-    assert (tally.events.kind, tally.events.tokens[0]) == (["text", "text", "annotation", "finish"], 1)
-    assert (tally.finish_reason, usage(tally)) == ("done", (37, 12, None, None))
+    assert str(found.first_choice.text) == "Ruby is"
+    assert (found.events.kind, found.events.tokens[0]) == (["text", "text", "annotation", "finish"], 1)
+    assert (found.finish_reason, usage(found)) == ("done", (37, 12, None, None))
 
 
 def test_transcript_that_comes_with_done_alone() -> None:
-    tally = read(openai_audio.DIALECT, events({"type": "transcript.text.done", "text": "Hi"}))
-    assert (str(tally.first_choice.text), tally.content_event_count) == ("Hi", 0)
+    found = read(openai_audio.DIALECT, events({"type": "transcript.text.done", "text": "Hi"}))
+    assert (str(found.first_choice.text), found.content_event_count) == ("Hi", 0)
 
 
 def test_speech_is_audio() -> None:
-    tally = read(
+    found = read(
         openai_audio.DIALECT,
         events({"type": "speech.audio.delta", "audio": "AAAA"}, {"type": "speech.audio.done"}),
     )
-    assert (tally.events.kind, tally.terminal_seen) == (["audio", "finish"], True)
-    assert (tally.output_event_count, tally.content_event_count) == (1, 0), "encoded: nothing to read"
+    assert (found.events.kind, found.terminal_seen) == (["audio", "finish"], True)
+    assert (found.output_event_count, found.content_event_count) == (1, 0), "encoded: nothing to read"
 
 
 def test_transcription_body() -> None:
@@ -52,14 +52,14 @@ def test_transcription_body() -> None:
 
 
 def test_replicate_output_is_the_data_itself() -> None:
-    tally = read(
+    found = read(
         replicate.DIALECT,
         b"event: output\ndata: \n\nevent: output\ndata: Sure\n\nevent: output\ndata: :\ndata: \ndata: Why\n\n"
         b"event: logs\ndata: step 1\n\nevent: done\ndata: {}\n\n",
     )
-    assert str(tally.first_choice.text) == "Sure:\n\nWhy"
-    assert tally.events.kind == ["start", "text", "text", "progress", "terminal"]
-    assert tally.finish_reason == "done"
+    assert str(found.first_choice.text) == "Sure:\n\nWhy"
+    assert found.events.kind == ["start", "text", "text", "progress", "terminal"]
+    assert found.finish_reason == "done"
 
 
 def test_replicate_says_why_it_is_done() -> None:
@@ -75,10 +75,10 @@ def test_replicate_says_why_it_is_done() -> None:
 
 
 def test_replicate_prediction_body() -> None:
-    tally = read_body(
+    found = read_body(
         replicate.DIALECT, {"id": "p", "status": "succeeded", "output": ["Hi", "!"], "error": None}
     )
-    assert (str(tally.first_choice.text), tally.finish_reason, tally.response_id) == ("Hi!", "succeeded", "p")
+    assert (str(found.first_choice.text), found.finish_reason, found.response_id) == ("Hi!", "succeeded", "p")
 
 
 def token(text: str, *, special: bool = False, **more: Any) -> dict[str, Any]:
@@ -88,23 +88,23 @@ def token(text: str, *, special: bool = False, **more: Any) -> dict[str, Any]:
 
 def test_tgi_tokens() -> None:
     details = {"finish_reason": "eos_token", "generated_tokens": 3, "input_length": 5, "seed": None}
-    tally = read(
+    found = read(
         tgi_generate.DIALECT,
         events(token("Hi"), token("!"), token("</s>", special=True, generated_text="Hi!", details=details)),
     )
-    assert (str(tally.first_choice.text), tally.events.tokens) == ("Hi!", [1, 1, None])
-    assert (tally.finish_reason, usage(tally), tally.terminal_seen) == ("eos_token", (5, 3, None, None), True)
+    assert (str(found.first_choice.text), found.events.tokens) == ("Hi!", [1, 1, None])
+    assert (found.finish_reason, usage(found), found.terminal_seen) == ("eos_token", (5, 3, None, None), True)
 
 
 def test_tgi_last_event_may_carry_the_last_token_and_no_details() -> None:
-    tally = read(tgi_generate.DIALECT, events(token(".", generated_text=".")))
-    assert (str(tally.first_choice.text), tally.finish_reason, tally.terminal_seen) == (".", None, True)
+    found = read(tgi_generate.DIALECT, events(token(".", generated_text=".")))
+    assert (str(found.first_choice.text), found.finish_reason, found.terminal_seen) == (".", None, True)
 
 
 def test_tgi_error_and_bodies() -> None:
-    tally = read(tgi_generate.DIALECT, events({"error": "Request failed", "error_type": "generation"}))
-    assert tally.error is not None
-    assert tally.error.type == "generation"
+    found = read(tgi_generate.DIALECT, events({"error": "Request failed", "error_type": "generation"}))
+    assert found.error is not None
+    assert found.error.type == "generation"
     assert str(read_body(tgi_generate.DIALECT, b'[{"generated_text":"Hi"}]').first_choice.text) == "Hi"
 
 
@@ -119,14 +119,14 @@ def test_llamacpp_pieces_and_the_last_event_with_its_timings() -> None:
         "timings": {"prompt_ms": 12.5, "predicted_per_second": 40.0, "predicted_n": 2},
     }
     piece = {"index": 0, "content": "Hi", "tokens": [5, 6], "stop": False, "tokens_predicted": 1}
-    tally = read(llamacpp_completion.DIALECT, events(piece, last))
-    assert (str(tally.first_choice.text), tally.events.tokens, tally.finish_reason) == (
+    found = read(llamacpp_completion.DIALECT, events(piece, last))
+    assert (str(found.first_choice.text), found.events.tokens, found.finish_reason) == (
         "Hi",
         [2, None],
         "limit",
     )
-    assert (usage(tally), tally.response_model) == ((9, 2, None, None), "qwen")
-    stats = {stat.name: (stat.value, stat.unit) for _, stat in tally.server_stats}
+    assert (usage(found), found.response_model) == ((9, 2, None, None), "qwen")
+    stats = {stat.name: (stat.value, stat.unit) for _, stat in found.server_stats}
     assert stats == {
         "prompt_ms": (12.5e6, "ns"),
         "predicted_per_second": (40.0, "tok/s"),
@@ -136,9 +136,9 @@ def test_llamacpp_pieces_and_the_last_event_with_its_timings() -> None:
 
 def test_llamacpp_error_and_old_stop() -> None:
     error = {"error": {"code": 500, "message": "slot unavailable", "type": "server_error"}}
-    tally = read(llamacpp_completion.DIALECT, events(error))
-    assert tally.error is not None
-    assert tally.error.type == "server_error"
+    found = read(llamacpp_completion.DIALECT, events(error))
+    assert found.error is not None
+    assert found.error.type == "server_error"
     old = read(llamacpp_completion.DIALECT, events({"content": "", "stop": True, "stopped_eos": True}))
     assert (old.finish_reason, old.terminal_ns) == ("eos", 0)
 
@@ -155,32 +155,32 @@ def generated(text: str, done: int, finish: Any = None, index: int = 0) -> dict[
 
 
 def test_sglang_repeats_the_text_so_far() -> None:
-    tally = read(
+    found = read(
         sglang_generate.DIALECT,
         events(
             generated("Hel", 1), generated("Hello", 3), generated("Hello", 3, {"type": "length", "length": 3})
         ),
     )
-    assert (str(tally.first_choice.text), tally.events.chars) == ("Hello", [3, 2, 0])
-    assert (tally.finish_reason, tally.response_id, usage(tally)) == ("length", "r1", (4, 3, None, 1))
-    assert tally.events.tokens == [1, 2, None]
+    assert (str(found.first_choice.text), found.events.chars) == ("Hello", [3, 2, 0])
+    assert (found.finish_reason, found.response_id, usage(found)) == ("length", "r1", (4, 3, None, 1))
+    assert found.events.tokens == [1, 2, None]
 
 
 def test_sglang_increments_and_choices() -> None:
     pieces = [generated(piece, 1) for piece in ("Hel", "lo", "lo!")]
-    tally = read(sglang_generate.DIALECT, events(*pieces, generated("Yo", 1, index=1)))
-    assert {index: str(choice.text) for index, choice in tally.choices.items()} == {0: "Hellolo!", 1: "Yo"}
+    found = read(sglang_generate.DIALECT, events(*pieces, generated("Yo", 1, index=1)))
+    assert {index: str(choice.text) for index, choice in found.choices.items()} == {0: "Hellolo!", 1: "Yo"}
 
 
 def test_sglang_abort_is_an_error() -> None:
-    tally = read(sglang_generate.DIALECT, events(generated("", 0, {"type": "abort", "message": "too long"})))
-    assert tally.error is not None
-    assert (tally.error.type, tally.error.message) == ("abort", "too long")
+    found = read(sglang_generate.DIALECT, events(generated("", 0, {"type": "abort", "message": "too long"})))
+    assert found.error is not None
+    assert (found.error.type, found.error.message) == ("abort", "too long")
 
 
 def test_writer_values_are_text() -> None:
-    tally = read(writer_completion.DIALECT, events({"value": "Sure"}, {"value": ","}, {"value": ""}))
-    assert (str(tally.first_choice.text), tally.output_event_count) == ("Sure,", 2)
+    found = read(writer_completion.DIALECT, events({"value": "Sure"}, {"value": ","}, {"value": ""}))
+    assert (str(found.first_choice.text), found.output_event_count) == ("Sure,", 2)
     body = read_body(writer_completion.DIALECT, {"choices": [{"text": "Hi"}], "model": "palmyra"})
     assert (str(body.first_choice.text), body.response_model) == ("Hi", "palmyra")
 
@@ -192,8 +192,8 @@ def test_each_knows_its_own_first_event() -> None:
     assert writer_completion.DIALECT.recognises("", b'{"value":"Sure"}') >= 5
     assert llamacpp_completion.DIALECT.recognises("", b'{"content":"a","stop":false,"id_slot":0}') >= 5
     assert sglang_generate.DIALECT.recognises("", b'{"text":"a","meta_info":{}}') >= 5
-    assert llamacpp_completion.DIALECT.claims(Exchange(path="/completion")) == 5
-    assert llamacpp_completion.DIALECT.claims(Exchange(path="/v1/completions")) == 0
-    assert replicate.DIALECT.claims(Exchange(path="/v1/streams/abc")) == 5
-    assert tgi_generate.DIALECT.claims(Exchange(path="/generate_stream")) == 5
-    assert openai_audio.DIALECT.claims(Exchange(path="/v1/audio/transcriptions")) == 5
+    assert llamacpp_completion.DIALECT.claims(ExchangeInfo(path="/completion")) == 5
+    assert llamacpp_completion.DIALECT.claims(ExchangeInfo(path="/v1/completions")) == 0
+    assert replicate.DIALECT.claims(ExchangeInfo(path="/v1/streams/abc")) == 5
+    assert tgi_generate.DIALECT.claims(ExchangeInfo(path="/generate_stream")) == 5
+    assert openai_audio.DIALECT.claims(ExchangeInfo(path="/v1/audio/transcriptions")) == 5

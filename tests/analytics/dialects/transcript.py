@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from analytics.decoding.accumulator import Tally
-from analytics.decoding.sse import Event, SSEDecoder
-from analytics.dialects.shape import Dialect, Exchange, Reading, in_full
+from analytics.decoded.decoded_event import DecodedEvent, as_decoded_event
+from analytics.decoded.dialect import Dialect, ExchangeInfo
+from analytics.decoded.raw_event import RawEvent
+from analytics.decoding.accumulator import StreamAccumulator
+from analytics.decoding.sse import SSEDecoder
 
-OK = Exchange()
+OK = ExchangeInfo()
 
 
 def events(*data: dict[str, Any] | str, named: bool = True) -> bytes:
@@ -22,41 +24,41 @@ def events(*data: dict[str, Any] | str, named: bool = True) -> bytes:
     return "".join(out).encode()
 
 
-def read(dialect: Dialect, body: bytes, exchange: Exchange = OK) -> Tally:
+def read(dialect: Dialect, body: bytes, exchange: ExchangeInfo = OK) -> StreamAccumulator:
     """The stream as this dialect alone reads it; event i arrives at i ms."""
-    reader, tally = dialect.reader(exchange), Tally(keep_text=True)
+    reader, found = dialect.reader(exchange), StreamAccumulator(keep_text=True)
     for index, event in enumerate(split(body)):
         event.at_ns = index * 1_000_000
-        tally.add_events([event], [reader.read(event.name, event.data)])
-    return tally
+        found.add_events([event], [reader.read(event.name, event.data)])
+    return found
 
 
-def split(body: bytes) -> list[Event]:
+def split(body: bytes) -> list[RawEvent]:
     return SSEDecoder().feed(body, 0)
 
 
-def readings(dialect: Dialect, body: bytes, exchange: Exchange = OK) -> list[Reading]:
+def readings(dialect: Dialect, body: bytes, exchange: ExchangeInfo = OK) -> list[DecodedEvent]:
     """Each answer as a full reading."""
     reader = dialect.reader(exchange)
-    return [in_full(reader.read(event.name, event.data)) for event in split(body)]
+    return [as_decoded_event(reader.read(event.name, event.data)) for event in split(body)]
 
 
-def read_body(dialect: Dialect, body: dict[str, Any] | bytes) -> Tally:
+def read_body(dialect: Dialect, body: dict[str, Any] | bytes) -> StreamAccumulator:
     """A non-streamed body."""
-    tally = Tally(keep_text=True)
+    found = StreamAccumulator(keep_text=True)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     for reading in dialect.reader(OK).read_body(data):
-        tally.add(reading, None, row=False)
-    return tally
+        found.add_event(reading, None, row=False)
+    return found
 
 
-def tools(tally: Tally) -> list[tuple[str, str, str]]:
+def tools(found: StreamAccumulator) -> list[tuple[str, str, str]]:
     """(id, name, arguments) of the calls that the client is asked to run."""
-    return [(t.id, t.name, t.arguments) for t in tally.first_choice.tools.values() if not t.server]
+    return [(t.id, t.name, t.arguments) for t in found.first_choice.tool_calls.values() if not t.server_side]
 
 
-def usage(tally: Tally) -> tuple[int | None, ...]:
+def usage(found: StreamAccumulator) -> tuple[int | None, ...]:
     """(input, output, reasoning, cached)."""
-    seen = tally.usage
+    seen = found.usage
     assert seen is not None
     return seen.input_tokens, seen.output_tokens, seen.reasoning_tokens, seen.cached_input_tokens

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from analytics.dialects.shape import ErrorSeen
+from analytics.decoded.decoded_event import ErrorReport
 from analytics.measures.outcome import LOST, MAX_MESSAGE_CHARS, NO_BODY, Facts, Transport, Verdict, judge
 
-OVERLOADED = ErrorSeen("overloaded_error", "The prompt was: tell me a secret", {"type": "overloaded_error"})
+OVERLOADED = ErrorReport("overloaded_error", "The prompt was: tell me a secret", {"type": "overloaded_error"})
 
 
 def seen(**facts: Any) -> Facts:
@@ -50,7 +50,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "error without a type": (
         went(status=400),
-        Facts(streamed=False, error=ErrorSeen(None, "x")),
+        Facts(streamed=False, error=ErrorReport(None, "x")),
         Verdict("http_error", "400", "pre_headers"),
     ),
     "reset within an error body": (
@@ -65,7 +65,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "streamed error status": (
         went(status=429),
-        seen(error=ErrorSeen("rate_limit")),
+        seen(error=ErrorReport("rate_limit")),
         Verdict("http_error", "rate_limit", "pre_headers"),
     ),
     "request refused by the tap": (
@@ -97,14 +97,14 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "error event then [DONE]": (
         went(),
-        seen(error=ErrorSeen("server_error"), error_ns=200, terminal_ns=201),
+        seen(error=ErrorReport("server_error"), error_ns=200, terminal_ns=201),
         Verdict("inband_error", "server_error", "mid_stream"),
     ),
     "LM Studio: error then chat.end": (
         went(),
         seen(
             dialect="lmstudio",
-            error=ErrorSeen("internal_error"),
+            error=ErrorReport("internal_error"),
             error_ns=200,
             error_seq=7,
             terminal_ns=200,
@@ -114,7 +114,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     ),
     "error in the event that finishes": (
         went(),
-        seen(error=ErrorSeen("502"), error_ns=200, terminal_ns=200, finish_reason="error", finish_ns=200),
+        seen(error=ErrorReport("502"), error_ns=200, terminal_ns=200, finish_reason="error", finish_ns=200),
         Verdict("inband_error", "502", "mid_stream"),
     ),
     "finish_reason error alone": (
@@ -340,7 +340,7 @@ def test_providers_message_is_kept_only_with_captured_content() -> None:
 
 
 def test_wire_words_are_bounded_and_on_one_line() -> None:
-    facts = seen(error=ErrorSeen("a\nb\x00" + "c" * 1000, "m" * 10_000), error_ns=200)
+    facts = seen(error=ErrorReport("a\nb\x00" + "c" * 1000, "m" * 10_000), error_ns=200)
     verdict = judge(went(), facts, capture_content=True)
     assert verdict.error_type is not None
     assert verdict.error_type.startswith("a bc")

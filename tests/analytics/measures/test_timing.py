@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoding.accumulator import EventColumns
-from analytics.dialects.shape import OUTPUT_KINDS
+from analytics.decoded.decoded_event import OUTPUT_KINDS
+from analytics.decoded.event_columns import EventColumns
 from analytics.measures.timing import Timing, quantile, timing_of
 
 FLOOR_NS, FACTOR = 500_000_000, 5.0

@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import (
     MetricsData,
 )
 
-from analytics.decoding.accumulator import EventColumns
+from analytics.decoded.event_columns import EventColumns
 from analytics.telemetry.catalogue import Instrument
 from analytics.telemetry.chunks import count_chunks
 from analytics.telemetry.series import MAX_SERIES, Distribution, SeriesReader, SeriesSet

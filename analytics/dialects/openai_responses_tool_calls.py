@@ -5,17 +5,17 @@ By item id, call id, then output index: Copilot changes ids from event to event,
 
 from __future__ import annotations
 
-from analytics.dialects.responses_wire import Item
+from analytics.dialects.openai_responses_types import Item
 
 
 class Call:
     """One tool call: the key that it has in fragments, and whether its arguments have been seen."""
 
-    __slots__ = ("argued", "key", "server", "whole")
+    __slots__ = ("argued", "key", "server_side", "whole")
 
-    def __init__(self, key: int, *, server: bool) -> None:
+    def __init__(self, key: int, *, server_side: bool) -> None:
         self.key = key
-        self.server = server
+        self.server_side = server_side
         self.argued = False
         self.whole = False
 
@@ -27,11 +27,11 @@ class Calls:
         self.count = 0
         self._known: dict[str | int, Call] = {}
 
-    def begin(self, item: Item, index: int | None, *, server: bool) -> Call:
+    def begin(self, item: Item, index: int | None, *, server_side: bool) -> Call:
         """The call of an item that is announced; an item that is announced again is the same call."""
         call = self._known.get(item.id) if item.id else None
         if call is None:
-            call = Call(self.count, server=server)
+            call = Call(self.count, server_side=server_side)
             self.count += 1
         for key in (item.id, item.call_id, index):
             if key is not None and key != "":
@@ -45,6 +45,6 @@ class Calls:
             (known[key] for key in (item_id, call_id, index) if key is not None and key in known), None
         )
 
-    def of_delta(self, item_id: str | None, index: int | None, *, server: bool) -> Call:
+    def of_delta(self, item_id: str | None, index: int | None, *, server_side: bool) -> Call:
         """The call that a delta belongs to; one that was never announced begins with it."""
-        return self.find(item_id, None, index) or self.begin(Item(id=item_id), index, server=server)
+        return self.find(item_id, None, index) or self.begin(Item(id=item_id), index, server_side=server_side)

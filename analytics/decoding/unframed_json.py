@@ -8,7 +8,7 @@ parse are bounded by `MAX_TRIES`.
 
 from __future__ import annotations
 
-from analytics.dialects.payload import json_or_none
+from analytics.decoded.tolerant_json import json_or_none
 
 MAX_TRIES = 64
 _SPACE = b" \t\r\n"

@@ -5,7 +5,7 @@
     $.recipe.steps[0] ← "Cook"    ","steps":["Cook
     end                           "]}}
 
-What the model generated are the values; the text between them is the joint. Pieces come in the order of the document; one
+What the model generated are the values; the text between them is the inserted_json. Pieces come in the order of the document; one
 that goes back to a place which is already closed cannot be joined any more and is left out.
 """
 
@@ -30,7 +30,7 @@ class ArgumentJoiner:
         self._closed = True  # the value at `_path` is whole
 
     def add(self, path: str, value: Any, *, goes_on: bool) -> tuple[str, str]:
-        """(joint, value as JSON text) of the next piece. `value` is a str, a number, a bool or None."""
+        """(inserted_json, value as JSON text) of the next piece. `value` is a str, a number, a bool or None."""
         steps = _steps(path)
         if not steps or len(steps) > MAX_DEPTH:
             return "", ""
@@ -39,15 +39,15 @@ class ArgumentJoiner:
                 return "", ""
             self._closed = not goes_on
             return "", _inside(value)
-        joint = self._move(steps)
-        if joint is None:
+        inserted_json = self._move(steps)
+        if inserted_json is None:
             return "", ""
         self._path = steps
         if isinstance(value, str):
             self._in_string, self._closed = True, not goes_on
-            return joint + '"', _inside(value)
+            return inserted_json + '"', _inside(value)
         self._in_string, self._closed = False, True
-        return joint, json.dumps(value)
+        return inserted_json, json.dumps(value)
 
     def finish(self) -> str:
         """What closes the arguments."""

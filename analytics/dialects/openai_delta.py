@@ -8,29 +8,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.dialects.openai_calls import Calls, text_of
-from analytics.dialects.payload import arguments_of
-from analytics.dialects.shape import Fragment, ToolFragment
+from analytics.decoded.decoded_event import ChoiceDelta, ToolCallDelta
+from analytics.decoded.tolerant_json import arguments_of
+from analytics.dialects.openai_tool_calls import Calls, text_of
 
 
-def read_said(said: dict[str, Any], fragment: Fragment, calls: Calls) -> None:
+def read_delta(said: dict[str, Any], choice_delta: ChoiceDelta, calls: Calls) -> None:
     """Add it to the fragment."""
     content = said.get("content")
     if isinstance(content, str):
-        fragment.text = content
+        choice_delta.text = content
     elif isinstance(content, (list, dict)):
-        _add_parts(content if isinstance(content, list) else [content], fragment)
-    fragment.reasoning = _thought(said) or fragment.reasoning
-    fragment.refusal = text_of(said.get("refusal")) or fragment.refusal
+        _add_parts(content if isinstance(content, list) else [content], choice_delta)
+    choice_delta.reasoning = _thought(said) or choice_delta.reasoning
+    choice_delta.refusal = text_of(said.get("refusal")) or choice_delta.refusal
     audio = said.get("audio")
     if isinstance(audio, dict):
-        fragment.audio_chars = len(text_of(audio.get("transcript")))
-        fragment.audio_data_chars = len(text_of(audio.get("data")))
-    fragment.tools = calls.pieces(fragment.choice, said.get("tool_calls"))
+        choice_delta.audio_chars = len(text_of(audio.get("transcript")))
+        choice_delta.audio_data_chars = len(text_of(audio.get("data")))
+    choice_delta.tool_calls = calls.pieces(choice_delta.choice, said.get("tool_calls"))
     call = said.get("function_call")
-    if isinstance(call, dict) and not fragment.tools:
+    if isinstance(call, dict) and not choice_delta.tool_calls:
         arguments = arguments_of(call.get("arguments"))
-        fragment.tools = [ToolFragment("function_call", "", text_of(call.get("name")), arguments)]
+        choice_delta.tool_calls = [ToolCallDelta("function_call", "", text_of(call.get("name")), arguments)]
 
 
 def token_count(choice: dict[str, Any]) -> int | None:
@@ -63,19 +63,19 @@ def _thought(said: dict[str, Any]) -> str:
     )
 
 
-def _add_parts(parts: list[Any], fragment: Fragment) -> None:
+def _add_parts(parts: list[Any], choice_delta: ChoiceDelta) -> None:
     """`content` as a list (Mistral, Databricks): typed parts of text, thinking, reasoning."""
     for part in parts:
         if isinstance(part, str):
-            fragment.text += part
+            choice_delta.text += part
         elif isinstance(part, dict):
             kind = part.get("type")
             if kind in ("thinking", "reasoning"):
-                fragment.reasoning += _nested_text(part)
+                choice_delta.reasoning += _nested_text(part)
             elif kind == "refusal":
-                fragment.refusal += text_of(part.get("refusal"))
+                choice_delta.refusal += text_of(part.get("refusal"))
             elif isinstance(part.get("text"), str):
-                fragment.text += part["text"]
+                choice_delta.text += part["text"]
 
 
 def _nested_text(part: dict[str, Any]) -> str:

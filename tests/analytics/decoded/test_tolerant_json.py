@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analytics.dialects.payload import compact, decode_or_none, json_or_none, repair, text_of
+from analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none, repair, text_of
 
 
 class Said(msgspec.Struct):

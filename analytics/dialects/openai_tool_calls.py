@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analytics.dialects.openai_chunk import Call
-from analytics.dialects.payload import arguments_of
-from analytics.dialects.shape import ToolFragment
+from analytics.decoded.decoded_event import ToolCallDelta
+from analytics.decoded.tolerant_json import arguments_of
+from analytics.dialects.openai_chunk_types import Call
 
 
 class Calls:
@@ -24,7 +24,7 @@ class Calls:
         self._whole: set[str] = set()  # keys of calls that came in one piece and without an id
         self._nameless = 0
 
-    def pieces(self, choice: int, calls: Any) -> list[ToolFragment] | None:
+    def pieces(self, choice: int, calls: Any) -> list[ToolCallDelta] | None:
         """`tool_calls`, whatever it holds."""
         if isinstance(calls, dict):
             calls = [calls]
@@ -32,9 +32,9 @@ class Calls:
             return None
         return [self._piece(choice, call) for call in calls if isinstance(call, dict)] or None
 
-    def quick_pieces(self, choice: int, calls: Sequence[Call]) -> list[ToolFragment] | None:
+    def quick_pieces(self, choice: int, calls: Sequence[Call]) -> list[ToolCallDelta] | None:
         """Arguments of calls that are known by their index already; None where there is more to it."""
-        pieces: list[ToolFragment] = []
+        pieces: list[ToolCallDelta] = []
         for call in calls:
             function = call.function
             if call.index is None or call.id or function is None or function.name:
@@ -42,11 +42,11 @@ class Calls:
             known = self._known.get((choice, call.index))
             if known is None:
                 return None
-            pieces.append(ToolFragment(known[1], "", "", function.arguments or ""))
+            pieces.append(ToolCallDelta(known[1], "", "", function.arguments or ""))
             self._last_key[choice] = known[1]
         return pieces
 
-    def _piece(self, choice: int, call: dict[str, Any]) -> ToolFragment:
+    def _piece(self, choice: int, call: dict[str, Any]) -> ToolCallDelta:
         function = call.get("function")
         if not isinstance(function, dict):
             custom = call.get("custom")
@@ -61,7 +61,7 @@ class Calls:
         whole = bool(name) and not identity and (arguments[:1], arguments[-1:]) == ("{", "}")
         key = self._key(choice, index, identity, name, whole=whole)
         self._last_key[choice] = key
-        return ToolFragment(key, identity, name, arguments)
+        return ToolCallDelta(key, identity, name, arguments)
 
     def _key(self, choice: int, index: int | str | None, identity: str, name: str, *, whole: bool) -> str:
         if index is None:

@@ -1,0 +1,1 @@
+"""What decoding produces, and the interfaces and JSON parsing that the dialects and the decoder share."""

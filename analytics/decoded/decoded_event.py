@@ -1,0 +1,154 @@
+"""What one event of a response says, in terms common to all dialects.
+
+A dialect returns a `DecodedEvent`, or a `TextDelta` for the frequent event that carries one piece of text. None and ""
+mean that the event does not say it. Bad data is a value (`kind="malformed"`), never an exception.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+EventKind = Literal[
+    # output: at least one non-empty fragment of what the model generated
+    "text", "reasoning", "refusal", "tool_call", "audio",
+    # not output
+    "start",       # role-only, message_start, response.created, chat.start …
+    "finish",      # finish reason without output
+    "usage",       # usage without output
+    "terminal",    # [DONE], message_stop, chat.end …
+    "error",
+    "ping",        # named ping events (comments are not events)
+    "progress",    # model_load.*, prompt_processing.*, response.in_progress …
+    "annotation",  # signatures, citations, filter results, server tool results, *.done repeats
+    "malformed",
+    "other",
+]  # fmt: skip
+
+OUTPUT_KINDS: frozenset[str] = frozenset({"text", "reasoning", "refusal", "tool_call", "audio"})
+
+
+class ToolCallDelta(msgspec.Struct, gc=False):
+    """What one event adds to one tool call."""
+
+    key: str | int
+    """Identifies the call within its choice: an index, an item id, or a running number."""
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+    """JSON text, also where the dialect sends an object."""
+    inserted_json: str = ""
+    """JSON text to put before `arguments` that the model did not generate. A dialect supplies it where the vendor sends
+    arguments as paths and values, or sends none. Part of the call, but not output."""
+    server_side: bool = False
+    """The provider runs this call itself (web search, code execution …). Output like any other, but not listed in
+    `tool_calls`: the client is not asked to run it."""
+
+
+class ChoiceDelta(msgspec.Struct, gc=False):
+    """What one event adds to one choice."""
+
+    choice: int = 0
+    text: str = ""
+    reasoning: str = ""
+    refusal: str = ""
+    audio_chars: int = 0
+    """Length of an audio transcript."""
+    tool_plan: str = ""
+    """How the model plans to use its tools (Cohere). Output on the reasoning channel, but part of neither text nor
+    reasoning."""
+    tool_calls: list[ToolCallDelta] | None = None
+    finish_reason: str | None = None
+    tokens: int | None = None
+    """Tokens of this event, where the server lists them (logprobs, token_ids)."""
+    audio_data_chars: int = 0
+    """Length of encoded audio: output without readable content."""
+
+
+class Usage(msgspec.Struct, gc=False):
+    """One usage report, normalised. None = not reported."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    raw: Any = None
+    """The object as reported."""
+
+
+class ErrorReport(msgspec.Struct, gc=False):
+    """An error inside the stream or in an error response."""
+
+    type: str | None
+    """The provider's type, else its code."""
+    message: str | None = None
+    raw: Any = None
+    """The error object as sent."""
+
+
+class ServerStat(msgspec.Struct, gc=False):
+    """One number that the server reports about its own work."""
+
+    source: str
+    name: str
+    value: float | None
+    """In `unit`."""
+    unit: str
+    """ns, tok/s, tokens or 1."""
+    raw: str
+
+
+class DecodedEvent(msgspec.Struct, gc=False):
+    """What one event says."""
+
+    kind: EventKind = "other"
+    deltas: list[ChoiceDelta] | None = None
+    usage: Usage | None = None
+    error: ErrorReport | None = None
+    terminal: bool = False
+    """The semantic terminal: nothing after it can fail the stream. A finish reason is one too."""
+    response_id: str | None = None
+    model: str | None = None
+    server_stats: list[ServerStat] | None = None
+    tool_failure: bool = False
+    not_streamed: bool = False
+    """The output comes whole in a closing event (`*.done`), without deltas before it. It counts as output but not in
+    `content_event_count`."""
+    provider: str | None = None
+    """The vendor, where a field of the event identifies it."""
+    done_marker: bool = False
+    """`[DONE]`: ends the stream but does not prove success. Handled before the dialect sees the event."""
+
+
+class TextDelta(msgspec.Struct, gc=False):
+    """The most frequent event: text or reasoning of one choice, and at most a usage report.
+
+    Costs a third of a `DecodedEvent`. `analytics.decoding.template` reuses it for later events with the same bytes around
+    the text, so a reader may return it only where the result follows from the event's own bytes.
+    """
+
+    kind: EventKind
+    """"text" or "reasoning"."""
+    text: str
+    """Not empty."""
+    choice: int = 0
+    tokens: int | None = None
+    usage: Usage | None = None
+
+
+class DeltaRun(msgspec.Struct, gc=False):
+    """Successive `TextDelta`s that differ only in their text. Made by `analytics.decoding.template`, not by dialects."""
+
+    kind: EventKind
+    texts: list[str]
+    choice: int = 0
+
+
+def as_decoded_event(answer: DecodedEvent | TextDelta) -> DecodedEvent:
+    """Convert a `TextDelta`; a `DecodedEvent` is returned as it is."""
+    if isinstance(answer, DecodedEvent):
+        return answer
+    text, reasoning = (answer.text, "") if answer.kind == "text" else ("", answer.text)
+    delta = ChoiceDelta(choice=answer.choice, text=text, reasoning=reasoning, tokens=answer.tokens)
+    return DecodedEvent(kind=answer.kind, deltas=[delta], usage=answer.usage)

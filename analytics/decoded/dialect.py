@@ -1,0 +1,57 @@
+"""The interface of a dialect, and what a dialect may know about an exchange."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from analytics.decoded.decoded_event import DecodedEvent, TextDelta
+
+
+class ExchangeInfo(msgspec.Struct, frozen=True):
+    """What is known before the response body: request line, request and response headers. Header names in lower case."""
+
+    method: str = "POST"
+    path: str = ""
+    status: int = 200
+    content_type: str = ""
+    request_headers: dict[str, str] = {}
+    response_headers: dict[str, str] = {}
+    host: str = ""
+    """Host name of the upstream, "" when unknown. It distinguishes vendors with the same wire format."""
+
+
+class DialectReader(Protocol):
+    """Decodes the events of one stream. May keep state between events (tool names, indices). Never raises on bad data.
+
+    A reader may also have `read_many(events)`, which returns one answer per `RawEvent`.
+    """
+
+    def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
+        """Decode one event: its name ("" when there is none) and its data."""
+
+    def read_body(self, body: bytes) -> list[DecodedEvent]:
+        """Decode a whole body that was not streamed."""
+
+
+class Dialect(Protocol):
+    """One wire format. A module of `analytics.dialects` that defines `DIALECT` is registered automatically."""
+
+    name: str
+    """As stored in `streams.dialect`."""
+    provider: str
+    """As stored in `streams.provider` when nothing better is known (well-known values of the GenAI conventions)."""
+    operation: str
+    """gen_ai.operation.name: chat | text_completion | generate_content | embeddings …"""
+
+    def claims(self, exchange: ExchangeInfo) -> int:
+        """Score the request alone: 0 = not this dialect, 1 = possible, 5 = by path, 9 = by path and vendor header.
+
+        Only method, path, host and header names are set (header values are empty), so that results can be cached.
+        """
+
+    def recognises(self, name: str, data: bytes) -> int:
+        """Score one of the first events, on the same scale."""
+
+    def reader(self, exchange: ExchangeInfo) -> DialectReader: ...
