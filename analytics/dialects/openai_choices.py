@@ -340,7 +340,7 @@ def _minimax_error(told: Any) -> ErrorReport | None:
 
 def _provider(value: dict[str, Any]) -> str | None:
     for member, vendor in PROVIDER_FIELDS.items():
-        if member in value:
+        if value.get(member) is not None:
             return vendor
     choices = value.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):

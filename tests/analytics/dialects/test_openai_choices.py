@@ -465,6 +465,10 @@ def _plainly(answer: DecodedEvent | TextDelta) -> Any:
     return msgspec.to_builtins(reading)
 
 
+def test_null_member_does_not_identify_a_vendor() -> None:
+    assert read(CHAT, events(chunk({"content": "Hi"}, timings=None))).provider is None
+
+
 @settings(max_examples=100)
 @given(sent=st.lists(plain | plain | odd, max_size=12), cut=st.integers(0, 12))
 def test_the_quick_way_says_what_the_long_way_says(sent: list[dict[str, Any]], cut: int) -> None:
