@@ -36,9 +36,7 @@ class Progress:
         measured = "" if seen is None else (
             f"   measured {seen['n']}   errors {seen['errors']}   ttft p50 {_or_dash(seen['ttft_ms'])} ms"
         )  # fmt: skip
-        line = (
-            f"sent {traffic.sent}   open {traffic.under_way}   gone early {traffic.aborted}{measured}{left}"
-        )
+        line = f"sent {traffic.sent}   open {traffic.open_requests}   gone early {traffic.aborted}{measured}{left}"
         if self._terminal:
             click.echo(f"\r\x1b[K{line}", nl=False)
         else:

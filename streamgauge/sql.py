@@ -18,7 +18,7 @@ import polars as pl
 from analytics.query.errors import QueryError
 from analytics.query.process import QueryProcess
 from analytics.storage.location import locate
-from streamgauge.options import load, settings_options
+from streamgauge.flags import load, settings_options
 
 MAX_ROWS = 1_000_000
 MAX_CELL_CHARS = 60

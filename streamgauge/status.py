@@ -30,7 +30,7 @@ from analytics.storage.ledger import (
 from analytics.storage.location import SQLITE, locate
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
-from streamgauge.options import load, settings_options
+from streamgauge.flags import load, settings_options
 
 KAFKA_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]

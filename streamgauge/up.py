@@ -24,7 +24,7 @@ import click
 
 from ingest.private_files import write_json
 from ingest.tap.options import join_address, split_address
-from streamgauge.options import flag, flags
+from streamgauge.flags import flag, flags
 from streamgauge.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -84,7 +84,7 @@ def test_settings_and_their_imports_need_no_duckdb() -> None:
     """A tap's image has no DuckDB and shows settings too."""
     code = (
         "import sys; sys.modules['duckdb'] = None; sys.modules['polars'] = None\n"
-        "import streamgauge.settings, streamgauge.cli, streamgauge.parts, analytics.storage.location\n"
+        "import streamgauge.settings, streamgauge.cli, streamgauge.part_options, analytics.storage.location\n"
         "from streamgauge.settings import Settings; Settings(store='postgres:host=db')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
