@@ -29,7 +29,7 @@ import click
 import uvloop
 
 from analytics.query.errors import QueryError
-from analytics.query.process import QueryProcess
+from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
 from ingest.tap.options import split_address
 from streamgauge.demo_progress import Progress, glance
@@ -239,7 +239,7 @@ class Demo:
         ends_s = None if self.options.seconds is None else time.monotonic() + self.options.seconds
         enough = asyncio.Event()
         making = asyncio.create_task(traffic.run(enough))
-        tables = QueryProcess(locate(SQLITE, data), untrusted=False)
+        tables = QueryPool(locate(SQLITE, data), untrusted=False)
         progress = Progress(self.say)
         try:
             while not stop.is_set() and (ends_s is None or time.monotonic() < ends_s):
@@ -270,7 +270,7 @@ class Demo:
     # proof
 
     async def _compare(self, traffic: Traffic, ledger: RemoteLedger, data: Path, since: datetime) -> int:
-        tables = QueryProcess(locate(SQLITE, data), untrusted=False)
+        tables = QueryPool(locate(SQLITE, data), untrusted=False)
         try:
             streams = await self._settled(tables, ledger, since)
         finally:
@@ -289,7 +289,7 @@ class Demo:
         return 1 if found else 0
 
     async def _settled(
-        self, tables: QueryProcess, ledger: RemoteLedger, since: datetime
+        self, tables: QueryPool, ledger: RemoteLedger, since: datetime
     ) -> list[dict[str, Any]]:
         """The rows of `streams`, once there are as many as were simulated (or time is up)."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from analytics.query.process import QueryProcess
+from analytics.query.query_pool import QueryPool
 from streamgauge.simulator.measurement_check import STREAM_COLUMNS
 
 PAGE_ROWS = 20_000
 
 
-def streams_since(tables: QueryProcess, since: datetime) -> list[dict[str, Any]]:
+def streams_since(tables: QueryPool, since: datetime) -> list[dict[str, Any]]:
     """Rows of `streams` that started at or after `since`, with `STREAM_COLUMNS`. Raises QueryError."""
     found: list[dict[str, Any]] = []
     while True:

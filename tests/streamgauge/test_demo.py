@@ -63,7 +63,7 @@ def verdict(
 
     ledger = RemoteLedger("http://127.0.0.1:1")
     monkeypatch.setattr(ledger, "rows", lambda: rows)
-    monkeypatch.setattr(demo_run, "QueryProcess", Nothing)
+    monkeypatch.setattr(demo_run, "QueryPool", Nothing)
     said: list[str] = []
     demo = Demo(DemoOptions(seconds=1), say=said.append)
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import analytics
-from analytics.query import frames
+from analytics.query import pipe_messages
 from analytics.query.errors import QueryError, StoreUnavailable, of_kind
-from analytics.query.worker import Options
+from analytics.query.query_child import Options
 
 START_S = 20.0
 """A child takes 0.5 s to start on an idle machine."""
@@ -55,7 +55,7 @@ class Call:
     answer: tuple[dict[str, Any], bytes] | Died | None = None
 
 
-class Child:
+class ChildProcess:
     """One child process. Threads may share it."""
 
     def __init__(
@@ -148,7 +148,7 @@ class Child:
         """Write one frame. A child that does not read until the deadline is killed."""
         try:
             with self._sending:
-                if not frames.send_before(self._stdin, header, deadline_s):
+                if not pipe_messages.send_before(self._stdin, header, deadline_s):
                     self.kill()
         except (OSError, ValueError):
             self.kill()  # the reading thread reports its end
@@ -166,9 +166,9 @@ class Child:
 
     def _read(self) -> None:
         try:
-            while (frame := frames.receive(self._stdout, self._max_body_bytes)) is not None:
+            while (frame := pipe_messages.receive(self._stdout, self._max_body_bytes)) is not None:
                 self._receive(*frame)
-        except (frames.BrokenFrame, OSError):
+        except (pipe_messages.BrokenMessage, OSError):
             pass  # it ended, or sent what it must not
         self._process.kill()
         died = Died(self._process.wait(), self._last_words())

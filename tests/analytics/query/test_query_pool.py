@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query.errors import QueryError, Refused, StoreUnavailable, TooSlow
+from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
 from analytics.query.limits import MIB, TRUSTED, UNTRUSTED
-from analytics.query.process import QueryProcess
+from analytics.query.query_pool import QueryPool
 from analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 
@@ -52,22 +52,22 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def untrusted(location: StoreLocation) -> Iterator[QueryProcess]:
-    with QueryProcess(location, untrusted=True, limits=LIMITS) as process:
+def untrusted(location: StoreLocation) -> Iterator[QueryPool]:
+    with QueryPool(location, untrusted=True, limits=LIMITS) as process:
         process.query("SELECT 1")  # the start of a child does not count towards deadlines
         yield process
 
 
 @pytest.fixture
-def trusted(location: StoreLocation) -> Iterator[QueryProcess]:
-    with QueryProcess(location, untrusted=False) as process:
+def trusted(location: StoreLocation) -> Iterator[QueryPool]:
+    with QueryPool(location, untrusted=False) as process:
         yield process
 
 
 @pytest.mark.parametrize("sql", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_statement_ends_in_time_and_the_next_query_works(untrusted: QueryProcess, sql: str) -> None:
+def test_a_hostile_statement_ends_in_time_and_the_next_query_works(untrusted: QueryPool, sql: str) -> None:
     started_s = time.monotonic()
-    with pytest.raises((Refused, TooSlow)) as error:
+    with pytest.raises((QueryRejected, QueryTimeout)) as error:
         untrusted.query(sql, timeout_s=TIMEOUT_S)
     assert time.monotonic() - started_s < LATEST_S
     assert str(error.value)
@@ -75,25 +75,25 @@ def test_a_hostile_statement_ends_in_time_and_the_next_query_works(untrusted: Qu
     assert untrusted.query("SELECT count(*) FROM streams").item() == ROWS
 
 
-def test_a_crash_is_reported_with_its_signal(untrusted: QueryProcess) -> None:
-    with pytest.raises(Refused, match="signal SIGSEGV"):
+def test_a_crash_is_reported_with_its_signal(untrusted: QueryPool) -> None:
+    with pytest.raises(QueryRejected, match="signal SIGSEGV"):
         untrusted.query(HOSTILE["from_json"])
 
 
-def test_too_much_memory_names_the_limit(untrusted: QueryProcess) -> None:
-    with pytest.raises(Refused, match="more than 512 MiB of memory"):
+def test_too_much_memory_names_the_limit(untrusted: QueryPool) -> None:
+    with pytest.raises(QueryRejected, match="more than 512 MiB of memory"):
         untrusted.query(HOSTILE["repeat"])
 
 
 def test_a_large_answer_is_refused(location: StoreLocation) -> None:
-    with QueryProcess(location, untrusted=True, limits=replace(LIMITS, max_answer_bytes=MIB)) as process:
-        with pytest.raises(Refused, match="larger than 1 MiB"):
+    with QueryPool(location, untrusted=True, limits=replace(LIMITS, max_answer_bytes=MIB)) as process:
+        with pytest.raises(QueryRejected, match="larger than 1 MiB"):
             process.query("SELECT repeat('x', 1000) FROM range(2000)")
-        with pytest.raises(Refused, match="more than 10 rows"):
+        with pytest.raises(QueryRejected, match="more than 10 rows"):
             process.query("FROM range(11)", max_rows=10)
 
 
-def test_types_survive_the_way_to_the_parent(untrusted: QueryProcess) -> None:
+def test_types_survive_the_way_to_the_parent(untrusted: QueryPool) -> None:
     row = untrusted.query(
         "SELECT stream_id, started_at, INTERVAL 90 SECOND AS i, sum(ttft_ns) OVER () AS total "
         "FROM streams ORDER BY stream_id LIMIT 1"
@@ -106,14 +106,14 @@ def test_types_survive_the_way_to_the_parent(untrusted: QueryProcess) -> None:
 @pytest.mark.parametrize("is_untrusted", [True, False])
 def test_each_query_sees_the_newest_commit(tmp_path: Path, is_untrusted: bool) -> None:
     location = make_store(tmp_path, rows=3)
-    with QueryProcess(location, untrusted=is_untrusted) as process:
+    with QueryPool(location, untrusted=is_untrusted) as process:
         for expected in (3, 4, 5):
             assert process.query("SELECT count(*) FROM streams").item() == expected
             add_stream(location)
 
 
 def test_a_missing_store_is_unavailable_until_it_exists(tmp_path: Path) -> None:
-    with QueryProcess(locate("sqlite", tmp_path), untrusted=False) as process:
+    with QueryPool(locate("sqlite", tmp_path), untrusted=False) as process:
         with pytest.raises(StoreUnavailable, match="streamgauge up"):
             process.query("SELECT 1")
         assert list(tmp_path.iterdir()) == []
@@ -121,18 +121,18 @@ def test_a_missing_store_is_unavailable_until_it_exists(tmp_path: Path) -> None:
         assert process.query("SELECT count(*) FROM streams").item() == 3
 
 
-def test_internal_tables_are_not_visible(untrusted: QueryProcess) -> None:
+def test_internal_tables_are_not_visible(untrusted: QueryPool) -> None:
     for source in ("duckdb_tables()", "information_schema.tables", "duckdb_columns()"):
         assert "streamgauge_positions" not in str(untrusted.query(f"FROM {source}").to_dicts())
 
 
-def test_a_child_that_stops_responding_does_not_hold_its_caller(untrusted: QueryProcess) -> None:
+def test_a_child_that_stops_responding_does_not_hold_its_caller(untrusted: QueryPool) -> None:
     untrusted.query("SELECT 1")
     for child in list(untrusted._children):
         child.ready.wait(10)
         os.kill(child.pid, signal.SIGSTOP)
     started_s = time.monotonic()
-    with pytest.raises(TooSlow):
+    with pytest.raises(QueryTimeout):
         untrusted.query("SELECT 1", timeout_s=0.5)
     assert time.monotonic() - started_s < 2.5
     for child in list(untrusted._children):
@@ -162,7 +162,7 @@ SLOW = "SELECT count(*) FROM range(20000) a, range(20000) b WHERE a.range + b.ra
 """Takes about a second."""
 
 
-def test_trusted_queries_survive_the_crash_of_another(trusted: QueryProcess) -> None:
+def test_trusted_queries_survive_the_crash_of_another(trusted: QueryPool) -> None:
     trusted.query("SELECT 1")
     results = run_all(
         [
@@ -172,11 +172,11 @@ def test_trusted_queries_survive_the_crash_of_another(trusted: QueryProcess) -> 
         ]
     )
     assert (results[0], results[2]) == (8, 8)
-    assert isinstance(results[1], Refused)
+    assert isinstance(results[1], QueryRejected)
     assert trusted.query("SELECT count(*) FROM streams").item() == ROWS
 
 
-def test_trusted_queries_share_one_child(trusted: QueryProcess) -> None:
+def test_trusted_queries_share_one_child(trusted: QueryPool) -> None:
     results = run_all([lambda n=n: trusted.query(f"SELECT {n}").item() for n in range(12)])
     assert results == list(range(12))
     assert len(trusted._children) == 1
@@ -184,7 +184,7 @@ def test_trusted_queries_share_one_child(trusted: QueryProcess) -> None:
 
 def test_queries_beyond_the_limits_wait_or_are_refused(location: StoreLocation) -> None:
     limits = replace(TRUSTED, concurrent=1, waiting=1)
-    with QueryProcess(location, untrusted=False, limits=limits) as process:
+    with QueryPool(location, untrusted=False, limits=limits) as process:
         process.query("SELECT 1")
         errors = [str(e) for e in run_all([lambda: process.query(RUNAWAY, timeout_s=0.7)] * 3)]
     assert sum("already waiting" in e for e in errors) == 1
@@ -194,14 +194,14 @@ def test_queries_beyond_the_limits_wait_or_are_refused(location: StoreLocation) 
 def test_cpu_time_is_limited(location: StoreLocation) -> None:
     limits = replace(TRUSTED, cpu_s=1)
     with (
-        QueryProcess(location, untrusted=False, limits=limits) as process,
-        pytest.raises(TooSlow, match="CPU"),
+        QueryPool(location, untrusted=False, limits=limits) as process,
+        pytest.raises(QueryTimeout, match="CPU"),
     ):
         process.query(RUNAWAY, timeout_s=10)
 
 
 def test_no_child_and_no_file_is_left_after_close(location: StoreLocation) -> None:
-    process = QueryProcess(location, untrusted=True, limits=LIMITS)
+    process = QueryPool(location, untrusted=True, limits=LIMITS)
     process.query("SELECT 1")
     children, folder = list(process._children), process._folder
     process.close()

@@ -1,8 +1,8 @@
 """How DuckLake 1.0 stores a table, and the rows of a catalog that add to it.
 
 DuckLake's format is published: a table is a set of Parquet files and of rows inlined in the catalog, both valid from a
-snapshot on. `Layout` describes one table; `write_file` makes a Parquet file of it (field ids, statistics);
-`Appends` adds files and inlined rows to a new snapshot, within a transaction of the catalog.
+snapshot on. `TableLayout` describes one table; `write_file` makes a Parquet file of it (field ids, statistics);
+`SnapshotBuilder` adds files and inlined rows to a new snapshot, within a transaction of the catalog.
 
 DuckLake's INSERT would take 66 to 183 ms of CPU for a commit that takes 28 to 54 ms this way (`python -m bench store commit`).
 All else is DuckLake's own: reading, merging, flushing, expiring.
@@ -36,7 +36,7 @@ _SQL_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TableLayout:
     """One table as the catalog describes it."""
 
     table_id: int
@@ -54,7 +54,7 @@ class Layout:
     """The catalog's table of inlined rows."""
 
 
-def read_layouts(catalog: Catalog) -> dict[str, Layout]:
+def read_layouts(catalog: Catalog) -> dict[str, TableLayout]:
     """Every table, by name."""
     columns: dict[int, list[tuple[int, str, str, int | None]]] = {}
     for table_id, column_id, name, kind, parent in catalog.query(
@@ -82,7 +82,7 @@ def read_layouts(catalog: Catalog) -> dict[str, Layout]:
 
 def _layout(
     table_id: int, name: str, path: str, columns: Sequence[tuple[int, str, str, int | None]], inlined: str
-) -> Layout:
+) -> TableLayout:
     elements = {parent: column_id for column_id, _, _, parent in columns if parent is not None}
     fields: list[str] = []
     ids: dict[str, int] = {}
@@ -97,10 +97,10 @@ def _layout(
             fields.append(f"{quoted}: {column_id}")
             ids[quoted] = column_id
     types = {column: kind for _, column, kind, parent in columns if parent is None}
-    return Layout(table_id, name, path, types, f"{{{', '.join(fields)}}}", ids, inlined)
+    return TableLayout(table_id, name, path, types, f"{{{', '.join(fields)}}}", ids, inlined)
 
 
-def add_statistics(catalog: Catalog, layouts: Mapping[str, Layout]) -> None:
+def add_statistics(catalog: Catalog, layouts: Mapping[str, TableLayout]) -> None:
     """The rows of statistics of tables that were just created. Within a transaction, with the trigger in place."""
     tables = [layout.table_id for layout in layouts.values()]
     for name in ("ducklake_table_stats", "ducklake_table_column_stats"):
@@ -123,7 +123,7 @@ def add_statistics(catalog: Catalog, layouts: Mapping[str, Layout]) -> None:
 class File:
     """A Parquet file that is not in the catalog yet."""
 
-    layout: Layout
+    layout: TableLayout
     name: str
     rows: int
     size_bytes: int
@@ -131,7 +131,7 @@ class File:
     statistics: Mapping[str, Mapping[str, str]]
 
 
-def write_file(appender: Appender, data_path: str, layout: Layout, rows: pl.DataFrame) -> File:
+def write_file(appender: Appender, data_path: str, layout: TableLayout, rows: pl.DataFrame) -> File:
     """Write the rows, matched by name, as a Parquet file of the table. Raises OSError, and what DuckDB raises."""
     folder = data_path + layout.path
     if "://" not in folder:
@@ -177,7 +177,7 @@ def remove_file(data_path: str, file: File) -> None:
         Path(data_path + file.layout.path + file.name).unlink(missing_ok=True)
 
 
-class Appends:
+class SnapshotBuilder:
     """A new snapshot under construction, within `catalog.transaction()`. `finish` writes it."""
 
     def __init__(self, catalog: Catalog) -> None:
@@ -214,7 +214,7 @@ class Appends:
             )
         self._changes.append(f"inserted_into_table:{table_id}")
 
-    def add_rows(self, layout: Layout, rows: pl.DataFrame) -> None:
+    def add_rows(self, layout: TableLayout, rows: pl.DataFrame) -> None:
         """Add rows to the catalog itself; columns that are missing are NULL in them."""
         if rows.is_empty():
             return

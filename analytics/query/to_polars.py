@@ -9,11 +9,11 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
-from analytics.query.errors import Refused
+from analytics.query.errors import QueryRejected
 
 
-def frame(table: pa.Table) -> pl.DataFrame:
-    """The table as a DataFrame. Raises Refused for a type that polars does not have."""
+def to_polars(table: pa.Table) -> pl.DataFrame:
+    """The table as a DataFrame. Raises QueryRejected for a type that polars does not have."""
     for i, column in enumerate(table.schema):
         if pa.types.is_interval(column.type):
             table = table.set_column(i, column.name, _durations(table.column(i)))
@@ -21,7 +21,7 @@ def frame(table: pa.Table) -> pl.DataFrame:
         found = pl.from_arrow(table)
     except (pl.exceptions.PolarsError, TypeError, ValueError, pa.ArrowException) as e:
         reason = " ".join(str(e).split())
-        raise Refused(f"cannot convert the answer: {reason}. Cast the column to VARCHAR.") from None
+        raise QueryRejected(f"cannot convert the answer: {reason}. Cast the column to VARCHAR.") from None
     assert isinstance(found, pl.DataFrame)
     changed: list[pl.Expr] = []
     for name, kind in found.schema.items():

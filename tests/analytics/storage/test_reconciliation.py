@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.storage.ledger import Captured, Ledger, TapRun, captured, unread_in_folder
+from analytics.storage.reconciliation import Captured, Ledger, TapRun, captured, unread_in_folder
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.run_totals import RunTotals
 from tests.analytics.traffic import entries, stream_id

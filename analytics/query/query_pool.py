@@ -29,28 +29,28 @@ import polars as pl
 import pyarrow as pa
 
 from analytics.query.catalog_copy import CatalogCopy, identity_of
-from analytics.query.child import START_S, Child, Died
+from analytics.query.child_process import START_S, ChildProcess, Died
 from analytics.query.errors import (
     QueryError,
-    Refused,
+    QueryRejected,
+    QueryTimeout,
     StoreUnavailable,
-    TooSlow,
     of_kind,
     too_much_memory,
     too_slow,
 )
-from analytics.query.frame import frame
 from analytics.query.limits import TRUSTED, UNTRUSTED, Limits
+from analytics.query.query_child import Options
 from analytics.query.reader import no_tables
-from analytics.query.worker import Options
+from analytics.query.to_polars import to_polars
 from analytics.storage.location import StoreLocation
 
 GRACE_S = 0.5
 """Time for the child to interrupt the query itself, before it is killed."""
-MODULE = "analytics.query.worker"
+MODULE = "analytics.query.query_child"
 
 
-class QueryProcess:
+class QueryPool:
     """Queries on one store. Threads may share it."""
 
     def __init__(self, location: StoreLocation, *, untrusted: bool, limits: Limits | None = None) -> None:
@@ -64,7 +64,7 @@ class QueryProcess:
         self._lock = threading.Lock()
         self._turns = threading.BoundedSemaphore(self.limits.concurrent)
         self._waiting = 0
-        self._children: list[Child] = []
+        self._children: list[ChildProcess] = []
         self._identity: tuple[int, int] | None = None
         self._closed = False
         # One thread starts all children, because the kernel ends a child together with the thread that started it.
@@ -74,7 +74,7 @@ class QueryProcess:
     def query(self, sql: str, *, max_rows: int = 100_000, timeout_s: float = 20.0) -> pl.DataFrame:
         """The rows of one SELECT. UUIDs are text, instants are in UTC, intervals are durations.
 
-        Raises Refused (also for more than `max_rows` rows), TooSlow and StoreUnavailable.
+        Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout and StoreUnavailable.
         """
         max_rows = min(max_rows, self.limits.max_rows)
         timeout_s = min(timeout_s, self.limits.timeout_s)
@@ -89,7 +89,7 @@ class QueryProcess:
             raise e.error from None
         finally:
             self._turns.release()
-        return frame(self._table(body))
+        return to_polars(self._table(body))
 
     def close(self) -> None:
         """End all children. Queries that run fail."""
@@ -105,7 +105,7 @@ class QueryProcess:
             child.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def __enter__(self) -> QueryProcess:
+    def __enter__(self) -> QueryPool:
         return self
 
     def __exit__(
@@ -120,13 +120,13 @@ class QueryProcess:
             return
         with self._lock:
             if self._waiting >= self.limits.waiting:
-                raise Refused(
+                raise QueryRejected(
                     f"busy: {self._waiting} queries are already waiting. Try again in a few seconds."
                 )
             self._waiting += 1
         try:
             if not self._turns.acquire(timeout=max(timeout_s, 0.0)):
-                raise TooSlow(
+                raise QueryTimeout(
                     f"busy: the query waited {timeout_s:g} s for {self.limits.concurrent} others to finish. "
                     "Try again later."
                 )
@@ -161,7 +161,7 @@ class QueryProcess:
                 error = of_kind(header["error"], header.get("message"))
                 if isinstance(error, StoreUnavailable):  # compaction may have removed a file of the snapshot
                     raise _Repeat(error, alone=False)
-                raise too_slow(timeout_s) if isinstance(error, TooSlow) else error
+                raise too_slow(timeout_s) if isinstance(error, QueryTimeout) else error
             return body
         finally:
             self._release(child)
@@ -185,7 +185,7 @@ class QueryProcess:
                     child.retired = True
                 self._identity = identity
 
-    def _assign(self, alone: bool) -> Child:
+    def _assign(self, alone: bool) -> ChildProcess:
         """A child with room for another query; a new one if there is none."""
         try:
             return (None if alone else self._free()) or self._starter.submit(self._free_or_new, alone).result(
@@ -194,7 +194,7 @@ class QueryProcess:
         except (OSError, RuntimeError, TimeoutError) as e:
             raise StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
 
-    def _free(self) -> Child | None:
+    def _free(self) -> ChildProcess | None:
         most = 1 if self._untrusted else self.limits.concurrent
         with self._lock:
             self._sweep()
@@ -207,12 +207,12 @@ class QueryProcess:
                 self._start_later()
             return child
 
-    def _free_or_new(self, alone: bool) -> Child:
+    def _free_or_new(self, alone: bool) -> ChildProcess:
         """On the starting thread: several queries that found no child share the one that the first of them started."""
         return (None if alone else self._free()) or self._start(alone, 1)
 
-    def _start(self, alone: bool, running: int) -> Child:
-        child = Child(
+    def _start(self, alone: bool, running: int) -> ChildProcess:
+        child = ChildProcess(
             MODULE,
             Options(
                 location=self._location,
@@ -254,7 +254,7 @@ class QueryProcess:
         shared = [c for c in self._children if c.alive and not c.alone]
         return any(not c.running for c in shared) if self._untrusted else bool(shared)
 
-    def _release(self, child: Child) -> None:
+    def _release(self, child: ChildProcess) -> None:
         with self._lock:
             child.running -= 1
             if child.alone:
@@ -279,18 +279,18 @@ class QueryProcess:
             return _closed()
         name = died.signal_name
         if name == "SIGXCPU":
-            return TooSlow(
+            return QueryTimeout(
                 f"query stopped: it used more than {self.limits.cpu_s} s of CPU time. "
                 "Narrow the time range or aggregate first."
             )
         if name in ("SIGKILL", "SIGABRT") or "bad_alloc" in died.reason or "MemoryError" in died.reason:
             return too_much_memory(self.limits.memory_bytes)
         if name is not None:
-            return Refused(
+            return QueryRejected(
                 f"the query ended its process (signal {name}): DuckDB cannot run this statement. "
                 "Simplify its expressions or reduce their nesting."
             )
-        return Refused(f"the query ended its process: {died.reason}. Simplify the statement.")
+        return QueryRejected(f"the query ended its process: {died.reason}. Simplify the statement.")
 
     def _table(self, body: bytes) -> pa.Table:
         try:
@@ -298,7 +298,7 @@ class QueryProcess:
             if self._untrusted:
                 table.validate(full=True)  # a process that ran hostile SQL wrote these bytes
         except (pa.ArrowException, OSError, ValueError) as e:
-            raise Refused(
+            raise QueryRejected(
                 f"cannot read the answer: {' '.join(str(e).split())}. Simplify the statement."
             ) from None
         return table

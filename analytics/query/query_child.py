@@ -1,4 +1,4 @@
-"""The child process that runs queries: `python -m analytics.query.worker`, started by `analytics.query.process`.
+"""The child process that runs queries: `python -m analytics.query.query_child`, started by `analytics.query.query_pool`.
 
 The first frame on stdin holds the options (`Options`). The child replies with `{"ready": true}` or an error and ends. Then
 each frame is a request `{"id", "sql", "max_rows", "timeout_s"}`, and the answer is `{"id", "grown_bytes"}` with Arrow
@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analytics.query import frames, sandbox
-from analytics.query.errors import QueryError, Refused, TooMuchMemory, of_kind, too_much_memory
+from analytics.query import pipe_messages, sandbox
+from analytics.query.errors import QueryError, QueryOutOfMemory, QueryRejected, of_kind, too_much_memory
 from analytics.query.limits import Limits
 from analytics.storage.location import StoreLocation
 
@@ -114,7 +114,7 @@ def main() -> int:
     """Answer requests until stdin ends."""
     answers = os.dup(1)
     os.dup2(2, 1)  # a library that prints must not break a frame
-    first = frames.receive(0)
+    first = pipe_messages.receive(0)
     if first is None:
         return 0
     options = Options.from_json(first[0])
@@ -122,10 +122,10 @@ def main() -> int:
     try:
         worker = _Worker(options, answers)
     except QueryError as e:
-        frames.send(answers, {"error": type(e).__name__, "message": str(e)})
+        pipe_messages.send(answers, {"error": type(e).__name__, "message": str(e)})
         return 1
-    frames.send(answers, {"ready": True})
-    while (request := frames.receive(0)) is not None:
+    pipe_messages.send(answers, {"ready": True})
+    while (request := pipe_messages.receive(0)) is not None:
         worker.start(request[0])
     os._exit(0)  # queries that still run have no reader
 
@@ -156,19 +156,19 @@ class _Worker:
         body: bytes | memoryview = b""
         try:
             body = self._answer(request)
-        except (TooMuchMemory, MemoryError):
+        except (QueryOutOfMemory, MemoryError):
             error: QueryError | None = too_much_memory(self._limits.memory_bytes)
         except QueryError as e:
             error = e
         except BaseException as e:  # whatever it is, the parent waits for an answer
-            error = of_kind("Refused", f"query failed: {type(e).__name__}: {e}")
+            error = of_kind("QueryRejected", f"query failed: {type(e).__name__}: {e}")
         else:
             error = None
         if error is not None:
             header |= {"error": type(error).__name__, "message": str(error), "broken": _is_broken(error)}
         header["grown_bytes"] = sandbox.address_space_bytes() - self._base_bytes
         with self._lock:
-            frames.send(self._answers, header, body)
+            pipe_messages.send(self._answers, header, body)
 
     def _answer(self, request: dict[str, Any]) -> memoryview:
         import pyarrow as pa
@@ -179,7 +179,7 @@ class _Worker:
         table = self._reader.arrow(sql, int(request["max_rows"]), float(request["timeout_s"]))
         most = self._limits.max_answer_bytes
         if table.nbytes > most:
-            raise Refused(
+            raise QueryRejected(
                 f"the answer is larger than {most // 2**20} MiB. Select fewer columns, aggregate or add a LIMIT."
             )
         sink = pa.BufferOutputStream()
@@ -190,7 +190,7 @@ class _Worker:
 
 def _is_broken(error: QueryError) -> bool:
     """After an internal error DuckDB accepts no further statement."""
-    return isinstance(error, TooMuchMemory) or any(
+    return isinstance(error, QueryOutOfMemory) or any(
         f"{kind} Error" in str(error) for kind in ("INTERNAL", "FATAL")
     )
 

@@ -1,6 +1,6 @@
-"""Where `streamgauge serve` answers: DATA/run/serve.json, written when it is ready and removed on a clean stop.
+"""DATA/run/serve.json: `streamgauge serve` is ready at this address.
 
-The file holds the token, so its mode is 0600. It is replaced as a whole: a reader never sees half of it.
+The server writes the file when it is ready and removes it on a clean stop. The file holds the token, so its mode is 0600.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write(data: Path, endpoint: Endpoint) -> None:
 
 
 def remove(data: Path, pid: int) -> None:
-    """Remove the endpoint if it belongs to that process."""
+    """Remove the file unless another process wrote it."""
     found = read(data)
     if found is not None and found.pid == pid:
         (data / FILE).unlink(missing_ok=True)

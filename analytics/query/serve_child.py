@@ -12,9 +12,9 @@ import sys
 import threading
 from typing import Any
 
-from analytics.query import frames, sandbox
+from analytics.query import pipe_messages, sandbox
 from analytics.query.errors import QueryError
-from analytics.query.worker import Options, confine, limit, open_reader
+from analytics.query.query_child import Options, confine, limit, open_reader
 
 GATE = "streamgauge_gate"
 QUACK_THREADS = 160
@@ -25,7 +25,7 @@ def main() -> int:
     """Serve until stdin ends."""
     events = os.dup(1)
     os.dup2(2, 1)
-    first = frames.receive(0)
+    first = pipe_messages.receive(0)
     if first is None:
         return 0
     options = Options.from_json(first[0])
@@ -34,7 +34,7 @@ def main() -> int:
 
     def report(event: dict[str, Any]) -> None:
         with lock:
-            frames.send(events, event)
+            pipe_messages.send(events, event)
 
     try:
         gate = serve(options, first[0]["host"], first[0]["port"], first[0]["token"], report)
@@ -47,7 +47,7 @@ def main() -> int:
         )
         return 1
     report({"ready": True})
-    while (frame := frames.receive(0)) is not None:
+    while (frame := pipe_messages.receive(0)) is not None:
         gate.refreshed(int(frame[0]["refreshed"]))
     os._exit(0)  # sessions that are still open have no supervisor
 
