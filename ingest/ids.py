@@ -16,12 +16,6 @@ _millisecond = -1
 _prefix = ""
 
 
-def discard_random_block() -> None:
-    """Call this after a fork: the child must not repeat its parent's identifiers."""
-    global _digits, _used
-    _digits, _used = "", 0
-
-
 def random_hex(count: int) -> str:
     """`count` random hex digits (at most 2 x `_BLOCK_BYTES`)."""
     global _digits, _used

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from streamgauge.flags import load, settings_options
+from streamgauge.options import load, settings_options
 
 
 @click.command("export")
@@ -38,12 +38,12 @@ def export_command(
 
 def instant(text: str | None) -> dt.datetime | None:
     """An age (`24h`) before now, or an ISO 8601 time, UTC unless it has an offset. Raises click.BadParameter."""
-    from streamgauge.durations import parse_duration_s
+    from streamgauge.age import parse_age
 
     if text is None:
         return None
     try:
-        seconds = parse_duration_s(text)
+        seconds = parse_age(text)
     except ValueError:
         try:
             found = dt.datetime.fromisoformat(text)

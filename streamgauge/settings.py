@@ -24,7 +24,7 @@ from pydantic_settings import (
 
 from ingest.tap.options import split_address
 from ingest.tap.upstreams import Upstream, parse_upstreams
-from streamgauge.durations import parse_duration_s
+from streamgauge.age import parse_age
 
 CONFIG_FILE = "streamgauge.toml"
 
@@ -261,7 +261,7 @@ class Settings(BaseSettings):
     )
     @classmethod
     def _ages(cls, value: str | None) -> str | None:
-        parse_duration_s(value)
+        parse_age(value)
         return value
 
     @property

@@ -24,7 +24,8 @@ import click
 
 from ingest.private_files import write_json
 from ingest.tap.options import join_address, split_address
-from streamgauge.flags import flag, flags
+from ingest.tap.sockets import bind
+from streamgauge.options import flag, flags
 from streamgauge.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -212,8 +213,6 @@ def _check(settings: Settings) -> None:
         places.append(("--otlp-listen", *split_address(settings.otlp_listen)))
     if not settings.no_dashboard:
         places.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
-    from ingest.tap.worker import bind  # late: it brings all of the tap, which only this needs
-
     for name, host, port in places:
         try:
             bind(join_address(host, port), shared=False).close()

@@ -18,9 +18,10 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 MODULES = (
-    "ids", "tap/body_capture", "tap/client_connection", "tap/counters", "tap/exchange", "tap/header_allow_list",
-    "tap/header_rewrite", "tap/http_body", "tap/http_head", "tap/http_header_fields", "tap/record_buffer", "tap/routing",
-    "tap/stream_recorder", "tap/trace_context", "tap/upstream_connection",
+    "ids", "tap/body_capture", "tap/client_connection", "tap/client_identity", "tap/context", "tap/counters", "tap/exchange",
+    "tap/exchange_states", "tap/header_allow_list", "tap/header_rewrite", "tap/http_body", "tap/http_head",
+    "tap/http_header_fields", "tap/record_buffer", "tap/routing", "tap/stream_recorder", "tap/trace_context", "tap/tunnel",
+    "tap/upstream_connection",
 )  # fmt: skip
 """Of `ingest`: what runs for each request and each read."""
 _SETUP = """

@@ -12,10 +12,10 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
-from ingest.tap.http_head import HeadLimits, Refused, read_request_head
+from ingest.tap.http_head import BadRequest, HeadLimits, read_request_head
 from ingest.tap.metrics import render
+from ingest.tap.timeouts import ADMIN_REQUEST_S
 
-_READ_TIMEOUT_S = 5.0
 _LIMITS = HeadLimits(head_bytes=16_384)
 
 Gather = Callable[[], Awaitable[Mapping[str, int]]]
@@ -38,13 +38,13 @@ class Admin:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_READ_TIMEOUT_S):
+            async with asyncio.timeout(ADMIN_REQUEST_S):
                 raw = await reader.readuntil(b"\r\n\r\n")
             head = read_request_head(raw, _LIMITS)
             status, kind, body = await self._answer(head.method, head.target)
             if head.method == "HEAD":
                 body = b""
-        except Refused as e:
+        except BadRequest as e:
             status, kind, body = e.status, "text/plain", e.reason.encode() + b"\n"
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             writer.close()

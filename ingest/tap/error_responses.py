@@ -1,7 +1,7 @@
-"""The answers that the tap gives of its own: refusals and gateway errors, in JSON.
+"""Error responses of the tap itself: refused requests and gateway errors, as JSON.
 
-The shape is the one that LLM clients know (`{"error": {"message", "type", "code"}}`), so that an SDK shows the message. The
-header `x-streamgauge-error` tells them from the upstream's.
+The shape is the one of OpenAI's API (`{"error": {"message", "type", "code"}}`): SDKs then show the message. The header
+`x-streamgauge-error` distinguishes them from the upstream's responses.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from ingest.tap.http_head import Refused
+from ingest.tap.http_head import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One answer. `code` is a bounded word, fit for a metric's label."""
+class ErrorResponse:
+    """One error response. `code` has few values, so metrics may use it as a label."""
 
     status: int
     code: str
@@ -24,17 +24,19 @@ class Answer:
     upstreams: tuple[str, ...] | None = None
 
     @classmethod
-    def refusal(cls, refused: Refused) -> Answer:
-        return cls(refused.status, "bad_request", f"refused by the tap: {refused.reason}")
+    def bad_request(cls, error: BadRequest) -> ErrorResponse:
+        return cls(error.status, "bad_request", f"refused by the tap: {error.reason}")
 
     @classmethod
-    def unknown_upstream(cls, names: list[str]) -> Answer:
-        known = ", ".join(names)
-        message = f"no such upstream: begin the path with /NAME/ or send x-streamgauge-upstream: NAME (known: {known})"
+    def unknown_upstream(cls, names: list[str]) -> ErrorResponse:
+        message = (
+            "unknown upstream: start the path with /NAME/ or send x-streamgauge-upstream: NAME "
+            f"(configured: {', '.join(names)})"
+        )
         return cls(404, "unknown_upstream", message, tuple(names))
 
-    def encode(self, *, keep_alive: bool, without_body: bool = False) -> bytes:
-        """The whole response."""
+    def encode(self, *, without_body: bool = False) -> bytes:
+        """The whole response. The connection is closed after it."""
         error: dict[str, object] = {"message": self.message, "type": "streamgauge_tap", "code": self.code}
         if self.upstreams is not None:
             error["upstreams"] = self.upstreams
@@ -44,29 +46,28 @@ class Answer:
             "Content-Type: application/json",
             f"Content-Length: {len(body)}",
             f"x-streamgauge-error: {self.code}",
-            "Connection: keep-alive" if keep_alive else "Connection: close",
+            "Connection: close",
         ]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if without_body else body)
 
 
-def bad_gateway(upstream: str, code: str, what: str) -> Answer:
-    """502: the upstream `what`."""
-    return Answer(502, code, f"upstream {upstream!r} {what}")
+def bad_gateway(upstream: str, code: str, problem: str) -> ErrorResponse:
+    """502. `problem` completes the sentence "upstream NAME …"."""
+    return ErrorResponse(502, code, f"upstream {upstream!r} {problem}")
 
 
-def timed_out(upstream: str, code: str, what: str) -> Answer:
-    """504: the upstream `what`."""
-    return Answer(504, code, f"upstream {upstream!r} {what}")
+def timed_out(upstream: str, code: str, problem: str) -> ErrorResponse:
+    """504. `problem` completes the sentence "upstream NAME …"."""
+    return ErrorResponse(504, code, f"upstream {upstream!r} {problem}")
 
 
-def unreachable(upstream: str, error: BaseException) -> Answer:
-    """502: no connection to the upstream; of a certificate, why it is not trusted and the way out."""
-    word = type(error).__name__
+def unreachable(upstream: str, error: BaseException) -> ErrorResponse:
+    """502: the connection to the upstream failed with `error`."""
+    name = type(error).__name__
+    problem = f"cannot be reached ({name})"
     if isinstance(error, ssl.SSLCertVerificationError):
-        reason = f"its certificate is not trusted ({word}: {error.verify_message})"
-        return bad_gateway(
-            upstream,
-            "connect_error",
-            f"{reason}; name the CA that signed it to the tap with --upstream-ca FILE",
+        problem = (
+            f"has a certificate that is not trusted ({name}: {error.verify_message}). "
+            "Pass the CA that signed it to the tap with --upstream-ca FILE."
         )
-    return bad_gateway(upstream, "connect_error", f"cannot be reached ({word})")
+    return bad_gateway(upstream, "connect_error", problem)

@@ -1,25 +1,37 @@
-"""One request and its response: the life between the two connections.
+"""One request and its response: the state between a client connection and an upstream connection.
 
-The rules: bytes go to the other side first, then the tap does its own work. A body is forwarded as it came, whatever it
-is; only heads are rewritten (`headers`). Whoever pauses, pauses the other side. Whoever leaves first is noted as the cause,
-and the other side is told at once. An exchange ends exactly once, through `_end`, and with one cause. What is recorded of
-it is the `StreamRecorder`'s affair. A short exchange is one write to each side, and makes nothing that it does not need.
+Contract:
+- Bytes go to the other side before the tap does any work of its own. Bodies pass unchanged; only heads are rewritten
+  (`header_rewrite`).
+- Back-pressure on one side pauses reading on the other.
+- An exchange ends once, in `_end`, with one cause: the event that ended it. `exchange_states` has the states before that.
+- Times are monotonic, in ns. Recording is the task of `StreamRecorder`.
+- A short exchange is one write to each side.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ingest.records import Cause
 from ingest.tap import header_rewrite as headers
-from ingest.tap.error_responses import Answer, bad_gateway, timed_out, unreachable
+from ingest.tap.context import TapContext
+from ingest.tap.error_responses import ErrorResponse, bad_gateway, timed_out, unreachable
+from ingest.tap.exchange_states import (
+    AWAITING_RESPONSE,
+    CONNECTING,
+    ENDED,
+    RESPONDING,
+    TRANSITIONS,
+    TUNNELING,
+    IllegalTransition,
+)
 from ingest.tap.http_body import BodyReader, request_reader, response_reader
 from ingest.tap.http_head import (
+    BadRequest,
     BadUpstream,
     Body,
-    Refused,
     RequestHead,
     ResponseHead,
     read_response_head,
@@ -30,16 +42,68 @@ from ingest.tap.stream_recorder import StreamRecorder
 from ingest.tap.trace_context import join_trace
 from ingest.tap.tunnel import Tunnel
 
-if TYPE_CHECKING:
-    from ingest.tap.client_connection import ClientConnection
-    from ingest.tap.upstream_connection import UpstreamConnection
-    from ingest.tap.worker import TapWorker
-
 _MAX_RESPONSE_HEAD_BYTES = 262_144
 _MAX_UNSENT_BYTES = 262_144  # request bytes kept while the connection to the upstream is being made
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_monotonic_ns = time.monotonic_ns
 _NO_BODY = Body.NONE
+
+
+class ClientSide(Protocol):
+    """The client connection, as an exchange uses it."""
+
+    transport: asyncio.Transport
+    address: str
+    scheme: str
+    write_paused: bool
+    read_paused: bool
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def end_writing(self) -> None: ...
+
+    def take_buffered(self) -> bytes: ...
+
+    def exchange_ended(
+        self,
+        exchange: Exchange,
+        recorder: StreamRecorder | None,
+        now_ns: int,
+        *,
+        error_response: ErrorResponse | None,
+        client_left: bool,
+        keep_alive: bool,
+        abort: bool,
+        linger: bool,
+    ) -> None: ...
+
+
+class UpstreamSide(Protocol):
+    """The upstream connection, as an exchange uses it."""
+
+    transport: asyncio.Transport
+    exchange: Exchange | None
+    reused: bool
+    write_paused: bool
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def end_writing(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class UpstreamPool(Protocol):
+    """The pool of connections to one upstream, as an exchange uses it."""
+
+    def acquire(self, *, probe: bool) -> UpstreamSide | None: ...
+
+    def connect(self, exchange: Exchange) -> asyncio.Task[None]: ...
 
 
 class Exchange:
@@ -48,96 +112,106 @@ class Exchange:
     __slots__ = (
         "_client",
         "_close_delimited",
-        "_connecting",
+        "_connect_task",
+        "_context",
         "_head",
-        "_held",
-        "_held_until_ns",
         "_keep_client",
         "_last_ns",
+        "_partial_head",
         "_payload_only",
+        "_pool",
+        "_ready_ns",
         "_recorder",
         "_request",
-        "_request_over",
+        "_request_complete",
         "_response",
         "_response_head",
-        "_retried",
-        "_reused",
         "_route",
         "_trace",
+        "_tunnel",
         "_unsent",
         "_upstream",
-        "_worker",
         "_write_client",
-        "ended",
         "request_bytes",
         "response_bytes",
-        "tunnel",
+        "state",
         "written_bytes",
     )
+    _response: BodyReader
+    """Set with the state RESPONDING."""
+    _tunnel: Tunnel
+    """Set with the state TUNNELING."""
 
     def __init__(
         self,
-        worker: TapWorker,
-        client: ClientConnection,
+        context: TapContext,
+        client: ClientSide,
+        pool: UpstreamPool,
         head: RequestHead,
         route: Route,
         client_start_ns: int,
         now_ns: int,
     ) -> None:
-        self._worker = worker
+        self._context = context
         self._client = client
         self._write_client = client.transport.write
+        self._pool = pool
         self._head = head
         self._route = route
-        self._upstream: UpstreamConnection | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self.state = CONNECTING
+        self._upstream: UpstreamSide | None = None
+        self._connect_task: asyncio.Task[None] | None = None
         self._last_ns = now_ns
-        self._held_until_ns = 0
-        """When the client last let the upstream go on: what is silent before that is not the upstream."""
-        self.ended = False
-        self.tunnel: Tunnel | None = None
-        """What the exchange has become after a 101."""
-        # the request's half
+        """Time of the last byte from either side."""
+        self._ready_ns = 0
+        """Since when the client has taken all that was written. The upstream is not timed before that."""
         self._request: BodyReader | None = None
         """None: the request has no body."""
-        self._request_over = True
+        self._request_complete = True
         if head.body is not _NO_BODY:
             self._request = request_reader(head.body, head.length)
-            self._request_over = False
+            self._request_complete = False
         self.request_bytes = 0
         self._unsent = b""
-        self._retried = self._reused = False
-        # the response's half
-        self._response: BodyReader | None = None
         self._response_head: ResponseHead | None = None
-        self._held = b""
+        self._partial_head = b""
         self._payload_only = self._close_delimited = self._keep_client = False
         self.response_bytes = 0
         self.written_bytes = 0
-        """All that was written to the client's transport: heads and chunk framing too."""
+        """All bytes written to the client's transport, including heads and chunk framing."""
         trace = self._trace = join_trace(head.known.get(b"traceparent"))
-        factory = worker.recorder_factory
+        factory = context.recorder_factory
         self._recorder: StreamRecorder | None = (
             StreamRecorder(factory, head, route, trace, client_start_ns, now_ns)
             if factory is not None
             else None
         )
 
-    # --- beginning -------------------------------------------------------------------------------------------
+    @property
+    def ended(self) -> bool:
+        return self.state == ENDED
+
+    def _enter(self, state: int) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(self.state, state)
+        self.state = state
+
+    # --- connecting
 
     def start(self, now_ns: int) -> None:
-        """Turn to the upstream: take a connection or open one."""
-        pool = self._worker.pools[self._route.place]
-        idle = pool.take(look=self._request is not None or self._head.method not in _SAFE_METHODS)
+        """Take an idle upstream connection or open one."""
+        unsafe = self._request is not None or self._head.method not in _SAFE_METHODS
+        idle = self._pool.acquire(probe=unsafe)
         if idle is not None:
-            self._worker.counters.upstream_reuses += 1
+            self._context.counters.upstream_reuses += 1
             self.upstream_connected(idle, now_ns)
         else:
-            self._connecting = pool.connect(self)
+            self._connect_task = self._pool.connect(self)
 
-    def upstream_connected(self, upstream: UpstreamConnection, now_ns: int) -> None:
-        """A connection is there: send the head, and what of the body has come meanwhile."""
-        self._connecting = None
+    def upstream_connected(self, upstream: UpstreamSide, now_ns: int) -> None:
+        """Send the request's head and the buffered part of its body."""
+        self._enter(AWAITING_RESPONSE)
+        self._connect_task = None
         self._upstream = upstream
         upstream.exchange = self
         client, route = self._client, self._route
@@ -146,13 +220,13 @@ class Exchange:
             target=route.target,
             host_line=route.upstream.host_line,
             trace=self._trace,
-            forwarding=self._worker.options.forwarding,
+            forwarding=self._context.options.forwarding,
             client_address=client.address,
             client_scheme=client.scheme,
         )
         upstream.transport.write(head + self._unsent if self._unsent else head)
         self._unsent = b""
-        if client.transport_paused_by_us and not upstream.write_paused:
+        if client.read_paused and not upstream.write_paused:
             client.resume_reading()
         recorder = self._recorder
         if recorder is None:
@@ -161,40 +235,45 @@ class Exchange:
             recorder.sent_at_once(now_ns)
         else:
             recorder.connected(now_ns)
-            if self._request_over:
+            if self._request_complete:
                 self._request_sent(now_ns)
 
     def connect_failed(self, error: BaseException) -> None:
-        """No connection to the upstream."""
-        self._connecting = None
+        """The upstream cannot be reached."""
+        self._connect_task = None
         name = self._route.upstream.name
         if isinstance(error, TimeoutError) and not getattr(error, "errno", None):
-            answer = timed_out(name, "connect_timeout", "did not take the connection in time")
-            self._fail("connect_timeout", None, answer)
+            response = timed_out(name, "connect_timeout", "did not accept the connection in time")
+            self._fail("connect_timeout", None, response)
         else:
-            self._fail("connect_error", _word(error), unreachable(name, error))
+            self._fail("connect_error", _error_name(error), unreachable(name, error))
 
-    # --- the request's half ----------------------------------------------------------------------------------
+    # --- the request
 
     @property
     def request_open(self) -> bool:
-        """The client still has to send something that belongs to this exchange."""
-        return not self._request_over or self.tunnel is not None
+        """The client still has to send bytes that belong to this exchange."""
+        return not self._request_complete or self.state == TUNNELING
+
+    @property
+    def request_body_open(self) -> bool:
+        """The client is in the middle of its request's body."""
+        return not self._request_complete and self.state != TUNNELING
 
     @property
     def method(self) -> str:
         return self._head.method
 
     def client_data(self, data: bytes) -> bytes:
-        """Bytes of the request's body (or of the tunnel). Returns what comes after the request."""
-        if self.tunnel is not None:
-            self.tunnel.client_data(data)
+        """Forward bytes of the request's body or of the tunnel. Returns the bytes after the request."""
+        if self.state == TUNNELING:
+            self._tunnel.client_data(data)
             return b""
         reader = self._request
         assert reader is not None
         try:
             payload = reader.feed(data)
-        except Refused as e:
+        except BadRequest as e:
             self._refuse(e)
             return b""
         rest = b""
@@ -202,9 +281,9 @@ class Exchange:
             rest = data[-reader.excess :]
             data = data[: -reader.excess]
         self.request_bytes += len(payload)
-        limit = self._worker.options.max_request_bytes
+        limit = self._context.options.max_request_bytes
         if limit and self.request_bytes > limit:
-            self._refuse(Refused(413, "the request's body is too large"))
+            self._refuse(BadRequest(413, "the request's body is too large"))
             return b""
         upstream = self._upstream
         if upstream is not None:
@@ -213,25 +292,24 @@ class Exchange:
             self._unsent += data
             if len(self._unsent) > _MAX_UNSENT_BYTES:
                 self._client.pause_reading()
-        now_ns = self._last_ns = _monotonic_ns()
-        self._request_over = reader.over
+        now_ns = self._last_ns = self._context.clock_ns()
+        self._request_complete = reader.complete
         if self._recorder is not None:
             self._recorder.request_data(payload)
-            if reader.over and upstream is not None:
+            if reader.complete and upstream is not None:
                 self._request_sent(now_ns)
         return rest
 
     def request_timed_out(self) -> None:
         """The client stopped in the middle of its request."""
-        self._refuse(Refused(408, "the request's body did not come in time"))
+        self._refuse(BadRequest(408, "the request's body did not arrive in time"))
 
-    def _refuse(self, refusal: Refused) -> None:
-        """The request's body is not acceptable: the upstream must not see its end."""
-        self._worker.counters.requests_refused += 1
-        self._fail("bad_request", None, Answer.refusal(refusal))
+    def _refuse(self, error: BadRequest) -> None:
+        """End a request with an unacceptable body, before the upstream has received all of it."""
+        self._context.counters.requests_refused += 1
+        self._fail("bad_request", None, ErrorResponse.bad_request(error))
 
     def _request_sent(self, now_ns: int) -> None:
-        """The request's last byte was handed over."""
         recorder, upstream = self._recorder, self._upstream
         if recorder is not None:
             if upstream is None or not upstream.write_paused:
@@ -239,28 +317,28 @@ class Exchange:
             recorder.record_request(over=True)
 
     def upstream_write_paused(self) -> None:
-        """The upstream takes the request slower than the client sends it."""
+        """The upstream reads more slowly than the client sends."""
         self._client.pause_reading()
 
     def upstream_write_resumed(self) -> None:
-        """It has taken what was waiting."""
-        now_ns = self._last_ns = _monotonic_ns()
-        if self._request_over and self._recorder is not None:
+        """The upstream has taken the bytes that waited."""
+        now_ns = self._last_ns = self._context.clock_ns()
+        if self._request_complete and self._recorder is not None:
             self._recorder.request_sent(now_ns)
         self._client.resume_reading()
 
-    # --- the response's half ---------------------------------------------------------------------------------
+    # --- the response
 
     def upstream_data(self, data: bytes, now_ns: int) -> None:
-        """One read from the upstream, at `now_ns`."""
+        """Forward one read from the upstream. The hot path."""
         self._last_ns = now_ns
-        reader = self._response
-        if reader is None:
-            if self.tunnel is not None:
-                self.tunnel.upstream_data(data)
+        if self.state != RESPONDING:
+            if self.state == TUNNELING:
+                self._tunnel.upstream_data(data)
             else:
                 self._head_data(data, now_ns)
             return
+        reader = self._response
         try:
             payload = reader.feed(data)
         except BadUpstream as e:
@@ -276,27 +354,27 @@ class Exchange:
             self.response_bytes += len(payload)
             if self._recorder is not None:
                 self._recorder.response_data(payload, now_ns)
-        if reader.over:
+        if reader.complete:
             self._end("complete", None, now_ns)
 
     def _without_excess(self, data: bytes, excess: int) -> bytes:
-        self._worker.counters.bad_upstream_excess_bytes += excess
+        self._context.counters.bad_upstream_excess_bytes += excess
         return data[:-excess]
 
     def _head_data(self, data: bytes, now_ns: int) -> None:
-        if self._held:
-            data = self._held + data
+        if self._partial_head:
+            data = self._partial_head + data
         while True:
             end = data.find(b"\r\n\r\n") + 4
             if end < 4:
-                self._held = data
+                self._partial_head = data
                 if len(data) > _MAX_RESPONSE_HEAD_BYTES:
                     self._bad_upstream(BadUpstream("the response's head is too large"))
                 return
             try:
                 head = read_response_head(data[:end])
                 if head.status == 101:
-                    self._switch(head, data[end:])
+                    self._switch_protocols(head, data[end:])
                     return
                 if head.status >= 200:
                     self._respond(head, data, end, now_ns)
@@ -310,7 +388,7 @@ class Exchange:
             data = data[end:]
 
     def _respond(self, head: ResponseHead, data: bytes, end: int, now_ns: int) -> None:
-        """The final head is there, and ends at `end`: pass it on, with the body bytes that came with it."""
+        """Forward the final head, `data[:end]`, and the body bytes that came with it."""
         request = self._head
         body, length = response_body(head, request.method)
         payload_only = body is Body.CHUNKED and request.minor == 0
@@ -324,199 +402,215 @@ class Exchange:
             self._payload_only, self._close_delimited = payload_only, True
             keep_client = False
         else:
-            keep_client = self._keep_client = request.keep_alive and not self._worker.stopping
+            keep_client = self._keep_client = request.keep_alive and not self._context.stopping
         if not (head.plain and keep_client and request.minor == 1):
-            sent = headers.response_for_client(
+            rewritten = headers.response_for_client(
                 head, keep_alive=keep_client, client_minor=request.minor, drop_chunked=payload_only
             )
-            data = sent + (payload if payload_only else data[end:])
+            data = rewritten + (payload if payload_only else data[end:])
         self._write_client(data)
         self.written_bytes += len(data)
+        self._enter(RESPONDING)
         self._response_head = head
         self._response = reader
-        self._held = b""
+        self._partial_head = b""
         self.response_bytes = len(payload)
         recorder = self._recorder
         if recorder is not None:
-            if not self._request_over:
+            if not self._request_complete:
                 recorder.record_request(over=False)
             recorder.response_head(head, now_ns)
             if payload:
                 recorder.response_data(payload, now_ns)
-        if reader.over:
+        if reader.complete:
             self._end("complete", None, now_ns)
 
-    def _switch(self, head: ResponseHead, rest: bytes) -> None:
-        """101: from here on a blind tunnel."""
+    def _switch_protocols(self, head: ResponseHead, rest: bytes) -> None:
+        """Forward a 101 and become a tunnel."""
         upstream = self._upstream
         if upstream is None or not headers.asks_for_tunnel(self._head):
-            raise BadUpstream("a switch of protocols that nobody asked for")
-        self._held = b""
-        sent = headers.switching_for_client(head)
-        self._write_client(sent)
-        self.written_bytes += len(sent)
+            raise BadUpstream("it switched protocols without a request to do so")
+        self._partial_head = b""
+        rewritten = headers.switching_for_client(head)
+        self._write_client(rewritten)
+        self.written_bytes += len(rewritten)
+        self._enter(TUNNELING)
         self._response_head = head
         if self._recorder is not None:
             self._recorder.response_head(head, self._last_ns)
-        tunnel = self.tunnel = Tunnel(self, self._client, upstream)
+        tunnel = self._tunnel = Tunnel(self._client, upstream)
         if rest:
             tunnel.upstream_data(rest)
-        early = self._client.take_ahead()
+        early = self._client.take_buffered()
         if early:
             tunnel.client_data(early)
 
-    def tunnel_over(self, error: Exception | None, *, client_left: bool = False) -> None:
-        """Both ends of the tunnel are done, or one broke."""
-        cause: Cause = "complete" if error is None else "client_left" if client_left else "upstream_reset"
-        self._end(cause, _word(error), _monotonic_ns())
-
-    def upstream_eof(self, error: Exception | None) -> None:
-        """The upstream closed (`error` None) or reset the connection."""
-        if self.tunnel is not None:
-            self.tunnel_over(error)
-        elif self._response is None:
-            self._upstream_gone_before_head(error)
-        elif self._close_delimited and not self._payload_only and error is None:
-            self._response.over = True
-            self._end("complete", None, _monotonic_ns())
+    def upstream_eof(self) -> bool:
+        """The upstream sent its last byte. True: it still receives (half-closed tunnel)."""
+        if self.state == TUNNELING:
+            if not self._tunnel.upstream_eof():
+                return True
+            self._end("complete", None, self._context.clock_ns())
+        elif self.state == RESPONDING and self._close_delimited and not self._payload_only:
+            self._response.complete = True
+            self._end("complete", None, self._context.clock_ns())
         else:
-            self._end("upstream_reset", _word(error), _monotonic_ns())
+            self.upstream_lost(None)
+        return False
 
-    def _upstream_gone_before_head(self, error: Exception | None) -> None:
+    def upstream_lost(self, error: Exception | None) -> None:
+        """The upstream connection closed (None) or broke before the exchange was complete."""
+        if self.state == AWAITING_RESPONSE:
+            self._upstream_lost_before_head(error)
+        else:
+            self._end("upstream_reset", _error_name(error), self._context.clock_ns())
+
+    def _upstream_lost_before_head(self, error: Exception | None) -> None:
         upstream = self._upstream
         assert upstream is not None
         safe = self._head.method in _SAFE_METHODS and self._request is None
-        if upstream.reused and safe and not self._held and not self._retried and not self.ended:
-            # The server closed an idle connection while our request was on its way; it is idempotent and has no
-            # body, so asking again on a new connection can do no harm (RFC 9110 §9.2.2).
-            self._retried = True
-            self._worker.counters.retries += 1
+        if upstream.reused and safe and not self._partial_head:
+            # The server closed an idle connection while our request was on its way. The request is idempotent and has no
+            # body, so we may repeat it on a new connection (RFC 9110 §9.2.2).
+            self._enter(CONNECTING)
+            self._context.counters.retries += 1
             self._upstream = None
             upstream.exchange = None
-            self._connecting = self._worker.pools[self._route.place].connect(self)
+            self._connect_task = self._pool.connect(self)
             return
         name = self._route.upstream.name
-        answer = bad_gateway(name, "upstream_reset", "closed the connection before it answered")
-        self._fail("upstream_reset", _word(error), answer)
+        response = bad_gateway(name, "upstream_reset", "closed the connection before it responded")
+        self._fail("upstream_reset", _error_name(error), response)
 
     def _bad_upstream(self, error: BadUpstream) -> None:
-        name = self._route.upstream.name
-        self._fail(
-            "bad_upstream", None, bad_gateway(name, "bad_upstream", f"did not answer in HTTP: {error}")
+        response = bad_gateway(
+            self._route.upstream.name, "bad_upstream", f"sent an invalid HTTP response: {error}"
         )
+        self._fail("bad_upstream", None, response)
 
-    # --- the client's side of things -------------------------------------------------------------------------
+    # --- the client
 
     def client_write_paused(self) -> None:
-        """The client takes the response slower than the upstream sends it."""
+        """The client reads more slowly than the upstream sends."""
         if self._upstream is not None:
             self._upstream.pause_reading()
 
     def client_write_resumed(self) -> None:
-        """It has taken what was waiting."""
-        self._held_until_ns = _monotonic_ns()
+        """The client has taken the bytes that waited."""
+        self._ready_ns = self._context.clock_ns()
         if self._upstream is not None:
             self._upstream.resume_reading()
 
-    def client_left(self, error: Exception | None) -> None:
-        """The client closed or reset its connection before the response was over."""
-        if self.tunnel is not None:
-            self.tunnel_over(error, client_left=True)
-        else:
-            self._end("client_left", _word(error), _monotonic_ns())
+    def client_eof(self) -> bool:
+        """The client sent its last byte. True: it still receives (half-closed tunnel)."""
+        if self.state == TUNNELING:
+            if self._tunnel.client_eof():
+                self._end("complete", None, self._context.clock_ns())
+            return True
+        # Like nginx, take a client that closes its side as gone. It may only have half-closed, but no LLM client does
+        # that, and an abandoned stream must stop costing at once.
+        self.client_lost(None)
+        return False
+
+    def client_lost(self, error: Exception | None) -> None:
+        """The client's connection closed (None) or broke before the response was complete."""
+        complete = self.state == TUNNELING and error is None
+        cause: Cause = "complete" if complete else "client_left"
+        self._end(cause, _error_name(error), self._context.clock_ns())
+
+    # --- time
+
+    def check_timeouts(self, now_ns: int) -> None:
+        """End the exchange if the upstream has been silent for too long."""
+        timeouts, cause = self._context.timeouts, None
+        if self.state == AWAITING_RESPONSE:
+            cause = timeouts.response_head_expired(now_ns, self._last_ns, self._ready_ns)
+        elif self.state == RESPONDING and not self._client.write_paused:
+            recorder = self._recorder
+            output_ns = recorder.last_output_ns if recorder is not None else self._last_ns
+            cause = timeouts.response_body_expired(now_ns, self._last_ns, output_ns, self._ready_ns)
+        if cause is not None:
+            self._fail(cause, None, timed_out(self._route.upstream.name, cause, "did not respond in time"))
+
+    # --- the end
 
     def stop(self) -> None:
-        """The tap's drain time is over."""
-        answer = bad_gateway(self._route.upstream.name, "tap_stopped", "was left: the tap stops")
-        self._fail("tap_stopped", None, answer)
+        """The tap stops and its drain time is over."""
+        response = bad_gateway(
+            self._route.upstream.name, "tap_stopped", "was disconnected: the tap is stopping"
+        )
+        self._fail("tap_stopped", None, response)
 
-    # --- limits of time --------------------------------------------------------------------------------------
-
-    def check_time(self, now_ns: int) -> None:
-        """End the exchange if the upstream has been silent for too long. Called now and then."""
-        if self._upstream is None or self.tunnel is not None:
-            return
-        options, recorder = self._worker.options, self._recorder
-        limits: tuple[tuple[float, int, Cause], ...]
-        if self._response is None:
-            limits = ((options.headers_timeout_s, self._last_ns, "headers_timeout"),)
-        elif self._client.write_paused:
-            return  # a slow client holds the upstream back: the silence is not the upstream's
-        else:
-            output_ns = recorder.last_output_ns if recorder is not None else self._last_ns
-            limits = (
-                (options.idle_timeout_s, self._last_ns, "idle_bytes"),
-                (options.idle_output_timeout_s, output_ns, "idle_output"),
-            )
-        for limit_s, since_ns, cause in limits:
-            if limit_s and now_ns - max(since_ns, self._held_until_ns) > limit_s * 1e9:
-                answer = timed_out(self._route.upstream.name, cause, "did not answer in time")
-                self._fail(cause, None, answer)
-                return
-
-    # --- the end ---------------------------------------------------------------------------------------------
-
-    def _fail(self, cause: Cause, detail: str | None, answer: Answer) -> None:
-        """End without a whole response: the client gets `answer` if it has got nothing yet."""
+    def _fail(self, cause: Cause, detail: str | None, response: ErrorResponse) -> None:
+        """End without a complete response. The client receives `response` unless it has received a head."""
         started = self._response_head is not None
-        self._end(cause, detail, _monotonic_ns(), answer=None if started else answer)
+        self._end(cause, detail, self._context.clock_ns(), error_response=None if started else response)
 
-    def _end(self, cause: Cause, detail: str | None, now_ns: int, *, answer: Answer | None = None) -> None:
-        """The exchange is over; the one way out."""
-        if self.ended:
+    def _end(
+        self, cause: Cause, detail: str | None, now_ns: int, *, error_response: ErrorResponse | None = None
+    ) -> None:
+        """End the exchange. A second call does nothing: both connections may report the same end."""
+        if self.state == ENDED:
             return
-        self.ended = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            self._connecting = None
+        tunnel = self._tunnel if self.state == TUNNELING else None
+        self._enter(ENDED)
+        if self._connect_task is not None:
+            self._connect_task.cancel()
+            self._connect_task = None
+        if tunnel is not None:
+            self.request_bytes += tunnel.client_bytes
+            self.response_bytes += tunnel.upstream_bytes
+            self.written_bytes += tunnel.upstream_bytes
         complete = cause == "complete"
-        self._release_upstream(complete)
-        counters, recorder = self._worker.counters, self._recorder
+        reused = self._release_upstream(complete and tunnel is None)
+        counters, recorder = self._context.counters, self._recorder
         counters.body_bytes += self.response_bytes
         counters.request_bytes += self.request_bytes
         if recorder is not None:
             if self._request is not None:
-                recorder.record_request(over=self._request_over)
+                recorder.record_request(over=self._request_complete)
             recorder.ended(
                 cause,
                 detail,
                 now_ns,
                 self.request_bytes,
                 self.response_bytes,
-                reused=self._reused,
-                tunnel=self.tunnel is not None,
+                reused=reused,
+                tunnel=tunnel is not None,
             )
-        self._client.exchange_over(
+        self._client.exchange_ended(
             self,
             recorder,
             now_ns,
-            answer=answer,
-            left=cause == "client_left",
-            keep_alive=complete and self._keep_client and self._request_over,
-            abort=not complete and answer is None and self._close_delimited,
+            error_response=error_response,
+            client_left=cause == "client_left",
+            keep_alive=complete and self._keep_client and self._request_complete,
+            abort=not complete and error_response is None and self._close_delimited,
+            linger=not self._request_complete or tunnel is not None,
         )
 
-    def _release_upstream(self, complete: bool) -> None:
+    def _release_upstream(self, reusable: bool) -> bool:
+        """Return the upstream connection to the pool or abort it. True: it had served another exchange before."""
         upstream, self._upstream = self._upstream, None
         if upstream is None:
-            return
+            return False
         upstream.exchange = None
-        self._reused = upstream.reused
-        head, reader = self._response_head, self._response
+        reused = upstream.reused
+        head = self._response_head
         if (
-            complete
+            reusable
             and head is not None
             and head.keep_alive
-            and reader is not None
-            and not reader.excess
-            and self._request_over
+            and not self._response.excess
+            and self._request_complete
             and (self._payload_only or not self._close_delimited)
         ):
             upstream.resume_reading()
-            self._worker.pools[self._route.place].give(upstream)
+            upstream.release()
         else:
-            upstream.leave()
+            upstream.abort()
+        return reused
 
 
-def _word(error: BaseException | None) -> str | None:
+def _error_name(error: BaseException | None) -> str | None:
     return None if error is None else type(error).__name__

@@ -1,13 +1,10 @@
-"""What of a request and its response may be recorded: an allow-list.
+"""Allow-list of the header fields and the part of the path that may be recorded.
 
-A field that is not named here is never recorded, so a new kind of credential cannot slip through. Authorization, API
-keys and cookies are not on it, and the query of a path, which may carry keys, is cut off.
+A field that is not listed is never recorded, so an unknown kind of credential cannot leak. Authorization, API keys and cookies
+are not listed. The query of a path is removed because it may carry keys.
 """
 
 from __future__ import annotations
-
-import hashlib
-from collections.abc import Mapping
 
 _REQUEST = frozenset(
     b"""
@@ -40,18 +37,16 @@ _RESPONSE_PREFIXES = (
     b"x-fireworks-",
 )
 _RESPONSE_SUFFIXES = (b"-request-id", b"-worker-id", b"-processing-ms")
-KEY_FIELDS: tuple[bytes, ...] = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
-"""Where clients put their API keys; the first one there counts."""
 _MAX_VALUE_BYTES = 2048
 
 
-def of_request(name: bytes, value: bytes) -> tuple[str, str] | None:
-    """What of this field (name in lower case) of a request may be recorded; None: nothing."""
+def request_field(name: bytes, value: bytes) -> tuple[str, str] | None:
+    """The field to record, None if it may not be recorded. `name` is in lower case."""
     return (name.decode(), _text(value)) if name in _REQUEST else None
 
 
-def of_response(name: bytes, value: bytes) -> tuple[str, str] | None:
-    """The same for a response's."""
+def response_field(name: bytes, value: bytes) -> tuple[str, str] | None:
+    """The field to record, None if it may not be recorded. `name` is in lower case."""
     if name in _RESPONSE or name.startswith(_RESPONSE_PREFIXES) or name.endswith(_RESPONSE_SUFFIXES):
         return name.decode("ascii"), _text(value)
     return None
@@ -61,22 +56,7 @@ def _text(value: bytes) -> str:
     return value[:_MAX_VALUE_BYTES].decode("utf-8", "replace")
 
 
-def path_of(target: str) -> str:
-    """The target without its query, which may carry keys. `alt=sse`, which changes the dialect, is kept."""
+def recorded_path(target: str) -> str:
+    """The target without its query. `alt=sse` is kept because it selects the dialect."""
     path, sep, query = target.partition("?")
     return path + "?alt=sse" if sep and "alt=sse" in query.split("&") else path
-
-
-def client_id(known: Mapping[bytes, bytes], key: bytes) -> str | None:
-    """Who calls, as a keyed hash of the API key (32 hex digits): the same key gives the same id, and no way back.
-
-    `known` holds fields by their lower-case names (`RequestHead.known`).
-    """
-    for name in KEY_FIELDS:
-        secret = known.get(name)
-        if secret:
-            scheme, sep, token = secret.partition(b" ")
-            if name == b"authorization" and sep and scheme.lower() == b"bearer":
-                secret = token.strip()
-            return hashlib.blake2b(secret, key=key[:64], digest_size=16).hexdigest()
-    return None

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import httptools
 
-from ingest.tap.http_head import BadUpstream, Body, Refused
+from ingest.tap.http_head import BadRequest, BadUpstream, Body
 
 _CHUNK_LINE = re.compile(
     rb"([0-9A-Fa-f]{1,16})((?:;[\t\x20-\x7e\x80-\xff]*)?)\r\n",
@@ -27,7 +27,7 @@ MAX_TRAILER_BYTES = 16_384
 class BodyReader(Protocol):
     """Reads one body. `over`: the message has ended; `excess`: bytes at the end of the last read beyond it."""
 
-    over: bool
+    complete: bool
     excess: int
 
     def feed(self, data: bytes) -> bytes:
@@ -37,10 +37,10 @@ class BodyReader(Protocol):
 class NoBody:
     """A message without a body: over before it begins."""
 
-    __slots__ = ("excess", "over")
+    __slots__ = ("complete", "excess")
 
     def __init__(self) -> None:
-        self.over = True
+        self.complete = True
         self.excess = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -51,18 +51,18 @@ class NoBody:
 class LengthBody:
     """A body of a known length."""
 
-    __slots__ = ("_left", "excess", "over")
+    __slots__ = ("_left", "complete", "excess")
 
     def __init__(self, length: int) -> None:
         self._left = length
-        self.over = length == 0
+        self.complete = length == 0
         self.excess = 0
 
     def feed(self, data: bytes) -> bytes:
         self._left -= len(data)
         if self._left > 0:
             return data
-        self.over = True
+        self.complete = True
         if self._left == 0:
             return data
         self.excess = -self._left
@@ -73,10 +73,10 @@ class LengthBody:
 class CloseBody:
     """A body that ends with the connection."""
 
-    __slots__ = ("excess", "over")
+    __slots__ = ("complete", "excess")
 
     def __init__(self) -> None:
-        self.over = False
+        self.complete = False
         self.excess = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -84,16 +84,16 @@ class CloseBody:
 
 
 class StrictChunks:
-    """A chunked body, read by the letter of RFC 9112 §7.1. Raises `Refused` on anything else."""
+    """A chunked body, read by the letter of RFC 9112 §7.1. Raises `BadRequest` on anything else."""
 
-    __slots__ = ("_held", "_in_trailer", "_left", "_trailer_bytes", "excess", "over")
+    __slots__ = ("_held", "_in_trailer", "_left", "_trailer_bytes", "complete", "excess")
 
     def __init__(self) -> None:
         self._left = 0  # payload bytes of this chunk still to come, its CRLF included once > 0
         self._held = b""  # an unfinished line
         self._in_trailer = False
         self._trailer_bytes = 0
-        self.over = False
+        self.complete = False
         self.excess = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -103,14 +103,14 @@ class StrictChunks:
             data = self._held + data
             self._held = b""
         size = len(data)
-        while at < size and not self.over:
+        while at < size and not self.complete:
             if self._left:
                 at = self._take_chunk(data, at, payload)
             elif self._in_trailer:
                 at = self._take_trailer(data, at)
             else:
                 at = self._take_size(data, at)
-        if self.over:
+        if self.complete:
             self.excess = size - at
         return payload[0] if len(payload) == 1 else b"".join(payload)
 
@@ -124,7 +124,7 @@ class StrictChunks:
             want = b"\r\n"[2 - self._left :]
             got = data[at : at + self._left]
             if not want.startswith(got):
-                raise Refused(400, "a chunk is not followed by CRLF")
+                raise BadRequest(400, "a chunk is not followed by CRLF")
             at += len(got)
             self._left -= len(got)
         return at
@@ -135,10 +135,10 @@ class StrictChunks:
             self._hold(data, at, MAX_CHUNK_LINE_BYTES, _CHUNK_LINE_START)
             return len(data)
         if line.end() - at > MAX_CHUNK_LINE_BYTES:
-            raise Refused(400, "a chunk line is too long")
+            raise BadRequest(400, "a chunk line is too long")
         length = int(line[1], 16)
         if length >= 1 << 62:
-            raise Refused(400, "a chunk is too large")
+            raise BadRequest(400, "a chunk is too large")
         if length:
             self._left = length + 2
         else:
@@ -147,7 +147,7 @@ class StrictChunks:
 
     def _take_trailer(self, data: bytes, at: int) -> int:
         if data.startswith(b"\r\n", at):
-            self.over = True
+            self.complete = True
             return at + 2
         line = _TRAILER.match(data, at)
         if line is None:
@@ -155,14 +155,14 @@ class StrictChunks:
             return len(data)
         self._trailer_bytes += line.end() - at
         if self._trailer_bytes > MAX_TRAILER_BYTES:
-            raise Refused(431, "the trailer is too large")
+            raise BadRequest(431, "the trailer is too large")
         return line.end()
 
     def _hold(self, data: bytes, at: int, limit: int, start: re.Pattern[bytes]) -> None:
         """Keep an unfinished line for the next read, if it can still become a good one."""
         rest = data[at:]
         if len(rest) > limit or not start.fullmatch(rest):
-            raise Refused(400, "a chunk line or trailer is malformed")
+            raise BadRequest(400, "a chunk line or trailer is malformed")
         self._held = rest
 
 
@@ -183,7 +183,7 @@ class FastChunks:
     last line's end and the empty line are the only four that belong to the message.
     """
 
-    __slots__ = ("_before", "_complete", "_feed", "_pieces", "excess", "over")
+    __slots__ = ("_before", "_complete", "_feed", "_pieces", "complete", "excess")
 
     def __init__(self) -> None:
         self._before = b""  # the end of what was read before, for a last line that is cut
@@ -191,7 +191,7 @@ class FastChunks:
         self._complete: list[int] = []
         self._feed = httptools.HttpRequestParser(_Callbacks(self._pieces, self._complete)).feed_data
         self._feed(_CHUNKED_HEAD)
-        self.over = False
+        self.complete = False
         self.excess = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -203,7 +203,7 @@ class FastChunks:
                 raise BadUpstream("the chunked body is malformed") from None
             self.excess = len(data) - _end_of_chunks(self._before, data, pieces)
         if self._complete:
-            self.over = True
+            self.complete = True
             tail = self._before + data
             self.excess = max(self.excess, len(tail) - len(tail.rstrip(b"\r\n")) - len(b"\r\n\r\n"))
         elif len(data) > 3:

@@ -2,7 +2,7 @@
 
 The rules: a request is read strictly, because what two readers understand differently is how requests are smuggled:
 lines end in CRLF and nothing else, no folding, no control bytes, no space before a colon, one Host, at most one length
-and never beside a transfer coding (RFC 9112 §3, §5, §6, §11.2). What breaks a rule raises `Refused`, which carries the
+and never beside a transfer coding (RFC 9112 §3, §5, §6, §11.2). What breaks a rule raises `BadRequest`, which carries the
 status that the client is told. An upstream's head is read by the same grammar, and where it is not HTTP raises
 `BadUpstream`. Order and case of the fields are kept: heads are rewritten in `headers`, and only there.
 """
@@ -15,7 +15,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from ingest.tap.header_allow_list import KEY_FIELDS
+from ingest.tap.client_identity import API_KEY_FIELDS
 from ingest.tap.http_header_fields import REQUEST_FIELDS, RESPONSE_FIELDS, TOKEN, Field, MalformedField
 
 _REQUEST_LINE = re.compile(rb"(" + TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
@@ -25,7 +25,7 @@ _BARE_LF_OR_NUL = re.compile(rb"(?<!\r)\n|\0")
 _OTHER_VERSION = re.compile(rb"[^\r\n]* HTTP/[0-9.]+")
 
 
-class Refused(Exception):
+class BadRequest(Exception):
     """A request that the tap does not pass on; the connection is closed after the answer."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -111,14 +111,14 @@ def _options(value: bytes) -> frozenset[bytes]:
     return frozenset(option.strip(b" \t").lower() for option in value.split(b","))
 
 
-def refuse_unfinished_head(head: bytes, limits: HeadLimits) -> None:
-    """Raise `Refused` when a head that has not ended yet can no longer become good."""
+def check_partial_head(head: bytes, limits: HeadLimits) -> None:
+    """Raise `BadRequest` when a head that has not ended yet can no longer become good."""
     if _BARE_LF_OR_NUL.search(head):
-        raise Refused(400, "a bare LF or a NUL in the head")
+        raise BadRequest(400, "a bare LF or a NUL in the head")
     if len(head) > limits.target_bytes and b"\r\n" not in head[: limits.target_bytes + 64]:
-        raise Refused(414, "the request target is too long")
+        raise BadRequest(414, "the request target is too long")
     if len(head) > limits.head_bytes:
-        raise Refused(431, "the request's head is too large")
+        raise BadRequest(431, "the request's head is too large")
 
 
 def _lines(head: bytes) -> list[bytes]:
@@ -130,12 +130,12 @@ def _lines(head: bytes) -> list[bytes]:
 
 
 def _request_line(line: bytes) -> tuple[str, str, int, bytes]:
-    """Method, target in origin form, minor version, and the authority of an absolute target. Raises `Refused`."""
+    """Method, target in origin form, minor version, and the authority of an absolute target. Raises `BadRequest`."""
     found = _REQUEST_LINE.fullmatch(line)
     if found is None:
         if _OTHER_VERSION.fullmatch(line):
-            raise Refused(400, "only HTTP/1.0 and HTTP/1.1 are spoken here")
-        raise Refused(400, "the request line is malformed")
+            raise BadRequest(400, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+        raise BadRequest(400, "the request line is malformed")
     method, raw_target, version = found.groups()
     if raw_target[0] == _SLASH and method != b"CONNECT":
         target, authority = raw_target.decode(), b""
@@ -148,9 +148,9 @@ _remembered_request_line = lru_cache(maxsize=512)(_request_line)
 
 
 def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
-    """Read a request's head, from its first byte to the blank line inclusive. Raises `Refused`."""
+    """Read a request's head, from its first byte to the blank line inclusive. Raises `BadRequest`."""
     if len(head) > limits.head_bytes:
-        raise Refused(431, "the request's head is too large")
+        raise BadRequest(431, "the request's head is too large")
     lines = _lines(head)
     line = lines[0]
     if (
@@ -158,7 +158,7 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         and b" HTTP/" in line
         and len(line.split(b" ")[1]) > limits.target_bytes
     ):
-        raise Refused(414, "the request target is too long")
+        raise BadRequest(414, "the request target is too long")
     # A query may hold keys: such a line is not kept.
     if len(line) > _MAX_REMEMBERED_BYTES or b"?" in line:
         method, target, minor, authority = _request_line(line)
@@ -168,9 +168,9 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     try:
         fields = list(map(_read_request_field, lines))
     except MalformedField:
-        raise Refused(400, "a header field is malformed") from None
+        raise BadRequest(400, "a header field is malformed") from None
     if len(fields) > limits.fields:
-        raise Refused(431, "too many header fields")
+        raise BadRequest(431, "too many header fields")
 
     connection = _NO_OPTIONS
     known: dict[bytes, bytes] = {}
@@ -181,7 +181,7 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
             if name not in known:
                 known[name] = value
             elif name in _ONCE:
-                raise Refused(400, f"more than one {name.decode()}")
+                raise BadRequest(400, f"more than one {name.decode()}")
             if name == b"content-length":
                 body, length = _length_of(value)
             elif name == b"connection":
@@ -192,7 +192,7 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     host = known.get(b"host")
     if host is None:
         if minor:
-            raise Refused(400, "exactly one Host header is required")
+            raise BadRequest(400, "exactly one Host header is required")
         host = b""
     if b"transfer-encoding" in known:
         _check_coding(known[b"transfer-encoding"], minor, known)
@@ -223,39 +223,39 @@ _NONE = Body.NONE
 _MAX_REMEMBERED_BYTES = 256
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
 _OF_THE_CONNECTION_ALONE = frozenset({b"keep-alive", b"close"})
-_GOES_ON = frozenset(b"host transfer-encoding content-type expect".split()).union(KEY_FIELDS)
+_GOES_ON = frozenset(b"host transfer-encoding content-type expect".split()).union(API_KEY_FIELDS)
 _SLASH = ord("/")
 
 
 def _length_of(value: bytes) -> tuple[Body, int]:
     if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
-        raise Refused(400, "a malformed Content-Length")
+        raise BadRequest(400, "a malformed Content-Length")
     size = int(value)
     return (Body.LENGTH, size) if size else (Body.NONE, 0)
 
 
 def _check_coding(coding: bytes, minor: int, known: dict[bytes, bytes]) -> None:
     if b"content-length" in known:
-        raise Refused(400, "both Content-Length and Transfer-Encoding")
+        raise BadRequest(400, "both Content-Length and Transfer-Encoding")
     if minor == 0:
-        raise Refused(400, "Transfer-Encoding in HTTP/1.0")
+        raise BadRequest(400, "Transfer-Encoding in HTTP/1.0")
     if coding.lower() != b"chunked":
-        raise Refused(400, "the only transfer coding taken is chunked")
+        raise BadRequest(400, "the only transfer coding taken is chunked")
 
 
 def _origin_form(method: bytes, target: bytes) -> tuple[str, bytes]:
     """The target as a path, and the authority when it came in absolute form."""
     if method == b"CONNECT":
-        raise Refused(400, "CONNECT is refused: this is no open proxy")
+        raise BadRequest(400, "CONNECT is refused: this is no open proxy")
     if target == b"*" and method == b"OPTIONS":
         return "*", b""
     scheme, sep, rest = target.partition(b"://")
     if not sep or scheme.lower() not in (b"http", b"https"):
-        raise Refused(400, "the request target is neither a path nor an http URL")
+        raise BadRequest(400, "the request target is neither a path nor an http URL")
     cut = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
     authority, path = rest[:cut], rest[cut:]
     if not authority or b"@" in authority:
-        raise Refused(400, "the request target's host is malformed")
+        raise BadRequest(400, "the request target's host is malformed")
     return (path if path[:1] == b"/" else b"/" + path).decode(), authority
 
 

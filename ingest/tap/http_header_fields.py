@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ingest.tap import header_allow_list as allow_list
+from ingest.tap.client_identity import API_KEY_FIELDS
 
 TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _LINE = re.compile(rb"(" + TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*)")
@@ -83,8 +84,8 @@ REQUEST_FIELDS = FieldTable(
         keep-alive proxy-connection proxy-authorization http2-settings
         x-forwarded-for x-forwarded-proto x-forwarded-host
         """.split()
-    ).union(allow_list.KEY_FIELDS),
-    allow_list.of_request,
+    ).union(API_KEY_FIELDS),
+    allow_list.request_field,
     anew=frozenset({b"content-length", b"transfer-encoding"}),
 )
 RESPONSE_FIELDS = FieldTable(
@@ -93,5 +94,5 @@ RESPONSE_FIELDS = FieldTable(
         connection keep-alive proxy-connection upgrade content-length transfer-encoding trailer content-type
         """.split()
     ),
-    allow_list.of_response,
+    allow_list.response_field,
 )

@@ -12,26 +12,26 @@ import contextlib
 import logging
 import os
 import resource
-import secrets
 import signal
 import socket
 from pathlib import Path
 
 import uvloop
 
-from ingest.private_files import write_json, write_private
+from ingest.private_files import write_json
 from ingest.tap.admin import Admin
+from ingest.tap.client_identity import load_client_key
 from ingest.tap.metrics import add_up
 from ingest.tap.options import TapOptions, join_address
+from ingest.tap.sockets import bind
 from ingest.tap.supervisor import Workers
 from ingest.tap.tls import client_context, upstream_context
-from ingest.tap.worker import TapWorker, bind, quieten_gc
+from ingest.tap.worker import TapWorker, reduce_gc
 
 __all__ = ["TapOptions", "run"]
 
 logger = logging.getLogger("streamgauge.tap")
 
-_KEY_BYTES = 32
 _WANTED_FILES = 131_072
 
 
@@ -46,10 +46,12 @@ def run(options: TapOptions) -> int:
     )  # what is wrong with these is told here, not by each worker, and even if no upstream is https
     upstream_context(options)
     _make_folders(options.data)
-    key = options.client_key if options.client_key is not None else _kept_key(options.data / "client.key")
+    key = (
+        options.client_key if options.client_key is not None else load_client_key(options.data / "client.key")
+    )
     _raise_file_limit()
     if options.workers == 1:
-        quieten_gc()
+        reduce_gc()
         uvloop.run(_run_alone(options, key))
     else:
         uvloop.run(_run_several(options, key))
@@ -131,21 +133,6 @@ def _make_folders(data: Path) -> None:
         raise OSError(
             f"the data folder {data} cannot be written: {e.strerror}; choose another with --data"
         ) from None
-
-
-def _kept_key(path: Path) -> bytes:
-    """The key of client ids, made on the first start. Two processes that start at once get the same one."""
-    with contextlib.suppress(FileNotFoundError):
-        key = path.read_bytes()
-        if len(key) >= _KEY_BYTES // 2:
-            return key
-        raise ValueError(f"{path} holds no key: remove it, and a new one is made (client ids change then)")
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    write_private(fresh, secrets.token_bytes(_KEY_BYTES))
-    with contextlib.suppress(FileExistsError):
-        os.link(fresh, path)
-    fresh.unlink()
-    return path.read_bytes()
 
 
 def _raise_file_limit() -> None:

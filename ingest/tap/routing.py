@@ -15,9 +15,9 @@ _HEADER = b"x-streamgauge-upstream"
 
 
 class Route(NamedTuple):
-    """Where a request goes. `place` is its number among the configured ones."""
+    """Where a request goes. `upstream_index` is the position of `upstream` among the configured ones."""
 
-    place: int
+    upstream_index: int
     upstream: Upstream
     target: str
 

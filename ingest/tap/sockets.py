@@ -1,4 +1,4 @@
-"""What the kernel knows of a TCP connection: what the peer has acknowledged, and whether it has gone. Linux."""
+"""TCP sockets: binding, and what the Linux kernel reports about a connection."""
 
 from __future__ import annotations
 
@@ -10,64 +10,87 @@ import struct
 import termios
 from collections.abc import Callable
 
+from ingest.tap.options import split_address
+
 FULL_READ_BYTES = 250_000
-"""A read of so many bytes has filled the loop's buffer (256,000). libuv then reads on from the same socket, up to 32 times
-before it looks at any other: 8 MB of one stream. Whoever got such a read pauses it until the loop's next turn."""
+"""A read of at least this size has filled the loop's buffer (256,000 bytes). libuv then reads the same socket again, up to 32
+times (8 MB) before it serves any other. A connection with such a read pauses reading until the loop's next iteration."""
 _TCP_INFO_BYTES = 128
-_TCPI_BYTES_ACKED_AT = 120
+_TCPI_BYTES_ACKED_OFFSET = 120
+
+
+def bind(address: str, *, shared: bool) -> socket.socket:
+    """A TCP socket bound to HOST:PORT. `shared`: several workers bind the same address. Raises OSError with one line."""
+    host, port = split_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # Prefer IPv4 when a name such as "localhost" has both: every client can connect to 127.0.0.1.
+        family, _, _, _, socket_address = min(found, key=lambda a: a[0] != socket.AF_INET)
+        sock = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as e:
+        raise OSError(f"cannot listen on {address}: {e.strerror or e}") from None
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(socket_address)
+        sock.setblocking(False)
+    except OSError as e:
+        sock.close()
+        raise OSError(f"cannot listen on {address}: {e.strerror}. Choose another address") from None
+    return sock
 
 
 def acknowledged_bytes(sock: socket.socket) -> int | None:
-    """Bytes that the peer's kernel has acknowledged on this connection (tcpi_bytes_acked), None if it is not told."""
+    """Bytes that the peer's kernel has acknowledged on this connection (tcpi_bytes_acked); None if unavailable."""
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        return int(struct.unpack_from("Q", info, _TCPI_BYTES_ACKED_AT)[0])
+        return int(struct.unpack_from("Q", info, _TCPI_BYTES_ACKED_OFFSET)[0])
     except (OSError, struct.error, TypeError):
         return None
 
 
 def unsent_bytes(sock: socket.socket) -> int:
-    """Bytes that the peer's kernel has not acknowledged."""
+    """Bytes written that the peer's kernel has not acknowledged."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
-    except (OSError, ValueError):  # ValueError: closed meanwhile
+    except (OSError, ValueError):  # ValueError: the socket was closed
         return 0
 
 
 def reset_on_close(sock: socket.socket) -> None:
-    """Let closing this socket be a RST. Raises OSError."""
+    """Make closing this socket send a RST. Raises OSError."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 class HangupWatch:
-    """Tells at once when a peer hangs up on a connection that is not being read: the event loop does not see that."""
+    """Detects that a peer hangs up while its connection is not being read, which the event loop does not report."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._epoll = select.epoll()
-        self._told: dict[int, Callable[[], None]] = {}
-        loop.add_reader(self._epoll.fileno(), self._look)
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        loop.add_reader(self._epoll.fileno(), self._dispatch)
 
-    def watch(self, sock: socket.socket, tell: Callable[[], None]) -> None:
-        """Call `tell`, once, when the peer of `sock` hangs up."""
+    def watch(self, sock: socket.socket, on_hangup: Callable[[], None]) -> None:
+        """Call `on_hangup` once when the peer of `sock` hangs up."""
         descriptor = sock.fileno()
-        if descriptor >= 0 and descriptor not in self._told:
+        if descriptor >= 0 and descriptor not in self._callbacks:
             self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLONESHOT)
-            self._told[descriptor] = tell
+            self._callbacks[descriptor] = on_hangup
 
-    def forget(self, sock: socket.socket) -> None:
-        """It is read again, or about to be closed."""
+    def unwatch(self, sock: socket.socket) -> None:
+        """Call before the socket is read again or closed."""
         descriptor = sock.fileno()
-        if self._told.pop(descriptor, None) is not None:
+        if self._callbacks.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
 
     def close(self) -> None:
-        """Watch nothing any more."""
         self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
-    def _look(self) -> None:
+    def _dispatch(self) -> None:
         for descriptor, _ in self._epoll.poll(0):
-            tell = self._told.get(descriptor)
-            if tell is not None:
-                tell()
+            callback = self._callbacks.get(descriptor)
+            if callback is not None:
+                callback()

@@ -14,6 +14,7 @@ from ingest.ids import uuid7
 from ingest.records import Cause, Closed, Opened, ResponseHeaders
 from ingest.tap import body_capture as capture
 from ingest.tap import header_allow_list as allow_list
+from ingest.tap.client_identity import client_id
 from ingest.tap.http_head import Body, RequestHead, ResponseHead
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer, StreamRecords
@@ -208,7 +209,7 @@ class StreamRecorder(StreamRecords):
         factory = self._factory
         options, upstream, t0_ns = factory.options, route.upstream, self._t0_ns
         stream = self.stream = uuid7(wall_ns)
-        path = allow_list.path_of(route.target)
+        path = allow_list.recorded_path(route.target)
         recorded = [field[4] for field in head.fields if field[4] is not None]
         trace_id, span_id, parent_span_id, flags = trace
         opened = Opened(
@@ -229,7 +230,7 @@ class StreamRecorder(StreamRecords):
             span_id,
             parent_span_id,
             flags,
-            allow_list.client_id(head.known, factory.client_key),
+            client_id(head.known, factory.client_key),
             recorded,
             capture.asked_for(head),
         )

@@ -125,7 +125,7 @@ class Workers:
         options = dataclasses.replace(self._options, worker=number, listen=self._listen)
         with theirs:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "ingest.tap.worker", f"tap-worker-{number}", str(theirs.fileno()),
+                sys.executable, "-m", "ingest.tap.worker_process", f"tap-worker-{number}", str(theirs.fileno()),
                 stdin=asyncio.subprocess.PIPE, pass_fds=(theirs.fileno(),), preexec_fn=_prepare_child,
             )  # fmt: skip
         assert process.stdin is not None

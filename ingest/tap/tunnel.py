@@ -1,54 +1,55 @@
-"""What an exchange becomes after a 101: bytes both ways, of which nothing is read.
+"""An upgraded exchange after the 101: bytes in both directions, not parsed.
 
-The rules: each side may end before the other (half-close), and the end is passed on; the tunnel is over when both have
-ended, or when one connection breaks. Back-pressure is the connections' own.
+Each side may end its direction first (half-close); the tunnel passes that on. It is over when both sides have ended or one
+connection breaks. Back-pressure is handled by the connections.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from ingest.tap.client_connection import ClientConnection
-    from ingest.tap.exchange import Exchange
-    from ingest.tap.upstream_connection import UpstreamConnection
+
+class TunnelEnd(Protocol):
+    """One of the two connections."""
+
+    transport: asyncio.Transport
+
+    def end_writing(self) -> None: ...
 
 
 class Tunnel:
-    """The two connections of an upgraded exchange."""
+    """The two directions of a tunnel and their byte counts."""
 
-    def __init__(self, exchange: Exchange, client: ClientConnection, upstream: UpstreamConnection) -> None:
-        self._exchange = exchange
+    def __init__(self, client: TunnelEnd, upstream: TunnelEnd) -> None:
         self._client = client
         self._upstream = upstream
         self._client_ended = False
         self._upstream_ended = False
+        self.client_bytes = 0
+        self.upstream_bytes = 0
 
     def client_data(self, data: bytes) -> None:
-        """Bytes from the client."""
-        self._exchange.request_bytes += len(data)
+        """Forward bytes from the client."""
+        self.client_bytes += len(data)
         if not self._upstream_ended:
             self._upstream.transport.write(data)
 
     def upstream_data(self, data: bytes) -> None:
-        """Bytes from the upstream."""
+        """Forward bytes from the upstream."""
+        self.upstream_bytes += len(data)
         self._client.transport.write(data)
-        self._exchange.response_bytes += len(data)
-        self._exchange.written_bytes += len(data)
 
-    def client_half_closed(self) -> None:
-        """The client has sent its last byte."""
+    def client_eof(self) -> bool:
+        """The client ended its direction. True: the tunnel is over."""
         self._client_ended = True
-        if self._upstream_ended:
-            self._exchange.tunnel_over(None)
-        else:
+        if not self._upstream_ended:
             self._upstream.end_writing()
+        return self._upstream_ended
 
-    def upstream_half_closed(self) -> bool:
-        """The upstream has sent its last byte; True when the client may still send."""
+    def upstream_eof(self) -> bool:
+        """The upstream ended its direction. True: the tunnel is over."""
         self._upstream_ended = True
-        if self._client_ended:
-            self._exchange.tunnel_over(None)
-            return False
-        self._client.end_writing()
-        return True
+        if not self._client_ended:
+            self._client.end_writing()
+        return self._client_ended

@@ -1,9 +1,10 @@
-"""The tap's side towards the upstreams: one connection, and the pool of idle ones.
+"""Connections to the upstreams and the pool of idle ones.
 
-The rules: a connection serves one exchange at a time. An idle one is watched, and left as soon as the server says
-anything on it or closes it; it is looked at once more before it is used again, and not kept for longer than servers are
-known to keep theirs (5 s is a common default), because a request on a connection that the server has just closed may
-only be repeated when that is safe. The pool is bounded; the oldest goes first.
+Contract:
+- A connection serves one exchange at a time.
+- An idle connection is closed when the server sends anything on it, closes it, or after `pool_idle_s`. That limit is below the
+  5 s after which many servers close theirs: a request that meets a closing server may only be repeated if that is safe.
+- The pool is bounded; the connection that has been idle longest is closed first.
 """
 
 from __future__ import annotations
@@ -11,21 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
-import time
+import ssl
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from ingest.tap.context import TapContext
+from ingest.tap.exchange import Exchange
 from ingest.tap.sockets import FULL_READ_BYTES
-
-if TYPE_CHECKING:
-    import ssl
-
-    from ingest.tap.exchange import Exchange
-    from ingest.tap.upstreams import Upstream
-    from ingest.tap.worker import TapWorker
+from ingest.tap.upstreams import Upstream
 
 _READABLE = select.POLLIN | getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-_monotonic_ns = time.monotonic_ns
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -35,46 +31,41 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self, pool: UpstreamPool) -> None:
         self._pool = pool
+        self._context = pool.context
+        self._clock_ns = pool.context.clock_ns
         self.exchange: Exchange | None = None
         self.reused = False
         self.write_paused = False
         self.idle_since_s = 0.0
         self._read_paused = False
-        self._gone = False
+        self._closed = False
         self._poll: select.poll | None = None
 
     # --- called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(high=self._pool.worker.options.write_buffer_bytes)
+        self.transport.set_write_buffer_limits(high=self._context.options.write_buffer_bytes)
 
     def data_received(self, data: bytes) -> None:
-        now_ns = _monotonic_ns()
+        now_ns = self._clock_ns()
         exchange = self.exchange
         if exchange is None:
-            self.leave()
+            self.abort()
             return
         exchange.upstream_data(data, now_ns)
         if len(data) >= FULL_READ_BYTES and self.exchange is exchange and not self._read_paused:
             self.transport.pause_reading()
-            self._pool.worker.after_turn(self._read_on)
+            self._context.call_next_iteration(self._resume_after_full_read)
 
     def eof_received(self) -> bool:
-        exchange = self.exchange
-        if exchange is None:
-            return False
-        if exchange.tunnel is not None:
-            return exchange.tunnel.upstream_half_closed()
-        exchange.upstream_eof(None)
-        return False
+        return self.exchange is not None and self.exchange.upstream_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._gone = True
-        self._pool.forget(self)
-        exchange = self.exchange
-        if exchange is not None:
-            exchange.upstream_eof(exc or ConnectionResetError())
+        self._closed = True
+        self._pool.remove(self)
+        if self.exchange is not None:
+            self.exchange.upstream_lost(exc or ConnectionResetError())
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -89,40 +80,41 @@ class UpstreamConnection(asyncio.Protocol):
     # --- called by the exchange and the pool
 
     def pause_reading(self) -> None:
-        """The client is slower than the upstream."""
-        if not self._read_paused and not self._gone:
+        if not self._read_paused and not self._closed:
             self._read_paused = True
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """The client has caught up."""
-        if self._read_paused and not self._gone:
+        if self._read_paused and not self._closed:
             self._read_paused = False
             self.transport.resume_reading()
 
-    def _read_on(self) -> None:
-        """The others have had their turn."""
+    def _resume_after_full_read(self) -> None:
         if not self._read_paused and self.is_open():
             self.transport.resume_reading()
 
     def end_writing(self) -> None:
-        """No more bytes from the client (tunnels)."""
+        """Half-close (tunnels)."""
         with contextlib.suppress(OSError, RuntimeError, NotImplementedError):
             if self.transport.can_write_eof():
                 self.transport.write_eof()
 
-    def leave(self) -> None:
-        """Close at once, whatever is under way: nobody is interested any more."""
+    def abort(self) -> None:
+        """Close at once and drop what is buffered."""
         self.exchange = None
-        if not self._gone:
+        if not self._closed:
             self.transport.abort()
 
+    def release(self) -> None:
+        """Return the connection to its pool after a complete exchange."""
+        self._pool.release(self)
+
     def is_open(self) -> bool:
-        """It was not closed, as far as the loop has seen."""
-        return not self._gone and not self.transport.is_closing()
+        """The event loop has not seen the connection close."""
+        return not self._closed and not self.transport.is_closing()
 
     def is_quiet(self) -> bool:
-        """Nothing has come on an idle connection: neither an end nor bytes that nobody asked for."""
+        """The kernel has neither an end of file nor unexpected bytes for this idle connection."""
         if not self.is_open():
             return False
         if self._poll is None:
@@ -132,101 +124,92 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class UpstreamPool:
-    """The connections to one upstream."""
+    """The connections to one upstream. `tls` is None for plain HTTP."""
 
-    def __init__(
-        self,
-        worker: TapWorker,
-        upstream: Upstream,
-        tls: ssl.SSLContext | None,
-        *,
-        max_idle: int,
-        max_idle_s: float,
-    ) -> None:
-        self.worker = worker
+    def __init__(self, context: TapContext, upstream: Upstream, tls: ssl.SSLContext | None) -> None:
+        self.context = context
         self._upstream = upstream
         self._tls = tls
         self._idle: deque[UpstreamConnection] = deque()
-        self._max_idle = max_idle
-        self._max_idle_s = max_idle_s
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._sweep: asyncio.TimerHandle | None = None
+        self._max_idle = context.options.pool_idle
+        self._max_idle_s = context.options.pool_idle_s
+        self._connect_tasks: set[asyncio.Task[None]] = set()
+        self._expiry_timer: asyncio.TimerHandle | None = None
 
-    def take(self, *, look: bool) -> UpstreamConnection | None:
-        """The idle connection that was used last, if one is good. `look`: the request could not be sent again, so ask
-        the kernel whether the server has closed it since the loop last did."""
+    def acquire(self, *, probe: bool) -> UpstreamConnection | None:
+        """The connection that was used last, if one is usable. `probe`: ask the kernel whether the server has closed it
+        since the loop's last iteration, for requests that cannot be repeated."""
         idle = self._idle
         if not idle:
             return None
-        oldest_s = self.worker.loop.time() - self._max_idle_s
+        oldest_s = self.context.loop.time() - self._max_idle_s
         while idle:
             connection = idle.pop()
             if connection.idle_since_s >= oldest_s and (
-                connection.is_quiet() if look else connection.is_open()
+                connection.is_quiet() if probe else connection.is_open()
             ):
                 connection.reused = True
                 return connection
-            connection.leave()
+            connection.abort()
         return None
 
-    def give(self, connection: UpstreamConnection) -> None:
-        """A connection that may be used again."""
-        if self._max_idle <= 0 or connection.write_paused or self.worker.stopping:
-            connection.leave()
+    def release(self, connection: UpstreamConnection) -> None:
+        """Keep a connection for later exchanges."""
+        if self._max_idle <= 0 or connection.write_paused or self.context.stopping:
+            connection.abort()
             return
-        connection.idle_since_s = self.worker.loop.time()
+        connection.idle_since_s = self.context.loop.time()
         self._idle.append(connection)
         if len(self._idle) > self._max_idle:
-            self._idle.popleft().leave()
-        if self._sweep is None:
-            self._sweep = self.worker.loop.call_later(self._max_idle_s, self._leave_old)
+            self._idle.popleft().abort()
+        if self._expiry_timer is None:
+            self._expiry_timer = self.context.loop.call_later(self._max_idle_s, self._close_expired)
 
-    def forget(self, connection: UpstreamConnection) -> None:
-        """The connection is closed."""
+    def remove(self, connection: UpstreamConnection) -> None:
+        """Remove a closed connection."""
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
 
     def connect(self, exchange: Exchange) -> asyncio.Task[None]:
-        """Open a connection for `exchange`; cancel the task to give up."""
-        task = self.worker.loop.create_task(self._connect(exchange))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Open a connection for `exchange`. Cancel the task to give up."""
+        task = self.context.loop.create_task(self._connect(exchange))
+        self._connect_tasks.add(task)
+        task.add_done_callback(self._connect_tasks.discard)
         return task
 
     def close(self) -> None:
-        """Leave every idle connection."""
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
+        """Close every idle connection."""
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+            self._expiry_timer = None
         while self._idle:
-            self._idle.pop().leave()
+            self._idle.pop().abort()
 
     async def _connect(self, exchange: Exchange) -> None:
-        upstream = self._upstream
-        limit_s = self.worker.options.connect_timeout_s
+        upstream, context = self._upstream, self.context
         connection = UpstreamConnection(self)
         try:
-            async with asyncio.timeout(limit_s or None):
-                await self.worker.loop.create_connection(
+            async with asyncio.timeout(context.timeouts.connect_s):
+                await context.loop.create_connection(
                     lambda: connection,
                     upstream.host,
                     upstream.port,
                     ssl=self._tls,
                     server_hostname=upstream.host if self._tls is not None else None,
                 )
-        except OSError as e:  # TimeoutError, gaierror and ssl.SSLError among them
+        except OSError as e:  # includes TimeoutError, gaierror and ssl.SSLError
             exchange.connect_failed(e)
         else:
-            self.worker.counters.upstream_connections += 1
+            context.counters.upstream_connections += 1
             if exchange.ended:
-                connection.leave()
+                connection.abort()
             else:
-                exchange.upstream_connected(connection, _monotonic_ns())
+                exchange.upstream_connected(connection, context.clock_ns())
 
-    def _leave_old(self) -> None:
-        self._sweep = None
-        oldest_s = self.worker.loop.time() - self._max_idle_s
+    def _close_expired(self) -> None:
+        self._expiry_timer = None
+        oldest_s = self.context.loop.time() - self._max_idle_s
         while self._idle and self._idle[0].idle_since_s <= oldest_s:
-            self._idle.popleft().leave()
+            self._idle.popleft().abort()
         if self._idle:
-            self._sweep = self.worker.loop.call_later(self._max_idle_s / 2, self._leave_old)
+            self._expiry_timer = self.context.loop.call_later(self._max_idle_s / 2, self._close_expired)

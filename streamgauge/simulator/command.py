@@ -1,4 +1,4 @@
-"""`streamgauge simulate`: run the simulated upstream."""
+"""`streamgauge simulate`: the simulated upstream alone."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import dataclasses
 import re
 import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from typing import Any
 from ingest.record_log.interface import LogWriter
 from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, unpack
 from ingest.tap.options import TapOptions
+from ingest.tap.sockets import bind
 from ingest.tap.upstreams import parse_upstreams
-from ingest.tap.worker import TapWorker, bind
+from ingest.tap.worker import TapWorker
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 SSE_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -185,6 +187,7 @@ async def running_tap(
     host: str = "127.0.0.1",
     upstreams: Sequence[str] = (),
     tls: Any = None,
+    clock_ns: Callable[[], int] = time.monotonic_ns,
     **options: Any,
 ) -> AsyncIterator[RunningTap]:
     """A tap in front of `script` (None: nobody listens there). `upstreams` may name `{port}`."""
@@ -220,7 +223,7 @@ async def running_tap(
         given: dict[str, Any] = {"tap_name": "test-tap", "drain_timeout_s": 0.0, **options}
         open_log: Callable[[], LogWriter] = given.pop("open_log", lambda: log)
         tap_options = TapOptions(upstreams=parse_upstreams(urls), data=Path(data), **given)
-        worker = TapWorker(tap_options, client_key=b"k" * 32, open_log=open_log)
+        worker = TapWorker(tap_options, client_key=b"k" * 32, open_log=open_log, clock_ns=clock_ns)
         await worker.start(bind(f"{shown}:0", shared=False))
         tap = RunningTap(worker, log, port, [], connections, asyncio.create_task(worker.serve()))
         try:

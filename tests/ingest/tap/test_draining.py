@@ -124,7 +124,7 @@ async def test_a_busy_keep_alive_connection_is_closed_after_its_answer():
         await client.send(GET)
         await asked.wait()
         tap.worker.stop()
-        await tap.wait_until(lambda: tap.worker.stopping)
+        await tap.wait_until(lambda: tap.worker.context.stopping)
         go.set()
         answer = await client.read_to_end()
         assert b"Connection: close\r\n" in answer

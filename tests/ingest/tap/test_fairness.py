@@ -64,7 +64,7 @@ async def most_in_a_turn(*, request_bytes: int, response_bytes: int) -> int:
     """The most bytes that the tap took of one exchange in a turn of its loop, while both ends had more to give and take."""
 
     def taken(tap: RunningTap) -> int:
-        return sum(e.request_bytes + e.response_bytes for e in tap.worker.exchanges)
+        return sum(e.request_bytes + e.response_bytes for e in tap.worker.context.exchanges)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with running_tap(None, upstreams=[f"http://127.0.0.1:{listener.getsockname()[1]}"]) as tap:

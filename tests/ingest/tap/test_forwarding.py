@@ -296,8 +296,8 @@ async def test_a_large_upload_is_streamed_not_collected():
             b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % size
         )
         sender = asyncio.create_task(client.send(b"x" * size))
-        await tap.wait_until(lambda: any(c.transport_paused_by_us for c in tap.worker.clients))
-        [exchange] = tap.worker.exchanges
+        await tap.wait_until(lambda: any(c.read_paused for c in tap.worker.context.clients))
+        [exchange] = tap.worker.context.exchanges
         assert exchange.request_bytes < size
         held.set()
         await sender
@@ -328,8 +328,8 @@ async def test_a_slow_client_holds_the_upstream_back_within_bounds():
     async with running_tap(upstream) as tap:
         client = await tap.client(limit=4096)
         await client.send(GET)
-        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.clients))
-        [connection] = tap.worker.clients
+        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.context.clients))
+        [connection] = tap.worker.context.clients
         assert connection.transport.get_write_buffer_size() < 2**20
         await client.read_until(b"\r\n\r\n")
         got = 0
@@ -364,8 +364,8 @@ async def test_small_writes_are_not_held_back_on_either_side():
         client = await tap.client()
         await client.send(GET)
         await client.read_until(b"\r\n\r\n")
-        [ours] = tap.worker.clients
-        [exchange] = tap.worker.exchanges
+        [ours] = tap.worker.context.clients
+        [exchange] = tap.worker.context.exchanges
         for transport in (ours.transport, exchange._upstream.transport):
             sock = transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

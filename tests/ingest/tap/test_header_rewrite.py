@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from ingest.records import Opened
-from ingest.tap.header_allow_list import client_id, of_request, of_response, path_of
+from ingest.tap.client_identity import client_id
+from ingest.tap.header_allow_list import recorded_path, request_field, response_field
 from ingest.tap.http_head import HeadLimits, read_request_head
 from tests.ingest.running_tap import read_request, running_tap
 
@@ -28,13 +29,13 @@ def recorded(of, *pairs: tuple[str, str]):
     ],
 )  # fmt: skip
 def test_credentials_are_never_mirrored(name: str):
-    assert recorded(of_request, (name, SECRET)) == []
-    assert recorded(of_response, (name, SECRET)) == []
+    assert recorded(request_field, (name, SECRET)) == []
+    assert recorded(response_field, (name, SECRET)) == []
 
 
 def test_what_is_useful_is_mirrored_in_lower_case():
     assert recorded(
-        of_request, ("Content-Type", "a/b"), ("X-Request-ID", "1"), ("Anthropic-Version", "v")
+        request_field, ("Content-Type", "a/b"), ("X-Request-ID", "1"), ("Anthropic-Version", "v")
     ) == [
         ("content-type", "a/b"),
         ("x-request-id", "1"),
@@ -44,12 +45,12 @@ def test_what_is_useful_is_mirrored_in_lower_case():
         "Content-Type", "Retry-After", "x-ratelimit-remaining-tokens", "anthropic-ratelimit-requests-limit", "request-id",
         "Via", "Server", "CF-RAY", "OpenAI-Processing-MS", "fireworks-prompt-tokens", "X-Xerotier-Worker-Id",
     ]  # fmt: skip
-    assert [n for n, _ in recorded(of_response, *((n, "1") for n in names))] == [n.lower() for n in names]
+    assert [n for n, _ in recorded(response_field, *((n, "1") for n in names))] == [n.lower() for n in names]
 
 
 def test_a_query_is_cut_off_but_for_the_dialect():
-    assert path_of(f"/v1beta/models/x?key={SECRET}") == "/v1beta/models/x"
-    assert path_of(f"/v1beta/models/x?key={SECRET}&alt=sse") == "/v1beta/models/x?alt=sse"
+    assert recorded_path(f"/v1beta/models/x?key={SECRET}") == "/v1beta/models/x"
+    assert recorded_path(f"/v1beta/models/x?key={SECRET}&alt=sse") == "/v1beta/models/x?alt=sse"
 
 
 def test_a_client_is_known_by_a_keyed_hash_of_its_key():

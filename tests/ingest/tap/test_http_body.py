@@ -19,7 +19,7 @@ from ingest.tap.http_body import (
     request_reader,
     response_reader,
 )
-from ingest.tap.http_head import BadUpstream, Body, Refused
+from ingest.tap.http_head import BadRequest, BadUpstream, Body
 
 CHUNKS = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
 EXTENSION = st.sampled_from([b"", b";a", b";a=b", b';a="b c"'])
@@ -45,9 +45,9 @@ def test_chunks_are_read_the_same_however_they_are_cut(reader, parts, extension,
     got = b""
     pieces = cut(chunked(parts, extension, trailer), cuts)
     for i, piece in enumerate(pieces):
-        assert not body.over
+        assert not body.complete
         got += body.feed(piece)
-        assert body.over == (i == len(pieces) - 1)
+        assert body.complete == (i == len(pieces) - 1)
     assert got == b"".join(parts)
     assert body.excess == 0
 
@@ -60,7 +60,7 @@ def test_bytes_after_a_request_are_left_for_the_next(parts, cuts, junk):
     pieces[-1] += junk
     body = StrictChunks()
     got = b"".join(body.feed(piece) for piece in pieces)
-    assert (got, body.over, body.excess) == (b"".join(parts), True, len(junk))
+    assert (got, body.complete, body.excess) == (b"".join(parts), True, len(junk))
 
 
 @pytest.mark.parametrize("raw", [b"0\r\n\r\n", b"2\r\n\r\n\r\n0\r\n\r\n", b"1\r\na\r\n0\r\nA: b\r\n\r\n"])
@@ -70,7 +70,7 @@ def test_line_ends_after_a_response_are_beyond_it_wherever_it_is_cut(raw, junk):
         body = FastChunks()
         body.feed(raw[:at])
         body.feed(raw[at:] + junk)
-        assert (body.over, body.excess) == (True, len(junk))
+        assert (body.complete, body.excess) == (True, len(junk))
 
 
 @given(parts=CHUNKS, at=st.integers(0, 400), junk=st.binary(min_size=1, max_size=30))
@@ -84,7 +84,7 @@ def test_bytes_after_a_response_are_never_passed_on(parts, at, junk):
     if at:
         body.feed(raw[:at])
     body.feed(raw[at:] + junk)
-    assert (body.over, body.excess) == (True, len(junk))
+    assert (body.complete, body.excess) == (True, len(junk))
 
 
 def _feed_all(body: StrictChunks, pieces: Sequence[bytes]) -> None:
@@ -117,9 +117,9 @@ MALFORMED = {
 def test_malformed_chunks_of_a_request_are_refused(raw: bytes, bytewise: bool):
     body = StrictChunks()
     pieces = [raw[i : i + 1] for i in range(len(raw))] if bytewise else [raw]
-    with pytest.raises(Refused):
+    with pytest.raises(BadRequest):
         _feed_all(body, pieces)
-    assert not body.over
+    assert not body.complete
 
 
 @pytest.mark.parametrize("raw", [b"5\nhello\r\n", b"zz\r\n", b"5\r\nhelloX\r\n"])
@@ -129,9 +129,9 @@ def test_malformed_chunks_of_a_response_are_the_upstreams_fault(raw: bytes):
 
 
 def test_endless_chunk_lines_and_trailers_are_refused():
-    with pytest.raises(Refused):
+    with pytest.raises(BadRequest):
         StrictChunks().feed(b"5;" + b"a" * 5000)
-    with pytest.raises(Refused):
+    with pytest.raises(BadRequest):
         StrictChunks().feed(b"0\r\n" + b"A: b\r\n" * 5000)
 
 
@@ -148,7 +148,7 @@ def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
     body = StrictChunks()
     try:
         payload = body.feed(raw)
-    except Refused:
+    except BadRequest:
         return
     server = h11.Connection(h11.SERVER)
     server.receive_data(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + raw)
@@ -159,8 +159,8 @@ def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
         theirs += bytes(event.data)
         event = server.next_event()
     assert theirs == payload
-    assert isinstance(event, h11.EndOfMessage) == body.over
-    if body.over:
+    assert isinstance(event, h11.EndOfMessage) == body.complete
+    if body.complete:
         assert server.trailing_data[0] == raw[len(raw) - body.excess :]
 
 
@@ -170,13 +170,13 @@ def test_a_length_ends_where_it_says(payload: bytes, cuts, junk: bytes):
     pieces = cut(payload, cuts)
     pieces[-1] += junk
     assert b"".join(body.feed(p) for p in pieces) == payload
-    assert (body.over, body.excess) == (True, len(junk))
+    assert (body.complete, body.excess) == (True, len(junk))
 
 
 def test_the_other_kinds():
     assert isinstance(request_reader(Body.NONE, 0), NoBody)
     assert isinstance(response_reader(Body.CLOSE, 0), CloseBody)
     body = NoBody()
-    assert body.over
+    assert body.complete
     assert body.feed(b"abc") == b""
     assert body.excess == 3

@@ -10,13 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ingest.tap.http_head import (
+    BadRequest,
     BadUpstream,
     Body,
     HeadLimits,
-    Refused,
+    check_partial_head,
     read_request_head,
     read_response_head,
-    refuse_unfinished_head,
     response_body,
 )
 
@@ -101,19 +101,19 @@ SMUGGLING = {
 
 @pytest.mark.parametrize("raw", SMUGGLING.values(), ids=SMUGGLING.keys())
 def test_what_two_readers_could_understand_differently_is_refused(raw: bytes):
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(BadRequest) as refusal:
         request(raw)
     assert refusal.value.status == 400
 
 
 def test_a_head_has_limits():
-    with pytest.raises(Refused) as long_url:
+    with pytest.raises(BadRequest) as long_url:
         request(b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: h\r\n\r\n")
     assert long_url.value.status == 414
-    with pytest.raises(Refused) as large:
+    with pytest.raises(BadRequest) as large:
         request(b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 70_000 + b"\r\n\r\n")
     assert large.value.status == 431
-    with pytest.raises(Refused) as many:
+    with pytest.raises(BadRequest) as many:
         request(b"GET / HTTP/1.1\r\nHost: h\r\n" + b"X: 1\r\n" * 300 + b"\r\n")
     assert many.value.status == 431
 
@@ -128,15 +128,15 @@ def test_a_head_has_limits():
     ],
 )
 def test_a_head_that_can_no_longer_become_good_is_not_waited_for(raw: bytes, status: int):
-    with pytest.raises(Refused) as refusal:
-        refuse_unfinished_head(raw, LIMITS)
+    with pytest.raises(BadRequest) as refusal:
+        check_partial_head(raw, LIMITS)
     assert refusal.value.status == status
 
 
 def test_every_beginning_of_a_good_head_is_waited_for():
     raw = b"POST /v1 HTTP/1.1\r\nHost: h\r\nX: y\r\n\r\n"
     for end in range(len(raw)):
-        refuse_unfinished_head(raw[:end], LIMITS)
+        check_partial_head(raw[:end], LIMITS)
 
 
 def test_an_absolute_target_becomes_a_path_and_its_host_wins():
@@ -188,7 +188,7 @@ HEAD = st.builds(
 def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
     try:
         head = request(raw)
-    except Refused:
+    except BadRequest:
         return
     server = h11.Connection(h11.SERVER)
     server.receive_data(raw)
@@ -217,7 +217,7 @@ def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
 @given(st.binary(max_size=200))
 @settings(max_examples=500, deadline=None)
 def test_no_bytes_raise_anything_but_a_refusal(raw: bytes):
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(BadRequest):
         request(raw)
     with contextlib.suppress(BadUpstream):
         response_body(read_response_head(raw), "GET")

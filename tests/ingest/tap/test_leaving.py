@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_request():
         await client.send(
             b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\nContent-Length: 10\r\n\r\nabc"
         )
-        await tap.wait_until(lambda: any(e.request_bytes == 3 for e in tap.worker.exchanges))
+        await tap.wait_until(lambda: any(e.request_bytes == 3 for e in tap.worker.context.exchanges))
         client.close()
         [records] = await tap.records()
         assert_complete(records)
@@ -117,7 +117,7 @@ async def test_what_a_slow_client_never_took_is_not_called_delivered():
     async with running_tap(upstream) as tap:
         client = await tap.client(limit=4096)
         await client.send(GET)
-        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.clients))
+        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.context.clients))
         linger_reset(client.writer)
         last = await closed(tap)
         assert last.cause == "client_left"
@@ -325,7 +325,7 @@ async def test_a_client_that_leaves_while_its_upload_is_held_back_is_noticed():
         client = await tap.client()
         client.writer.write(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n")
         sender = asyncio.create_task(client.send(b"x" * 50_000_000))
-        await tap.wait_until(lambda: any(c.transport_paused_by_us for c in tap.worker.clients))
+        await tap.wait_until(lambda: any(c.read_paused for c in tap.worker.context.clients))
         sender.cancel()
         linger_reset(client.writer)
         assert (await closed(tap)).cause == "client_left"

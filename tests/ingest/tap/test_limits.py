@@ -9,7 +9,6 @@ import time
 import pytest
 
 from ingest.records import Closed, Frames
-from ingest.tap import client_connection, exchange, upstream_connection
 from ingest.tap.http_head import HeadLimits
 from tests.ingest.running_tap import (
     END,
@@ -176,27 +175,21 @@ async def test_heartbeats_are_no_output_for_the_output_limit(beat: bytes, cause:
 
 
 class Clock:
-    """The clock that the tap's limits go by; a test sets it forward instead of waiting."""
+    """The monotonic clock of a tap under test, which a test can advance."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._ahead_ns = 0
-        for module in (client_connection, exchange, upstream_connection):
-            monkeypatch.setattr(module, "_monotonic_ns", self.now_ns)
+    def __init__(self) -> None:
+        self._offset_ns = 0
 
-    def now_ns(self) -> int:
-        return time.monotonic_ns() + self._ahead_ns
+    def __call__(self) -> int:
+        return time.monotonic_ns() + self._offset_ns
 
-    def forward(self, seconds: float) -> None:
-        self._ahead_ns += round(seconds * 1e9)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+    def advance(self, seconds: float) -> None:
+        self._offset_ns += round(seconds * 1e9)
 
 
 @pytest.mark.parametrize("limit", ["idle_timeout_s", "idle_output_timeout_s"])
-async def test_a_slow_client_is_not_taken_for_a_silent_upstream(clock: Clock, limit: str):
+async def test_a_slow_client_is_not_taken_for_a_silent_upstream(limit: str):
+    clock = Clock()
     total = 24 * 2**20
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -204,17 +197,17 @@ async def test_a_slow_client_is_not_taken_for_a_silent_upstream(clock: Clock, li
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total + b"y" * total)
         await reader.read()
 
-    async with running_tap(upstream, **{limit: 60.0}) as tap:
+    async with running_tap(upstream, clock_ns=clock, **{limit: 60.0}) as tap:
         client = await tap.client(limit=4096)
         await client.send(GET)
-        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.clients))
-        [connection], [under_way] = tap.worker.clients, tap.worker.exchanges
-        clock.forward(61)
-        connection.check_time(clock.now_ns())
+        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.context.clients))
+        [connection], [under_way] = tap.worker.context.clients, tap.worker.context.exchanges
+        clock.advance(61)
+        connection.check_timeouts(clock())
         assert not under_way.ended
         # The client takes it up again, and the limit is looked at before the upstream's next byte is read.
         connection.resume_writing()
-        connection.check_time(clock.now_ns())
+        connection.check_timeouts(clock())
         assert not under_way.ended
         await client.read_until(b"\r\n\r\n")
         assert len(await client.read(total)) == total
@@ -222,7 +215,8 @@ async def test_a_slow_client_is_not_taken_for_a_silent_upstream(clock: Clock, li
         assert records[-1].cause == "complete"
 
 
-async def test_after_a_slow_client_the_upstream_may_not_be_silent_either(clock: Clock):
+async def test_after_a_slow_client_the_upstream_may_not_be_silent_either():
+    clock = Clock()
     total = 24 * 2**20
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,22 +224,23 @@ async def test_after_a_slow_client_the_upstream_may_not_be_silent_either(clock: 
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (total + 1) + b"y" * total)
         await reader.read()
 
-    async with running_tap(upstream, idle_timeout_s=60.0) as tap:
+    async with running_tap(upstream, clock_ns=clock, idle_timeout_s=60.0) as tap:
         client = await tap.client(limit=4096)
         await client.send(GET)
-        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.clients))
-        [connection] = tap.worker.clients
+        await tap.wait_until(lambda: any(c.write_paused for c in tap.worker.context.clients))
+        [connection] = tap.worker.context.clients
         await client.read_until(b"\r\n\r\n")
         await client.read(total)
         await tap.wait_until(lambda: not connection.write_paused)
-        clock.forward(61)
-        connection.check_time(clock.now_ns())
+        clock.advance(61)
+        connection.check_timeouts(clock())
         assert await client.read_to_end() == b""
         [records] = await tap.records()
         assert records[-1].cause == "idle_bytes"
 
 
-async def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence(clock: Clock):
+async def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence():
+    clock = Clock()
     total = 24 * 2**20
     read_on = asyncio.Event()
 
@@ -255,23 +250,24 @@ async def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence(clo
         await reader.readexactly(total)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
-    async with running_tap(upstream, body_timeout_s=60.0, headers_timeout_s=60.0) as tap:
+    async with running_tap(upstream, clock_ns=clock, body_timeout_s=60.0, headers_timeout_s=60.0) as tap:
         client = await tap.client()
         sending = asyncio.create_task(
             client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % total + b"x" * total)
         )
-        await tap.wait_until(lambda: any(c.transport_paused_by_us for c in tap.worker.clients))
-        [connection], [under_way] = tap.worker.clients, tap.worker.exchanges
-        clock.forward(61)
+        await tap.wait_until(lambda: any(c.read_paused for c in tap.worker.context.clients))
+        [connection], [under_way] = tap.worker.context.clients, tap.worker.context.exchanges
+        clock.advance(61)
         under_way.upstream_write_resumed()
-        connection.check_time(clock.now_ns())
+        connection.check_timeouts(clock())
         assert not under_way.ended
         read_on.set()
         assert (await client.response())[1] == b"ok"
         await sending
 
 
-async def test_a_connection_is_idle_from_the_end_of_its_response(clock: Clock):
+async def test_a_connection_is_idle_from_the_end_of_its_response():
+    clock = Clock()
     go_on = asyncio.Event()
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -281,19 +277,19 @@ async def test_a_connection_is_idle_from_the_end_of_its_response(clock: Clock):
             await go_on.wait()
             writer.write(END)
 
-    async with running_tap(upstream, keep_alive_timeout_s=60.0) as tap:
+    async with running_tap(upstream, clock_ns=clock, keep_alive_timeout_s=60.0) as tap:
         client = await tap.client()
         await client.send(GET)
         await client.read_until(b"data: 1\n\n")
-        clock.forward(61)
+        clock.advance(61)
         go_on.set()
         await client.read_until(END)
-        [connection] = tap.worker.clients
-        connection.check_time(clock.now_ns())
+        [connection] = tap.worker.context.clients
+        connection.check_timeouts(clock())
         await client.send(GET)
         await client.response()
-        clock.forward(61)
-        connection.check_time(clock.now_ns())
+        clock.advance(61)
+        connection.check_timeouts(clock())
         assert await client.read_to_end() == b""
 
 

@@ -223,7 +223,7 @@ def test_a_ca_file_that_is_not_there_is_refused_whatever_the_upstream(tmp_path: 
 
 def test_workers_log_in_the_form_of_their_parent(tmp_path: Path):
     program = (
-        "import logging; from ingest.tap.worker import _log_as; _log_as(logging.Formatter('<%(name)s|%(message)s>'), 20, 3); "
+        "import logging; from ingest.tap.worker_process import _log_as; _log_as(logging.Formatter('<%(name)s|%(message)s>'), 20, 3); "
         "logging.getLogger('streamgauge.tap').info('said')"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -231,11 +231,11 @@ def test_workers_log_in_the_form_of_their_parent(tmp_path: Path):
 
 
 def test_the_key_of_client_ids_stays(tmp_path: Path):
-    from ingest.tap.main import _kept_key
+    from ingest.tap.client_identity import load_client_key
 
-    key = _kept_key(tmp_path / "client.key")
+    key = load_client_key(tmp_path / "client.key")
     assert len(key) == 32
-    assert _kept_key(tmp_path / "client.key") == key
+    assert load_client_key(tmp_path / "client.key") == key
     (tmp_path / "client.key").write_bytes(b"")
     with pytest.raises(ValueError, match="holds no key"):
-        _kept_key(tmp_path / "client.key")
+        load_client_key(tmp_path / "client.key")

@@ -10,7 +10,6 @@ import pytest
 import uvloop
 
 from ingest.records import Closed, Frames, Lost, Opened, Request
-from ingest.tap import header_allow_list as allow_list
 from ingest.tap import stream_recorder as recorder_module
 from ingest.tap.counters import Counters
 from ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
@@ -206,7 +205,7 @@ def test_a_body_that_is_not_recorded_is_not_lost_when_there_is_no_room():
     str(recorder_module.__file__).endswith(".so"), reason="machine code does not look up what is broken here"
 )
 def test_a_stream_whose_records_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch):
-    made = allow_list.client_id
+    made = recorder_module.client_id
 
     def broken(known: dict[bytes, bytes], key: bytes) -> str | None:
         if b"authorization" in known:
@@ -237,5 +236,5 @@ def test_a_stream_whose_records_cannot_be_made_costs_no_other(monkeypatch: pytes
             assert [type(r) for r in play.records_of(one)] == [Opened, Closed]
         assert play.counters.lost_untold == len(bad)
 
-    monkeypatch.setattr(allow_list, "client_id", broken)
+    monkeypatch.setattr(recorder_module, "client_id", broken)
     uvloop.run(asyncio.wait_for(scenario(), 30))

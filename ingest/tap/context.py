@@ -1,0 +1,75 @@
+"""The state that one worker shares with its connections and exchanges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from ingest.tap.counters import Counters
+from ingest.tap.options import TapOptions
+from ingest.tap.routing import Router
+from ingest.tap.sockets import HangupWatch
+from ingest.tap.stream_recorder import RecorderFactory
+from ingest.tap.timeouts import Timeouts
+
+
+class OpenClient(Protocol):
+    """A client connection, as far as a stopping worker uses it."""
+
+    transport: asyncio.Transport
+
+    def close_if_idle(self) -> None: ...
+
+
+class OpenExchange(Protocol):
+    """An exchange, as far as a stopping worker uses it."""
+
+    def stop(self) -> None: ...
+
+
+class TapContext:
+    """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
+
+    __slots__ = (
+        "_next_iteration",
+        "clients",
+        "clock_ns",
+        "counters",
+        "exchanges",
+        "hangups",
+        "loop",
+        "options",
+        "recorder_factory",
+        "router",
+        "stopping",
+        "timeouts",
+    )
+
+    def __init__(
+        self, options: TapOptions, loop: asyncio.AbstractEventLoop, clock_ns: Callable[[], int]
+    ) -> None:
+        self.options = options
+        self.loop = loop
+        self.clock_ns = clock_ns
+        self.counters = Counters()
+        self.router = Router(options.upstreams)
+        self.timeouts = Timeouts(options)
+        self.hangups = HangupWatch(loop)
+        self.recorder_factory: RecorderFactory | None = None
+        """None: nothing is recorded."""
+        self.clients: set[OpenClient] = set()
+        self.exchanges: set[OpenExchange] = set()
+        self.stopping = False
+        self._next_iteration: list[Callable[[], None]] = []
+
+    def call_next_iteration(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in the loop's next iteration, after pending writes have gone to the kernel."""
+        if not self._next_iteration:
+            self.loop.call_soon(self._run_callbacks)
+        self._next_iteration.append(callback)
+
+    def _run_callbacks(self) -> None:
+        callbacks, self._next_iteration = self._next_iteration, []
+        for callback in callbacks:
+            callback()

@@ -1,0 +1,77 @@
+"""Time limits of the tap: their values and the decision which one has expired.
+
+Pure: methods take timestamps of one monotonic clock in ns. An option of 0 means no limit. A peer's silence counts only
+from `ready_ns`, the time since which the tap has been ready to receive from that peer.
+"""
+
+from __future__ import annotations
+
+from ingest.records import Cause
+from ingest.tap.options import TapOptions
+
+LINGER_S = 2.0
+"""How long the tap reads on after it refused a request. Closing earlier could reset the connection before the client has
+read the response."""
+RESET_PATIENCE_S = 2.0
+"""How long a reset waits until the peer's kernel has acknowledged the bytes that were written before it."""
+RESET_CHECK_S = 0.01
+STOP_CHECK_S = 0.01
+CLOSE_PATIENCE_S = 1.0
+"""How long a stop waits for clients to receive the end of their streams after the drain time."""
+ADMIN_REQUEST_S = 5.0
+_NEVER_NS = 1 << 62
+
+
+class Timeouts:
+    """The limits of one worker's connections."""
+
+    def __init__(self, options: TapOptions) -> None:
+        limits_s = (
+            options.head_timeout_s,
+            options.body_timeout_s,
+            options.keep_alive_timeout_s,
+            options.headers_timeout_s,
+            options.idle_timeout_s,
+            options.idle_output_timeout_s,
+        )
+        (
+            self._request_head_ns,
+            self._request_body_ns,
+            self._keep_alive_ns,
+            self._response_head_ns,
+            self._idle_bytes_ns,
+            self._idle_output_ns,
+        ) = (int(limit_s * 1e9) if limit_s else _NEVER_NS for limit_s in limits_s)
+        self.check_interval_s = min((s for s in limits_s if s), default=0.0) / 4
+        """How often a connection checks its limits; 0 when it has none."""
+        self.connect_s = options.connect_timeout_s or None
+        self.drain_s = options.drain_timeout_s
+
+    def request_head_expired(self, now_ns: int, first_byte_ns: int, ready_ns: int) -> bool:
+        """The request's head is incomplete for too long after its first byte (slow loris)."""
+        return now_ns - max(first_byte_ns, ready_ns) > self._request_head_ns
+
+    def request_body_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
+        """The client has been silent for too long within its request's body."""
+        return now_ns - max(last_byte_ns, ready_ns) > self._request_body_ns
+
+    def keep_alive_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
+        """The client's connection has been idle for too long."""
+        return now_ns - max(last_byte_ns, ready_ns) > self._keep_alive_ns
+
+    def response_head_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> Cause | None:
+        """The cause to end an exchange before the response's head; None while the limit holds."""
+        return "headers_timeout" if now_ns - max(last_byte_ns, ready_ns) > self._response_head_ns else None
+
+    def response_body_expired(
+        self, now_ns: int, last_byte_ns: int, last_output_ns: int, ready_ns: int
+    ) -> Cause | None:
+        """The cause to end an exchange within the response's body; None while the limits hold.
+
+        SSE comments (heartbeats) are bytes but not output.
+        """
+        if now_ns - max(last_byte_ns, ready_ns) > self._idle_bytes_ns:
+            return "idle_bytes"
+        if now_ns - max(last_output_ns, ready_ns) > self._idle_output_ns:
+            return "idle_output"
+        return None

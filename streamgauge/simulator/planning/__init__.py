@@ -1,1 +1,0 @@
-"""Decides what the simulator answers to a request, before any byte is sent."""

@@ -1,0 +1,55 @@
+"""Which time limit has expired."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingest.tap.options import TapOptions
+from ingest.tap.timeouts import Timeouts
+from ingest.tap.upstreams import parse_upstreams
+
+SECOND_NS = 10**9
+FOREVER_NS = 10**18
+
+
+def timeouts(**options: float) -> Timeouts:
+    every = ("head", "body", "keep_alive", "headers", "idle", "idle_output")
+    none = {f"{name}_timeout_s": 0.0 for name in every}
+    return Timeouts(
+        TapOptions(upstreams=parse_upstreams(["http://h"]), data=Path(), **{**none, **options})  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "method"),
+    [
+        ("head_timeout_s", "request_head_expired"),
+        ("body_timeout_s", "request_body_expired"),
+        ("keep_alive_timeout_s", "keep_alive_expired"),
+        ("headers_timeout_s", "response_head_expired"),
+    ],
+)
+def test_a_limit_expires_after_the_later_of_last_byte_and_readiness(option: str, method: str):
+    expired = getattr(timeouts(**{option: 2.0}), method)
+    assert not expired(2 * SECOND_NS, 0, 0)
+    assert expired(2 * SECOND_NS + 1, 0, 0)
+    assert not expired(2 * SECOND_NS + 1, 1, 0)
+    assert not expired(2 * SECOND_NS + 1, 0, 1)
+    assert not getattr(timeouts(), method)(FOREVER_NS, 0, 0)
+
+
+def test_a_silent_body_exceeds_the_byte_limit_and_heartbeats_only_the_output_limit():
+    limits = timeouts(idle_timeout_s=2.0, idle_output_timeout_s=3.0)
+    now_ns = 4 * SECOND_NS
+    assert limits.response_body_expired(now_ns, 0, 0, 0) == "idle_bytes"
+    assert limits.response_body_expired(now_ns, now_ns, 0, 0) == "idle_output"
+    assert limits.response_body_expired(now_ns, now_ns, 2 * SECOND_NS, 0) is None
+    assert limits.response_body_expired(now_ns, 0, 0, 2 * SECOND_NS) is None
+    assert timeouts().response_body_expired(FOREVER_NS, 0, 0, 0) is None
+
+
+def test_connections_check_four_times_within_the_shortest_limit_and_never_without_limits():
+    assert timeouts(idle_timeout_s=2.0, keep_alive_timeout_s=60.0).check_interval_s == 0.5
+    assert timeouts().check_interval_s == 0.0
