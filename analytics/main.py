@@ -31,7 +31,7 @@ from analytics.options import AnalyzeOptions
 from analytics.ready_file import Ready
 from analytics.ready_file import remove as remove_ready
 from analytics.ready_file import write as write_ready
-from analytics.storage.data_folder_lock import own
+from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import SQLITE, locate
 from analytics.storage.store import Fenced, Store, StoreFailed
 from analytics.storage.upkeep import Upkeep
@@ -68,7 +68,7 @@ def serve_until(
 ) -> int:
     """As `run`, until `stop` is set; `ready` is called once the log is followed."""
     location = locate(options.store, options.data, options.lake_path)
-    with own(options.data), contextlib.ExitStack() as closing:
+    with lock_data_folder(options.data), contextlib.ExitStack() as closing:
         stall_floor_ns = int(options.stall_floor_s * 1e9)
         telemetry = Telemetry(
             options.telemetry,

@@ -14,7 +14,7 @@ from streamgauge.options import load, settings_options
 @click.option("--from-files", is_flag=True, help="Ignore the backup and read the Parquet files.")
 def rebuild_command(data: Path | None, from_files: bool) -> int:
     """Restore DATA/catalog.sqlite from its last backup, or from the Parquet files. Analytics must be stopped."""
-    from analytics.storage.data_folder_lock import own
+    from analytics.storage.data_folder_lock import lock_data_folder
     from analytics.storage.location import SQLITE, locate
     from analytics.storage.rebuild import rebuild
 
@@ -24,7 +24,7 @@ def rebuild_command(data: Path | None, from_files: bool) -> int:
         raise click.ClickException(
             f"cannot rebuild {location.catalog}: there is neither a backup nor a Parquet file. Choose another --data"
         )
-    with own(settings.data):
+    with lock_data_folder(settings.data):
         source = rebuild(
             location,
             use_backup=not from_files,

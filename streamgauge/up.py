@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -18,11 +17,12 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
-from ingest.private_files import write_json
+from analytics.storage.data_folder_lock import UP, lock_data_folder
+from ingest.private_files import make_private_folder, write_json
 from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
 from streamgauge.options import flag, flags
@@ -171,7 +171,9 @@ def run(settings: Settings) -> int:
             click.get_current_context(silent=True),
         )
     _check(settings)
-    lock = _own(settings.data)
+    lock = lock_data_folder(settings.data, UP)
+    make_private_folder(settings.data / "run")
+    settings.data.chmod(0o700)
     supervisor = Supervisor(settings.data / "run", _parts(settings))
 
     def on_signal(number: int, frame: object) -> None:
@@ -218,30 +220,6 @@ def _check(settings: Settings) -> None:
             bind(join_address(host, port), shared=False).close()
         except OSError as e:
             raise OSError(f"{e} with {name}") from None
-
-
-def _own(data: Path) -> IO[str]:
-    """Make the data folder and lock it for this process."""
-    try:
-        (data / "run").mkdir(parents=True, exist_ok=True, mode=0o700)
-        data.chmod(0o700)
-        lock = (data / "up.lock").open("a+")
-    except OSError as e:
-        raise OSError(
-            f"cannot write to the data folder {data} ({e.strerror}): choose another with --data"
-        ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        owner = lock.read().strip() or "unknown"
-        raise OSError(
-            f"another `streamgauge up` (pid {owner}) owns the data folder {data}: stop it, or choose another with --data"
-        ) from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
 
 
 def _parts(settings: Settings) -> list[Part]:

@@ -1,4 +1,4 @@
-"""Ownership of a data folder: the process that holds DATA/analyze.lock. Readers need no lock."""
+"""Locks of a data folder: one analytics process and one `streamgauge up` at a time. Readers need no lock."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import os
 from pathlib import Path
 from typing import IO
 
-LOCK = "analyze.lock"
+from ingest.private_files import make_private_folder
+
+ANALYTICS = "analyze.lock"
+UP = "up.lock"
+_HOLDERS = {ANALYTICS: "analytics", UP: "`streamgauge up`"}
 
 
-def own(data: Path) -> IO[str]:
-    """Create the folder if need be and own its tables until the returned file is closed or the process ends.
+def lock_data_folder(data: Path, name: str = ANALYTICS) -> IO[str]:
+    """Lock the folder until the returned file is closed or the process ends. Creates the folder if it is missing.
 
-    Raises OSError with one line when another process owns the tables or the folder is not writable.
+    The lock file holds the process id. Raises OSError when another process holds the lock or the folder is not writable.
     """
     try:
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = (data / LOCK).open("a+")
+        make_private_folder(data)
+        lock = (data / name).open("a+")
     except OSError as e:
         raise OSError(
             f"cannot write to the data folder {data}: {e.strerror}. Choose another with --data"
@@ -26,10 +30,11 @@ def own(data: Path) -> IO[str]:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.seek(0)
-        owner = lock.read().strip() or "unknown"
+        holder = lock.read().strip() or "unknown"
         lock.close()
         raise OSError(
-            f"another analytics (pid {owner}) owns the data folder {data}. Stop it, or choose another with --data"
+            f"cannot lock the data folder {data}: another {_HOLDERS[name]} (pid {holder}) uses it. "
+            "Stop it, or choose another folder with --data"
         ) from None
     lock.truncate(0)
     lock.write(str(os.getpid()))

@@ -21,7 +21,7 @@ from analytics.query.errors import QueryError
 from analytics.query.reader import Reader
 from analytics.ready_file import Ready
 from analytics.ready_file import read as read_ready
-from analytics.storage.data_folder_lock import own
+from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import locate
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.embedded_writer import EmbeddedWriter
@@ -157,7 +157,10 @@ def test_sigterm_commits_what_is_finished_and_keeps_what_is_open(tmp_path: Path)
 
 
 def test_a_second_analytics_on_the_same_folder_is_refused_in_one_line(tmp_path: Path) -> None:
-    with own(tmp_path), pytest.raises(OSError, match=f"another analytics .pid {os.getpid()}.") as refused:
+    with (
+        lock_data_folder(tmp_path),
+        pytest.raises(OSError, match=f"another analytics .pid {os.getpid()}.") as refused,
+    ):
         serve_until(AnalyzeOptions(data=tmp_path), threading.Event())
     assert "\n" not in str(refused.value)
 
@@ -178,7 +181,7 @@ def test_the_data_folder_is_released_when_the_start_fails(tmp_path: Path) -> Non
     options = AnalyzeOptions(data=tmp_path, otlp_listen="127.0.0.1:0", otlp_token="short")
     with pytest.raises(ValueError, match="token"):
         serve_until(options, threading.Event())
-    own(tmp_path).close()
+    lock_data_folder(tmp_path).close()
 
 
 def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from analytics.storage.data_folder_lock import own
+from analytics.storage.data_folder_lock import lock_data_folder
 from streamgauge.rebuild import rebuild_command
 from streamgauge.sql import sql_command
 from tests.streamgauge.stored import analyse, write_streams
@@ -99,10 +99,10 @@ def test_a_damaged_catalog_is_kept(data: Path) -> None:
 
 
 def test_analytics_that_runs_is_not_disturbed(data: Path) -> None:
-    with own(data):
+    with lock_data_folder(data):
         done = rebuild(data)
     assert isinstance(done.exception, OSError)
-    assert "owns the data folder" in str(done.exception)
+    assert "cannot lock the data folder" in str(done.exception)
     assert not (data / "catalog.sqlite").exists()
 
 

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
-from analytics.storage.data_folder_lock import own
+from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import CATALOG_FILE, SQLITE, locate
 from analytics.storage.store import Commit, Store
 from streamgauge.sql import render, sql_command
@@ -48,7 +48,7 @@ def three_streams(data: Path) -> Path:
 @pytest.fixture
 def owned(tmp_path: Path) -> Iterator[Path]:
     """A data folder whose analytics runs (in this process)."""
-    with own(tmp_path):
+    with lock_data_folder(tmp_path):
         store = Store(locate(SQLITE, tmp_path))
         yield tmp_path
         store.close()
