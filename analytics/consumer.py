@@ -149,7 +149,7 @@ class Consumer:
     def step(self, timeout_s: float) -> bool:
         """Read once, commit if it is time. True when there was something to read.
 
-        Raises what the reader raises (LogBroken, OSError), and the store's StoreFailed and Fenced.
+        Raises what the reader raises (LogBroken, OSError), and the store's StoreFailed and PartitionLost.
         """
         self._holdings.look()
         entries = self._reader.poll(min(timeout_s, self._look_for_s()))
@@ -269,9 +269,9 @@ class Consumer:
         self._bury_failures()
         commit = Commit(self._reader.log_id if holdings.high else "")  # one that was never reached has no id
         checkpoints = self._assembler.checkpoint_records()
-        commit.keep = [(c.partition, c.stream_id, c.payload) for c in checkpoints]
+        commit.kept_records = [(c.partition, c.stream_id, c.payload) for c in checkpoints]
         holdings.kept_ids.update(c.stream_id for c in checkpoints)
-        commit.forget = [s.stream_id for s in self._finished if s.stream_id in holdings.kept_ids]
+        commit.finished_stream_ids = [s.stream_id for s in self._finished if s.stream_id in holdings.kept_ids]
         holdings.moved.update(c.partition for c in checkpoints)
         moved = holdings.moved & holdings.high.keys()
         positions = {p: self._assembler.position(p, holdings.high[p]) for p in sorted(moved)}
@@ -292,7 +292,7 @@ class Consumer:
         self.commits += 1
         if self._witness is not None:
             self._witness.committed()
-        holdings.kept_ids.difference_update(commit.forget)
+        holdings.kept_ids.difference_update(commit.finished_stream_ids)
         for partition, position in positions.items():
             self._reader.release(partition, position.low)
         self._finished, self._bytes, self._finished_events = [], 0, 0

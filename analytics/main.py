@@ -33,7 +33,7 @@ from analytics.ready_file import remove as remove_ready
 from analytics.ready_file import write as write_ready
 from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import SQLITE, locate
-from analytics.storage.store import Fenced, Store, StoreFailed
+from analytics.storage.store import PartitionLost, Store, StoreFailed
 from analytics.storage.upkeep import Upkeep
 from analytics.telemetry.commit_hooks import Witnesses
 from analytics.telemetry.telemetry import Telemetry
@@ -149,12 +149,12 @@ def _consume(
         while consumer.step(0.0) and time.monotonic() < until_s:
             pass  # what the log has by now; the rest is read by the next run
         consumer.finish()
-    except (StoreFailed, Fenced) as e:
+    except (StoreFailed, PartitionLost) as e:
         log.error("analytics stops: %s", e)
         return 1
     except LogBroken as e:
         log.error("analytics stops: %s", e)
-        with contextlib.suppress(StoreFailed, Fenced, LogBroken):
+        with contextlib.suppress(StoreFailed, PartitionLost, LogBroken):
             if isinstance(e, LogChanged):
                 consumer.abandon_log()
             else:

@@ -19,8 +19,9 @@ import duckdb
 import polars as pl
 
 from analytics.assembly.assembler import Assembler
+from analytics.assembly.partition import Position
 from analytics.measures.measured_rows import lost_row
-from analytics.storage.store import Commit, StoredPosition
+from analytics.storage.store import Commit
 from ingest.ids import uuid7_wall_ns
 from ingest.record_log.interface import Entry, LogReader
 from ingest.records import unpack
@@ -35,8 +36,8 @@ RECALLED = 65_536
 class Tables(Protocol):
     """The store as a consumer needs it (`analytics.storage.store.Store`)."""
 
-    def claim(self, log_id: str, partition: str) -> StoredPosition | None: ...
-    def disown(self, log_id: str, partition: str) -> None: ...
+    def acquire_partition(self, log_id: str, partition: str) -> Position | None: ...
+    def release_partition(self, log_id: str, partition: str) -> None: ...
     def other_positions(self, log_id: str) -> list[tuple[str, str]]: ...
     def kept_records(self, log_id: str, partition: str) -> dict[str, list[bytes]]: ...
     def cursor(self) -> duckdb.DuckDBPyConnection: ...
@@ -86,7 +87,7 @@ class Holdings:
         if not self._asked_what_is_gone:
             self._asked_what_is_gone = True
             self._end_what_was_open_in_logs_that_are_gone(log_id)
-        stored = self._store.claim(log_id, partition)
+        stored = self._store.acquire_partition(log_id, partition)
         self.heard_s[partition] = time.monotonic()
         begins_at = self._begins_at(partition)
         if stored is None or stored.high < begins_at:
@@ -106,12 +107,12 @@ class Holdings:
         """Forget a partition that is another consumer's now."""
         log.info("partition %s is another consumer's now", partition)
         self._assembler.drop(partition)
-        self._store.disown(self._reader.log_id, partition)
+        self._store.release_partition(self._reader.log_id, partition)
         del self.high[partition]
         self.moved.discard(partition)
         self.heard_s.pop(partition, None)
 
-    def _replay(self, log_id: str, partition: str, stored: StoredPosition) -> None:
+    def _replay(self, log_id: str, partition: str, stored: Position) -> None:
         counted = Counter(self._assembler.counters)
         self._assembler.resume(partition, stored.open_stream_ids)
         kept = self._store.kept_records(log_id, partition)
@@ -152,7 +153,7 @@ class Holdings:
         for other_id, partition in self._store.other_positions(log_id):
             if not self._is_gone(other_id):
                 continue
-            stored = self._store.claim(other_id, partition)
+            stored = self._store.acquire_partition(other_id, partition)
             if stored is None or not stored.open_stream_ids:
                 continue
             log.warning(
@@ -170,10 +171,10 @@ class Holdings:
             self._store.commit(
                 Commit(
                     other_id,
-                    positions={partition: StoredPosition(stored.high, stored.high, ())},
+                    positions={partition: Position(stored.high, stored.high, ())},
                     tables={"streams": streams, "losses": losses},
-                    forget=ids,
+                    finished_stream_ids=ids,
                     totals={"streams_rows": len(ids), "streams_lost": len(ids), "losses_rows": len(ids)},
                 )
             )
-            self._store.disown(other_id, partition)
+            self._store.release_partition(other_id, partition)

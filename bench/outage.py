@@ -23,7 +23,7 @@ from analytics.query.errors import QueryError
 from analytics.query.reader import Reader
 from analytics.storage.location import locate
 from ingest.record_log.segments import log_bytes
-from streamgauge.simulator.remote import RemoteLedger
+from streamgauge.simulator.remote_ledger import RemoteLedger
 from tests.e2e.running import Up, simulator, up
 from tests.kafka import Broker
 

@@ -1,4 +1,4 @@
-"""Where the pages' data comes from: the store, read by child processes (`analytics.query.process`).
+"""Where the pages' data comes from: the store, read by child processes (`analytics.query.query_pool`).
 
 - Pages' own queries run in one child, statements of the SQL page each in another, confined one: neither can harm the other,
   the dashboard or analytics. Analytics need not run.
@@ -21,7 +21,7 @@ import polars as pl
 import streamlit as st
 
 from analytics.query.errors import QueryError
-from analytics.query.process import QueryProcess
+from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
 from dashboard.health import Slos
 from dashboard.page_settings import ENV_DATA, ENV_SLO_ERROR_RATE, ENV_SLO_ITL, ENV_SLO_TTFT, ENV_STORE
@@ -64,9 +64,9 @@ def tap_address() -> str | None:
 
 
 @st.cache_resource(max_entries=8, show_spinner=False)
-def _process(data: str, untrusted: bool) -> QueryProcess:
+def _process(data: str, untrusted: bool) -> QueryPool:
     store = os.environ.get(ENV_STORE, SQLITE)
-    return QueryProcess(locate(store, Path(data)), untrusted=untrusted)
+    return QueryPool(locate(store, Path(data)), untrusted=untrusted)
 
 
 def ask_freshly(sql: str) -> pl.DataFrame:

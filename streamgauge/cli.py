@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from streamgauge import __version__
-from streamgauge.logs import configure_logging
-from streamgauge.options import load, settings_options
+from streamgauge.flags import load, settings_options
+from streamgauge.log_format import configure_logging
 from streamgauge.settings import Settings, misspelt_environment
 
 TAP = (
@@ -120,7 +120,7 @@ def up(**given: Any) -> int:
 def tap(**given: Any) -> int:
     """Run the tap alone: forward requests, append what passed to the local log."""
     from ingest.tap.main import run
-    from streamgauge.parts import tap_options
+    from streamgauge.part_options import tap_options
 
     return run(tap_options(_begin(given)))
 
@@ -130,7 +130,7 @@ def tap(**given: Any) -> int:
 def ship(**given: Any) -> int:
     """Move the local log to Kafka, and trim what has arrived there."""
     from ingest.ship import run
-    from streamgauge.parts import ship_options
+    from streamgauge.part_options import ship_options
 
     return run(ship_options(_begin(given)))
 
@@ -140,7 +140,7 @@ def ship(**given: Any) -> int:
 def analyze(**given: Any) -> int:
     """Read the log, measure each stream, write the tables."""
     from analytics.main import run
-    from streamgauge.parts import analyze_options
+    from streamgauge.part_options import analyze_options
 
     return run(analyze_options(_begin(given)))
 
@@ -151,7 +151,7 @@ def dashboard(**given: Any) -> int:
     """Run the dashboard alone, over the tables of a data folder."""
     sys.modules.pop("pandas", None)  # `main` had it left out
     from dashboard.launch import run
-    from streamgauge.parts import dashboard_options
+    from streamgauge.part_options import dashboard_options
 
     return run(dashboard_options(_begin(given)))
 
@@ -162,7 +162,7 @@ def serve(**given: Any) -> int:
     """Answer read-only SQL over the network (DuckDB's Quack protocol), with a token."""
     from analytics.query.errors import QueryError
     from analytics.query.serve import run
-    from streamgauge.parts import serve_options
+    from streamgauge.part_options import serve_options
 
     try:
         return run(serve_options(_begin(given)))

@@ -6,7 +6,7 @@ import click
 from pydantic import SecretStr
 
 from analytics.storage.dsn import without_password
-from streamgauge.options import flag, load
+from streamgauge.flags import flag, load
 from streamgauge.settings import Settings, config_file
 
 

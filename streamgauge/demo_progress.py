@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from analytics.query.errors import QueryError
-from analytics.query.process import QueryProcess
+from analytics.query.query_pool import QueryPool
 from analytics.schema.outcomes import IS_ERROR
 from streamgauge.simulator.traffic import Traffic
 
@@ -36,9 +36,7 @@ class Progress:
         measured = "" if seen is None else (
             f"   measured {seen['n']}   errors {seen['errors']}   ttft p50 {_or_dash(seen['ttft_ms'])} ms"
         )  # fmt: skip
-        line = (
-            f"sent {traffic.sent}   open {traffic.under_way}   gone early {traffic.aborted}{measured}{left}"
-        )
+        line = f"sent {traffic.sent}   open {traffic.open_requests}   gone early {traffic.aborted}{measured}{left}"
         if self._terminal:
             click.echo(f"\r\x1b[K{line}", nl=False)
         else:
@@ -49,7 +47,7 @@ class Progress:
             click.echo()
 
 
-def glance(tables: QueryProcess) -> dict[str, Any] | None:
+def glance(tables: QueryPool) -> dict[str, Any] | None:
     """Streams, errors and the last minute's median TTFT; None while there are no tables."""
     sql = (
         f"SELECT count(*) AS n, count(*) FILTER ({IS_ERROR}) AS errors, "

@@ -29,15 +29,20 @@ import click
 import uvloop
 
 from analytics.query.errors import QueryError
-from analytics.query.process import QueryProcess
+from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
 from ingest.tap.options import split_address
 from streamgauge.demo_progress import Progress, glance
-from streamgauge.simulator.audit import Discrepancy, audit, lateness, tally
+from streamgauge.simulator.comparison_table import comparison_table
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.measured import streams_since
-from streamgauge.simulator.remote import RemoteLedger
-from streamgauge.simulator.summary import table
+from streamgauge.simulator.measured_streams import streams_since
+from streamgauge.simulator.measurement_check import (
+    Discrepancy,
+    check_measurements,
+    report_discrepancies,
+    ttft_overhead,
+)
+from streamgauge.simulator.remote_ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 
 READY_TIMEOUT_S = 120.0
@@ -234,7 +239,7 @@ class Demo:
         ends_s = None if self.options.seconds is None else time.monotonic() + self.options.seconds
         enough = asyncio.Event()
         making = asyncio.create_task(traffic.run(enough))
-        tables = QueryProcess(locate(SQLITE, data), untrusted=False)
+        tables = QueryPool(locate(SQLITE, data), untrusted=False)
         progress = Progress(self.say)
         try:
             while not stop.is_set() and (ends_s is None or time.monotonic() < ends_s):
@@ -265,14 +270,14 @@ class Demo:
     # proof
 
     async def _compare(self, traffic: Traffic, ledger: RemoteLedger, data: Path, since: datetime) -> int:
-        tables = QueryProcess(locate(SQLITE, data), untrusted=False)
+        tables = QueryPool(locate(SQLITE, data), untrusted=False)
         try:
             streams = await self._settled(tables, ledger, since)
         finally:
             tables.close()
         rows = ledger.rows()
         # The median bound tells a systematic delay; it needs more than a handful, which `audit` sees to.
-        found = audit(rows, streams, clients=list(traffic.rows.values()))
+        found = check_measurements(rows, streams, clients=list(traffic.rows.values()))
         if ledger.dropped:
             found.append(
                 Discrepancy(
@@ -284,7 +289,7 @@ class Demo:
         return 1 if found else 0
 
     async def _settled(
-        self, tables: QueryProcess, ledger: RemoteLedger, since: datetime
+        self, tables: QueryPool, ledger: RemoteLedger, since: datetime
     ) -> list[dict[str, Any]]:
         """The rows of `streams`, once there are as many as were simulated (or time is up)."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
@@ -297,7 +302,7 @@ class Demo:
                 if time.monotonic() > deadline_s:
                     raise OSError(f"cannot read the measured streams: {e}") from None
                 streams = []
-            if not ledger.under_way and wanted <= {stream["request_id"] for stream in streams}:
+            if not ledger.open_rows and wanted <= {stream["request_id"] for stream in streams}:
                 # A doubled row would come with or after the first: one more look, a moment later.
                 await asyncio.sleep(1.0)
                 return await asyncio.to_thread(streams_since, tables, since)
@@ -308,7 +313,7 @@ class Demo:
     def _report(
         self, traffic: Traffic, rows: list[LedgerRow], streams: list[dict[str, Any]], found: list[Discrepancy]
     ) -> None:
-        for line in table(rows, streams):
+        for line in comparison_table(rows, streams):
             self.say(line)
         faults = sum(row.fault_ns is not None for row in rows)
         self.say("")
@@ -316,13 +321,13 @@ class Demo:
             f"{len(rows)} requests simulated ({faults} met a fault, {traffic.aborted} clients left), "
             f"{len(streams)} streams measured, {sum(row.events for row in rows)} events."
         )
-        if (late := lateness(rows, streams)) is not None:
+        if (late := ttft_overhead(rows, streams)) is not None:
             self.say(
                 f"Measured TTFT is {late.median_ns / 1e6:.1f} ms above the simulated at the median, "
                 f"{late.largest_ns / 1e6:.0f} ms at most: the way from the tap to the simulator and back, on this machine."
             )
         if found:
-            tally(found, say=self.say)
+            report_discrepancies(found, write=self.say)
             said = "1 measurement is" if len(found) == 1 else f"{len(found)} measurements are"
             self.say(click.style(f"{said} not what was simulated.", fg="red"))
         else:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from streamgauge.options import load, settings_options
+from streamgauge.flags import load, settings_options
 
 
 @click.command("export")
@@ -38,12 +38,12 @@ def export_command(
 
 def instant(text: str | None) -> dt.datetime | None:
     """An age (`24h`) before now, or an ISO 8601 time, UTC unless it has an offset. Raises click.BadParameter."""
-    from streamgauge.age import parse_age
+    from streamgauge.durations import parse_duration_s
 
     if text is None:
         return None
     try:
-        seconds = parse_age(text)
+        seconds = parse_duration_s(text)
     except ValueError:
         try:
             found = dt.datetime.fromisoformat(text)

@@ -24,7 +24,7 @@ from pydantic_settings import (
 
 from ingest.tap.options import split_address
 from ingest.tap.upstreams import Upstream, parse_upstreams
-from streamgauge.age import parse_age
+from streamgauge.durations import parse_duration_s
 
 CONFIG_FILE = "streamgauge.toml"
 
@@ -261,7 +261,7 @@ class Settings(BaseSettings):
     )
     @classmethod
     def _ages(cls, value: str | None) -> str | None:
-        parse_age(value)
+        parse_duration_s(value)
         return value
 
     @property

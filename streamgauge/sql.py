@@ -16,9 +16,9 @@ import click
 import polars as pl
 
 from analytics.query.errors import QueryError
-from analytics.query.process import QueryProcess
+from analytics.query.query_pool import QueryPool
 from analytics.storage.location import locate
-from streamgauge.options import load, settings_options
+from streamgauge.flags import load, settings_options
 
 MAX_ROWS = 1_000_000
 MAX_CELL_CHARS = 60
@@ -64,7 +64,7 @@ def sql_command(
         raise click.UsageError("parquet is binary: name a file with --output, or redirect")
     try:
         settings = load({"data": data, "store": store})
-        tables = QueryProcess(locate(settings.store, settings.data), untrusted=False)
+        tables = QueryPool(locate(settings.store, settings.data), untrusted=False)
         with contextlib.closing(tables):
             rows = tables.query(query, max_rows=max_rows, timeout_s=timeout)
     except QueryError as e:

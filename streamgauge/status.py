@@ -15,8 +15,9 @@ from typing import Any
 import click
 
 from analytics.query.errors import QueryError
-from analytics.query.process import QueryProcess
-from analytics.storage.ledger import (
+from analytics.query.query_pool import QueryPool
+from analytics.storage.location import SQLITE, locate
+from analytics.storage.reconciliation import (
     Asking,
     Captured,
     Ledger,
@@ -27,10 +28,9 @@ from analytics.storage.ledger import (
     stored_ids,
     unread_in_folder,
 )
-from analytics.storage.location import SQLITE, locate
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
-from streamgauge.options import load, settings_options
+from streamgauge.flags import load, settings_options
 
 KAFKA_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]
@@ -59,7 +59,7 @@ def gather(data: Path, kafka: Kafka | None = None, store: str = SQLITE) -> dict[
     log_dir = data / "log"
     noted = read_run_totals(log_dir)
     location = locate(store, data)
-    with contextlib.closing(QueryProcess(location, untrusted=False)) as tables:
+    with contextlib.closing(QueryPool(location, untrusted=False)) as tables:
         counts = count_tables(tables)
         open_ids = {i for p in counts.positions for i in p.open_ids}
         if len({p.log_id for p in counts.positions}) > 1:

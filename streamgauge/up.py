@@ -25,7 +25,7 @@ from analytics.storage.data_folder_lock import UP, lock_data_folder
 from ingest.private_files import make_private_folder, write_json
 from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
-from streamgauge.options import flag, flags
+from streamgauge.flags import flag, flags
 from streamgauge.settings import Settings
 
 log = logging.getLogger(__name__)

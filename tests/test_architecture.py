@@ -24,7 +24,7 @@ ALLOWED = {
         "dashboard",
         "ingest.private_files",
         "analytics.query.errors",
-        "analytics.query.process",
+        "analytics.query.query_pool",
         "analytics.schema.histogram_buckets",
         "analytics.schema.outcomes",
         "analytics.schema.sql_quoting",
@@ -57,8 +57,13 @@ def test_imports_point_down_the_stream(package: str) -> None:
 
 def test_readers_use_no_code_of_the_writer() -> None:
     """Readers run in other processes. Of the store they import its location, how it is attached, and the schema."""
-    shared = ("analytics.storage.location", "analytics.storage.database", "analytics.schema")
-    allowed = ("analytics.query", "ingest.private_files", *shared)
+    shared = (
+        "analytics.storage.location",
+        "analytics.storage.database",
+        "analytics.schema",
+        "ingest.private_files",
+    )
+    allowed = ("analytics.query", *shared)
     for path in sorted((ROOT / "analytics" / "query").rglob("*.py")):
         for module in imports_of(path):
             if module.split(".")[0] in OURS and module != "analytics":
@@ -84,7 +89,7 @@ def test_settings_and_their_imports_need_no_duckdb() -> None:
     """A tap's image has no DuckDB and shows settings too."""
     code = (
         "import sys; sys.modules['duckdb'] = None; sys.modules['polars'] = None\n"
-        "import streamgauge.settings, streamgauge.cli, streamgauge.parts, analytics.storage.location\n"
+        "import streamgauge.settings, streamgauge.cli, streamgauge.part_options, analytics.storage.location\n"
         "from streamgauge.settings import Settings; Settings(store='postgres:host=db')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

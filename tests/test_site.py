@@ -24,5 +24,5 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         assert f"{page.relative_to(ROOT / 'docs')}" in (ROOT / "mkdocs.yml").read_text(), (
             f"{page.name} is not in the navigation"
         )
-    assert (tmp_path / "site" / "how-to" / "deploy" / "index.html").exists()
+    assert (tmp_path / "site" / "how-to" / "own-gateway" / "index.html").exists()
     assert "https://fonts" not in (tmp_path / "site" / "index.html").read_text()

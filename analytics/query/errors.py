@@ -11,40 +11,40 @@ class StoreUnavailable(QueryError):
     """There is no store yet, or it cannot be attached or read."""
 
 
-class Refused(QueryError):
+class QueryRejected(QueryError):
     """The statement is wrong or not allowed, its answer is too large, or it needs too much memory."""
 
 
-class TooMuchMemory(Refused):
+class QueryOutOfMemory(QueryRejected):
     """The query reached the memory limit. The database that ran it may be unusable."""
 
 
-class TooSlow(QueryError):
+class QueryTimeout(QueryError):
     """The query did not finish before its deadline."""
 
 
 KINDS: dict[str, type[QueryError]] = {
-    kind.__name__: kind for kind in (StoreUnavailable, Refused, TooMuchMemory, TooSlow)
+    kind.__name__: kind for kind in (StoreUnavailable, QueryRejected, QueryOutOfMemory, QueryTimeout)
 }
 """By name, as a child process sends them."""
 
 
 def of_kind(name: object, message: object) -> QueryError:
-    """The error that a child process sent. An unknown kind is `Refused`."""
-    return KINDS.get(str(name), Refused)(" ".join(str(message).split()))
+    """The error that a child process sent. An unknown kind is `QueryRejected`."""
+    return KINDS.get(str(name), QueryRejected)(" ".join(str(message).split()))
 
 
-def too_slow(timeout_s: float) -> TooSlow:
+def too_slow(timeout_s: float) -> QueryTimeout:
     """The error of a query that was ended at its deadline."""
-    return TooSlow(
+    return QueryTimeout(
         f"query stopped after {timeout_s:g} s: it reached its time limit. "
         "Narrow the time range, select fewer columns or aggregate first."
     )
 
 
-def too_much_memory(limit_bytes: int | None) -> TooMuchMemory:
+def too_much_memory(limit_bytes: int | None) -> QueryOutOfMemory:
     """The error of a query that reached the memory limit. None: DuckDB's own limit."""
     limit = f"more than {limit_bytes // 2**20} MiB of memory" if limit_bytes else "too much memory"
-    return TooMuchMemory(
+    return QueryOutOfMemory(
         f"query stopped: it needed {limit}. Aggregate fewer rows or groups, or narrow the time range."
     )

@@ -22,8 +22,8 @@ from typing import Any
 
 import duckdb
 
-from analytics.query import open_streams
-from analytics.query.errors import QueryError, Refused, TooSlow
+from analytics.query import open_streams_view
+from analytics.query.errors import QueryError, QueryRejected, QueryTimeout
 from analytics.query.limits import Limits
 from analytics.query.reader import Reader, interrupted_after, limited, too_many_rows
 from analytics.query.statement_filter import StatementFilter
@@ -44,7 +44,7 @@ _SCHEMATA_ANSWER = f"SELECT '{ALIAS}' AS catalog_name, 'main' AS schema_name"
 _CATALOG_ANSWER = (
     f"SELECT schema_name, sql, 'table' FROM duckdb_tables() WHERE database_name = '{ALIAS}' AND schema_name = 'main' "
     "UNION ALL SELECT schema_name, view_name, 'view' FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal "
-    f"AND (database_name = '{ALIAS}' OR view_name = '{open_streams.NAME}')"
+    f"AND (database_name = '{ALIAS}' OR view_name = '{open_streams_view.NAME}')"
 )
 
 
@@ -120,13 +120,13 @@ class Gate:
     def _take_turn(self, timeout_s: float) -> None:
         with self._lock:
             if self._waiting >= self._limits.waiting:
-                raise Refused(
+                raise QueryRejected(
                     f"busy: {self._waiting} queries are already waiting. Try again in a few seconds."
                 )
             self._waiting += 1
         try:
             if not self._turns.acquire(timeout=timeout_s):
-                raise TooSlow(
+                raise QueryTimeout(
                     f"busy: the query waited {timeout_s:g} s for others to finish. Try again later."
                 )
         finally:
@@ -138,7 +138,7 @@ class Gate:
         left_s = timeout_s - (time.monotonic() - started_s)
         try:
             with contextlib.closing(self._reader.cursor()) as cursor, interrupted_after(cursor, left_s):
-                open_streams.prepare(cursor, sql, self._reader.data_path)
+                open_streams_view.prepare(cursor, sql, self._reader.data_path)
                 query = limited(cursor, sql, max_rows)
                 row = first_row(cursor.execute(f"CREATE TABLE answers.main.{name} AS {query}"))
         except duckdb.Error as e:
@@ -189,7 +189,7 @@ class Gate:
 
 
 _CLAUSES = ("where_clause", "group_expressions", "group_sets", "having", "sample", "qualify")
-_PREFIXES: dict[type[QueryError], str] = {TooSlow: "too slow"}
+_PREFIXES: dict[type[QueryError], str] = {QueryTimeout: "too slow"}
 
 
 def _is_column_or_constant(item: dict[str, Any]) -> bool:

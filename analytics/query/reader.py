@@ -3,7 +3,7 @@
 Each query has its own cursor and sees the newest commits. Names without a schema are looked up in the store first, then
 in the in-memory database, which has the view `open_streams`. With `lock_down` a statement can read no file outside the
 tables folder and change no setting; it does not protect against statements that use up memory or crash DuckDB (see
-`analytics.query.process`).
+`analytics.query.query_pool`).
 
 DuckDB attaches SQLite per transaction: replacing the catalog file by a newer copy is visible in the next query.
 """
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
-from analytics.query import open_streams
+from analytics.query import open_streams_view
 from analytics.query.errors import (
     QueryError,
-    Refused,
+    QueryRejected,
+    QueryTimeout,
     StoreUnavailable,
-    TooSlow,
     too_much_memory,
     too_slow,
 )
@@ -35,7 +35,7 @@ from analytics.storage.location import ALIAS, StoreLocation
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["QueryError", "Reader", "Refused", "StoreUnavailable", "TooSlow"]
+__all__ = ["QueryError", "QueryRejected", "QueryTimeout", "Reader", "StoreUnavailable"]
 
 SEARCH_PATH = f"SET search_path = '{ALIAS}.main,memory.main'"
 INTERRUPT_AGAIN_S = 0.05
@@ -87,7 +87,7 @@ class Reader:
             raise no_tables(self._location)
         self.data_path = data_path_of(connection)
         """The tables folder, with a slash at the end."""
-        open_streams.define(connection)
+        open_streams_view.define(connection)
         connection.execute(SEARCH_PATH)
         if lock_down:
             self.lock_down()
@@ -113,16 +113,16 @@ class Reader:
         return cursor
 
     def query(self, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
-        """The rows of one SELECT. Raises Refused (also for more than `max_rows` rows), TooSlow, StoreUnavailable."""
-        from analytics.query.frame import frame  # loads polars, which a child process does not need
+        """The rows of one SELECT. Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout, StoreUnavailable."""
+        from analytics.query.to_polars import to_polars  # loads polars, which a child process does not need
 
-        return frame(self.arrow(sql, max_rows, timeout_s))
+        return to_polars(self.arrow(sql, max_rows, timeout_s))
 
     def arrow(self, sql: str, max_rows: int, timeout_s: float) -> pa.Table:
         """As `query`, as an Arrow table with DuckDB's own types."""
         try:
             with closing(self.cursor()) as cursor, interrupted_after(cursor, timeout_s):
-                open_streams.prepare(cursor, sql, self.data_path)
+                open_streams_view.prepare(cursor, sql, self.data_path)
                 result = cursor.execute(limited(cursor, sql, max_rows)).to_arrow_table()
         except duckdb.Error as e:
             raise self.translated(e, timeout_s) from None
@@ -130,7 +130,7 @@ class Reader:
             raise too_much_memory(self._memory_limit_bytes) from None
         except pa.ArrowException as e:
             reason = " ".join(str(e).split())
-            raise Refused(f"cannot convert the answer: {reason}. Cast the column to VARCHAR.") from None
+            raise QueryRejected(f"cannot convert the answer: {reason}. Cast the column to VARCHAR.") from None
         if result.num_rows > max_rows:
             raise too_many_rows(max_rows)
         return result
@@ -144,7 +144,7 @@ class Reader:
             return too_much_memory(self._memory_limit_bytes)
         if isinstance(error, duckdb.IOException) or any(reason in text for reason in _UNREADABLE):
             return StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
-        return Refused(text)
+        return QueryRejected(text)
 
     def close(self) -> None:
         """Close the database. Running queries end with an error."""
@@ -156,9 +156,9 @@ def no_tables(location: StoreLocation) -> StoreUnavailable:
     return StoreUnavailable(f"the store {location.label} has no tables yet. Start analytics: streamgauge up")
 
 
-def too_many_rows(max_rows: int) -> Refused:
+def too_many_rows(max_rows: int) -> QueryRejected:
     """The error for an answer of more than `max_rows` rows."""
-    return Refused(
+    return QueryRejected(
         f"the answer has more than {max_rows} rows. Aggregate, add a LIMIT or raise the row limit."
     )
 
@@ -166,17 +166,17 @@ def too_many_rows(max_rows: int) -> Refused:
 def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
     """The statement, as a subquery that returns at most one row more than allowed. Only SELECT is valid there.
 
-    Raises Refused unless there is exactly one statement.
+    Raises QueryRejected unless there is exactly one statement.
     """
     statements = cursor.extract_statements(sql)
     if len(statements) != 1:
-        raise Refused(f"cannot run {len(statements)} statements: a query is exactly one SELECT.")
+        raise QueryRejected(f"cannot run {len(statements)} statements: a query is exactly one SELECT.")
     if statements[0].type != duckdb.StatementType.SELECT:
-        raise Refused("cannot run this statement: the store is read-only. Write a SELECT.")
+        raise QueryRejected("cannot run this statement: the store is read-only. Write a SELECT.")
     text = statements[0].query.strip().rstrip(";")
     wrapped = f"FROM (\n{text}\n) LIMIT {max_rows + 1}"
     if len(cursor.extract_statements(wrapped)) != 1:
-        raise Refused("cannot run this statement: a query is exactly one SELECT.")
+        raise QueryRejected("cannot run this statement: a query is exactly one SELECT.")
     return wrapped
 
 

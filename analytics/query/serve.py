@@ -28,18 +28,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analytics.query import endpoint
+from analytics.query import serve_ready_file
 from analytics.query.catalog_copy import CatalogCopy
-from analytics.query.child import Child
-from analytics.query.endpoint import Endpoint
+from analytics.query.child_process import ChildProcess
 from analytics.query.errors import QueryError, StoreUnavailable
 from analytics.query.limits import MIB, Limits
-from analytics.query.worker import Options
+from analytics.query.query_child import Options
+from analytics.query.serve_ready_file import Endpoint
 from analytics.storage.location import StoreLocation
 
 log = logging.getLogger(__name__)
 
-MODULE = "analytics.query.serve_worker"
+MODULE = "analytics.query.serve_child"
 MIN_TOKEN_CHARS = 16
 OVERDUE_S = 2.0
 """A child whose query is this much past its deadline is killed."""
@@ -108,7 +108,7 @@ class _Supervisor:
         self._stopped = False
         self._lock = threading.Lock()
         self._deadlines: dict[int, float] = {}
-        self._child: Child | None = None
+        self._child: ChildProcess | None = None
 
     def stop(self) -> None:
         """End `run`. Safe in a signal handler."""
@@ -119,7 +119,7 @@ class _Supervisor:
         options = self._options
         self._start()
         here = Endpoint(os.getpid(), f"quack:{options.host}:{self._port}", self._token)
-        endpoint.write(options.data, here)
+        serve_ready_file.write(options.data, here)
         log.info("SQL server is ready: %s", here.quack)
         if options.ready is not None:
             options.ready(here)
@@ -130,7 +130,7 @@ class _Supervisor:
             self._wake.clear()
 
     def close(self) -> None:
-        endpoint.remove(self._options.data, os.getpid())
+        serve_ready_file.remove(self._options.data, os.getpid())
         self._stopped = True
         if self._child is not None:
             self._child.close()
@@ -147,7 +147,7 @@ class _Supervisor:
         with self._lock:
             self._deadlines.clear()
         options = self._options
-        self._child = Child(
+        self._child = ChildProcess(
             MODULE,
             Options(
                 location=options.location,
@@ -199,7 +199,7 @@ class _Supervisor:
             with self._lock:
                 self._deadlines.pop(event["end"], None)
 
-    def _refresh(self, child: Child | None, number: int) -> None:
+    def _refresh(self, child: ChildProcess | None, number: int) -> None:
         try:
             if self._copy is not None:
                 self._copy.refresh()

@@ -20,8 +20,8 @@ from typing import Any
 
 import duckdb
 
-from analytics.query.errors import Refused
-from analytics.query.open_streams import NAME as OPEN_STREAMS
+from analytics.query.errors import QueryRejected
+from analytics.query.open_streams_view import NAME as OPEN_STREAMS
 from analytics.storage.database import new_database, one_line
 from analytics.storage.location import ALIAS
 
@@ -76,9 +76,9 @@ class StatementFilter:
         self._names_read()
 
     def check(self, sql: str) -> dict[str, Any]:
-        """The statement's tree, as `json_serialize_sql` returns it. Raises Refused."""
+        """The statement's tree, as `json_serialize_sql` returns it. Raises QueryRejected."""
         if len(sql.encode(errors="replace")) > MAX_SQL_BYTES:
-            raise Refused(
+            raise QueryRejected(
                 f"cannot run the statement: it is longer than {MAX_SQL_BYTES // 1024} KiB. Shorten it."
             )
         if nesting(sql) > MAX_NESTING:
@@ -89,7 +89,7 @@ class StatementFilter:
             ctes = {name.lower() for name in _cte_names(node)}
             for name in ctes:
                 if not _IDENTIFIER.fullmatch(name) or self._is_hidden(name):
-                    raise Refused(
+                    raise QueryRejected(
                         f"cannot run the statement: a WITH query cannot be named {name!r}. Rename it."
                     )
             for item in _objects(node):
@@ -101,15 +101,17 @@ class StatementFilter:
             row = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()[0]
             tree: dict[str, Any] = json.loads(row[0])
         except duckdb.Error as e:
-            raise Refused(one_line(e)) from None
+            raise QueryRejected(one_line(e)) from None
         except RecursionError:  # about 1000 levels
             raise _too_deep() from None
         if tree.get("error_type") == "not implemented":
-            raise Refused("cannot run this statement: the store is read-only. Write a SELECT.")
+            raise QueryRejected("cannot run this statement: the store is read-only. Write a SELECT.")
         if tree.get("error"):
-            raise Refused(" ".join(str(tree.get("error_message", "not SQL")).splitlines()[:1]))
+            raise QueryRejected(" ".join(str(tree.get("error_message", "not SQL")).splitlines()[:1]))
         if len(tree["statements"]) != 1:
-            raise Refused(f"cannot run {len(tree['statements'])} statements: a query is exactly one SELECT.")
+            raise QueryRejected(
+                f"cannot run {len(tree['statements'])} statements: a query is exactly one SELECT."
+            )
         return tree
 
     def _check(self, item: dict[str, Any], ctes: set[str]) -> None:
@@ -119,18 +121,18 @@ class StatementFilter:
         elif kind == "TABLE_FUNCTION":
             name = str(item["function"].get("function_name", "")).lower()
             if name not in TABLE_FUNCTIONS:
-                raise Refused(
+                raise QueryRejected(
                     f"the table function {name!r} is not allowed here. Read a table: SHOW TABLES lists them."
                 )
             item["function"]["class"] = "TABLE_FUNCTION"  # checked; not a scalar function of the same name
         elif kind == "SHOW_REF":
             name = str(item.get("table_name", "")).lower().strip('"')
             if item.get("query") is None and name not in ("", "tables", "__show_tables_expanded"):
-                raise Refused(f"SHOW {name} is not allowed here. Use SHOW TABLES or DESCRIBE.")
+                raise QueryRejected(f"SHOW {name} is not allowed here. Use SHOW TABLES or DESCRIBE.")
         elif "function_name" in item and item.get("class") != "TABLE_FUNCTION":
             name = str(item["function_name"]).lower()  # its schema is often a column: outcome.upper()
             if name not in self.functions:
-                raise Refused(f"the function {name!r} does not exist or is not allowed here.")
+                raise QueryRejected(f"the function {name!r} does not exist or is not allowed here.")
 
     def _check_table(self, item: dict[str, Any], ctes: set[str]) -> None:
         catalog, schema, name = (
@@ -142,7 +144,7 @@ class StatementFilter:
             if self._is_public(name):
                 return
         full = ".".join(part for part in (catalog, schema, name) if part)
-        raise Refused(f"there is no public table {full!r}. SHOW TABLES lists them.")
+        raise QueryRejected(f"there is no public table {full!r}. SHOW TABLES lists them.")
 
     def _is_public(self, name: str) -> bool:
         if name not in self._public:
@@ -193,8 +195,8 @@ def nesting(sql: str) -> int:
     return deepest
 
 
-def _too_deep() -> Refused:
-    return Refused("cannot run the statement: it is nested too deeply. Split it into WITH queries.")
+def _too_deep() -> QueryRejected:
+    return QueryRejected("cannot run the statement: it is nested too deeply. Split it into WITH queries.")
 
 
 def _objects(node: Any) -> Iterator[dict[str, Any]]:

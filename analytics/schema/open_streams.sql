@@ -1,4 +1,4 @@
--- Requests in flight. Not a table of the store: analytics writes a small file (analytics/storage/open_streams.py), and readers show it
+-- Requests in flight. Not a table of the store: analytics writes a small file (analytics/storage/open_streams_file.py), and readers show it
 -- under this name.
 
 CREATE TABLE IF NOT EXISTS open_streams (

@@ -182,7 +182,7 @@ class Catalog:
             self._postgres(f"CREATE UNIQUE INDEX IF NOT EXISTS {name} ON {table} ({columns})")
 
     def forget_column_statistics(self) -> None:
-        """Create the trigger that keeps statistics of tables' columns unknown (`analytics.storage.layout`)."""
+        """Create the trigger that keeps statistics of tables' columns unknown (`analytics.storage.ducklake_format`)."""
         if self.is_postgres:
             for statement in _POSTGRES_TRIGGERS:
                 self._postgres(statement)

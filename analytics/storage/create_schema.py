@@ -17,7 +17,7 @@ import polars as pl
 from analytics.schema.ddl import statements
 from analytics.schema.sql_quoting import literal
 from analytics.storage.catalog import NAME, Catalog
-from analytics.storage.layout import FORMAT_VERSION, add_statistics, read_layouts
+from analytics.storage.ducklake_format import FORMAT_VERSION, add_statistics, read_layouts
 from analytics.storage.location import ALIAS, StoreLocation
 
 OPTIONS = {
@@ -92,7 +92,7 @@ def _note_data_path(catalog: Catalog, path: str) -> None:
 
 
 def check_format(catalog: Catalog, location: StoreLocation) -> None:
-    """Raise OSError unless the catalog has the format that `analytics.storage.layout` writes."""
+    """Raise OSError unless the catalog has the format that `analytics.storage.ducklake_format` writes."""
     found = catalog.query("SELECT value FROM ducklake_metadata WHERE key = 'version'")
     if found != [(FORMAT_VERSION,)]:
         raise OSError(

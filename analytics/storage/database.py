@@ -14,7 +14,7 @@ import duckdb
 from analytics.schema.sql_quoting import literal
 from analytics.storage.dsn import without_password
 from analytics.storage.location import ALIAS, StoreLocation
-from analytics.storage.s3 import account
+from analytics.storage.s3_account import account
 
 RETRIES = (
     "SET ducklake_retry_wait_ms = 10; SET ducklake_retry_backoff = 1.2; SET ducklake_max_retry_count = 30"

@@ -7,7 +7,7 @@ A commit, in this order:
    exactly once, whatever the log delivers again. A file whose transaction did not happen is an orphan, which upkeep deletes.
 
 A position row names its owner and a version. A commit moves it only where both are as this process last wrote them. Otherwise
-another process has claimed the partition: nothing is committed, and `Fenced` is raised.
+another process has claimed the partition: nothing is committed, and `PartitionLost` is raised.
 
 Positions, taps and counters are tables of the store whose rows are inlined and updated in place: they have no history.
 Tables whose names begin with `streamgauge_` are internal to the catalog and no part of the store.
@@ -24,11 +24,12 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import duckdb
 import polars as pl
 
+from analytics.assembly.partition import Position
 from analytics.measures.rollup import DEFAULT_STALL, rollups
 from analytics.schema.sql_quoting import literal
 from analytics.schema.tables import LOG_POSITIONS, TAPS, frame
@@ -36,16 +37,16 @@ from analytics.storage.appender import Appender
 from analytics.storage.catalog import NAME, Catalog, create_file, integers, is_conflict, without_nul
 from analytics.storage.create_schema import prepare
 from analytics.storage.database import attach, data_path_of, first_row, message, new_database
-from analytics.storage.layout import (
-    Appends,
+from analytics.storage.ducklake_format import (
     File,
-    Layout,
+    SnapshotBuilder,
+    TableLayout,
     read_layouts,
     remove_file,
     write_file,
 )
 from analytics.storage.location import ALIAS, StoreLocation
-from analytics.storage.open_streams import OpenStreamsFile
+from analytics.storage.open_streams_file import OpenStreamsFile
 
 log = logging.getLogger(__name__)
 
@@ -69,28 +70,8 @@ class StoreFailed(Exception):
     """The store cannot be written; str() is one line that says what to do. Nothing was half-committed."""
 
 
-class Fenced(Exception):
+class PartitionLost(Exception):
     """Another consumer owns a position by now; this one must stop."""
-
-
-class Position(Protocol):
-    """How far one partition is consumed (`analytics.assembly.assembler`)."""
-
-    @property
-    def high(self) -> int: ...
-    @property
-    def low(self) -> int: ...
-    @property
-    def open_stream_ids(self) -> Sequence[str]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPosition:
-    """A position as the last commit left it."""
-
-    high: int
-    low: int
-    open_stream_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +96,9 @@ class Commit:
     """By partition."""
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     """Rows to append, by public table; columns are matched by name."""
-    keep: Sequence[tuple[str, str, bytes]] = ()
+    kept_records: Sequence[tuple[str, str, bytes]] = ()
     """(partition, stream id, packed records) of long-open streams, in order."""
-    forget: Sequence[str] = ()
+    finished_stream_ids: Sequence[str] = ()
     """Ids of finished streams whose kept records are deleted."""
     taps: Sequence[Tap] = ()
     totals: Mapping[str, int] = field(default_factory=dict)
@@ -160,9 +141,9 @@ class Store:
             with self._catalog.creation():
                 attach(self._connection, location, read_only=False)
                 self.store_id = prepare(self._connection, self._catalog, location)
-            self.layouts: Mapping[str, Layout] = read_layouts(self._catalog)
+            self.layouts: Mapping[str, TableLayout] = read_layouts(self._catalog)
             self._positions = self.layouts["log_positions"].inlined
-            self._schema_version = Appends(self._catalog).schema_version
+            self._schema_version = SnapshotBuilder(self._catalog).schema_version
             self.data_path = data_path_of(self._connection)
         except BaseException as e:
             if self._catalog is not None:
@@ -192,13 +173,13 @@ class Store:
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
-    def claim(self, log_id: str, partition: str) -> StoredPosition | None:
+    def acquire_partition(self, log_id: str, partition: str) -> Position | None:
         """Own a partition's position: where to go on, None when it was never read.
 
         The former owner is fenced from its next commit on.
         """
 
-        def claim() -> tuple[int, StoredPosition | None]:
+        def claim() -> tuple[int, Position | None]:
             where = self._where(log_id, partition)
             with self.catalog.transaction():
                 rows = self.catalog.query(
@@ -211,11 +192,11 @@ class Store:
                     f"UPDATE {self._positions} SET owner = {self.catalog.text(self.owner)}, version = version + 1 WHERE {where}"
                 )
             version, high, low = integers(rows[0][:3])
-            return version + 1, StoredPosition(high, low, _ids(str(rows[0][3])))
+            return version + 1, Position(high, low, _ids(str(rows[0][3])))
 
         self._versions[log_id, partition], stored = self._repeated(claim)
         # A row that was only claimed was never read from.
-        return None if stored == StoredPosition(0, 0, ()) else stored
+        return None if stored == Position(0, 0, ()) else stored
 
     def _where(self, log_id: str, partition: str) -> str:
         return f"log_id = {self.catalog.text(log_id)} AND partition = {self.catalog.text(partition)}"
@@ -225,11 +206,11 @@ class Store:
             "log_id": [log_id], "partition": [partition], "high": [0], "low": [0], "open_stream_ids": [[]],
             "owner": [self.owner], "version": [1], "updated_at": [time.time_ns() // 1000],
         }  # fmt: skip
-        appends = Appends(self.catalog)
+        appends = SnapshotBuilder(self.catalog)
         appends.add_rows(self.layouts["log_positions"], frame(LOG_POSITIONS, row))
         appends.finish()
 
-    def disown(self, log_id: str, partition: str) -> None:
+    def release_partition(self, log_id: str, partition: str) -> None:
         """Forget a partition that another consumer reads now."""
         self._versions.pop((log_id, partition), None)
 
@@ -258,7 +239,7 @@ class Store:
     # -- commits -------------------------------------------------------------------------------------------------------
 
     def commit(self, commit: Commit) -> None:
-        """Do all of it, and the roll-ups of its rows, or nothing. Raises Fenced or StoreFailed."""
+        """Do all of it, and the roll-ups of its rows, or nothing. Raises PartitionLost or StoreFailed."""
         tables = {**commit.tables, **rollups(commit.tables, self.stall)}
         files: list[File] = []
         try:
@@ -279,7 +260,7 @@ class Store:
     ) -> dict[tuple[str, str], int]:
         with self.catalog.transaction():
             moved = self._move(commit.log_id, commit.positions)
-            appends = Appends(self.catalog)
+            appends = SnapshotBuilder(self.catalog)
             if appends.schema_version != self._schema_version:
                 raise StoreFailed("another version of Streamgauge changed the store's schema. Start again")
             for file in files:
@@ -289,10 +270,10 @@ class Store:
             self._report_taps(commit.taps, appends)
             self._add_totals(commit.totals, appends)
             appends.finish()
-            if commit.keep:
+            if commit.kept_records:
                 self._keep(commit, moved)
-            if commit.forget:
-                listed = ", ".join(literal(stream_id) for stream_id in commit.forget)
+            if commit.finished_stream_ids:
+                listed = ", ".join(literal(stream_id) for stream_id in commit.finished_stream_ids)
                 self.catalog.change(f"DELETE FROM streamgauge_kept_records WHERE stream_id IN ({listed})")
         return moved
 
@@ -302,7 +283,7 @@ class Store:
             return {}
         for partition in positions:
             if (log_id, partition) not in self._versions:
-                raise Fenced(f"partition {partition} is not claimed")
+                raise PartitionLost(f"partition {partition} is not claimed")
         catalog = self.catalog
         found = {
             partition: (int(str(version)), owner)
@@ -316,7 +297,7 @@ class Store:
         for partition, position in positions.items():
             version = self._versions[log_id, partition]
             if found.get(partition) != (version, self.owner):
-                raise Fenced(f"another consumer has taken over partition {partition}")
+                raise PartitionLost(f"another consumer has taken over partition {partition}")
             catalog.change(
                 f"UPDATE {self._positions} SET high = {position.high}, low = {position.low}, "
                 f"open_stream_ids = '[{', '.join(position.open_stream_ids)}]', version = {version + 1}, updated_at = '{now}' "
@@ -326,7 +307,7 @@ class Store:
         return moved
 
     def _keep(self, commit: Commit, moved: Mapping[tuple[str, str], int]) -> None:
-        partitions, stream_ids, payloads = zip(*commit.keep, strict=True)
+        partitions, stream_ids, payloads = zip(*commit.kept_records, strict=True)
         numbers = [moved[commit.log_id, p] * _NUMBERS + n for n, p in enumerate(partitions)]
         self.catalog.insert(
             "streamgauge_kept_records",
@@ -338,7 +319,7 @@ class Store:
             ),
         )  # fmt: skip
 
-    def _report_taps(self, taps: Sequence[Tap], appends: Appends) -> None:
+    def _report_taps(self, taps: Sequence[Tap], appends: SnapshotBuilder) -> None:
         if not taps:
             return
         layout, text, new = self.layouts["taps"], self.catalog.text, []
@@ -365,7 +346,7 @@ class Store:
             )
         appends.add_rows(layout, pl.DataFrame(new, schema=TAPS, orient="row"))
 
-    def _add_totals(self, totals: Mapping[str, int], appends: Appends) -> None:
+    def _add_totals(self, totals: Mapping[str, int], appends: SnapshotBuilder) -> None:
         more = {name: value for name, value in totals.items() if value}
         if not more:
             return

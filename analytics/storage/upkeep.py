@@ -24,7 +24,7 @@ import duckdb
 
 from analytics.storage.catalog import backup, is_conflict
 from analytics.storage.database import first_row, message
-from analytics.storage.layout import sync
+from analytics.storage.ducklake_format import sync
 from analytics.storage.location import ALIAS
 from analytics.storage.rollup_compaction import compact_rollups
 from analytics.storage.store import Store

@@ -1,4 +1,4 @@
-"""Analytics on a store in PostgreSQL, with real Kafka: one consumer and two, and the small end of docs/explanation/scaling.md.
+"""Analytics on a store in PostgreSQL, with real Kafka: one consumer and two, and the small end of docs/how-to/plan-capacity.md.
 
 `python -m bench scale --levels` is the comparison alone (six minutes), `--rounds 0` the live levels alone (one and a half).
 """
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20, help="of live traffic at each level")
     parser.add_argument("--levels", type=int, nargs="*", default=[1, 10, 100], help="streams at a time")
     parser.add_argument(
-        "--write", action="store_true", help="put the figures into docs/explanation/scaling.md"
+        "--write", action="store_true", help="put the figures into docs/explanation/performance.md"
     )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended

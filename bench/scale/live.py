@@ -26,7 +26,7 @@ HEAD = (
     "streams at a time", "events/s", "consumer, cores", "by the arithmetic", "Kafka", "PostgreSQL", "rows seen after (median)",
 )  # fmt: skip
 EVENTS_A_CPU_S = 100_000
-"""Of a consumer with a full topic, as docs/explanation/scaling.md plans with."""
+"""Of a consumer with a full topic, as docs/how-to/plan-capacity.md plans with."""
 
 
 def live(broker: Broker, postgres: Postgres, level: int, seconds: float) -> list[str]:

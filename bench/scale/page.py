@@ -1,4 +1,4 @@
-"""The figures of this bench: written into docs/explanation/scaling.md, between the marks of each part."""
+"""The figures of this bench: written into docs/explanation/performance.md, between the marks of each part."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.tap.page import machine
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "scaling.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "performance.md"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -198,6 +198,7 @@ def commit(trees: list[Tree], given: Given) -> Found:
         }
         for name, results in runs.items()
         for way in results[0]
+        if name == "current" or way == "commit"
     }
     titles = {
         "commit": "`Store.commit`",

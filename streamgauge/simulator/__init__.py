@@ -1,5 +1,5 @@
-"""A simulated upstream that speaks the dialects, with a ledger of the truth.
+"""A simulated upstream in every dialect, with the ground truth of what it sent.
 
-`server` runs it, `plan` decides, `speakers` speak, `perform` keeps time and breaks things on purpose, `ledger` remembers,
-`traffic` asks, `audit` compares what was measured with what was simulated.
+`server` answers requests: `planning` decides the response, `response_writers` encode it, `response_sender` sends it, and
+`ledger` records it. `traffic` simulates clients. `measurement_check` compares measured with simulated streams.
 """

@@ -1,4 +1,4 @@
-"""`streamgauge simulate`: the simulated upstream alone."""
+"""`streamgauge simulate`: run the simulated upstream."""
 
 from __future__ import annotations
 

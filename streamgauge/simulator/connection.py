@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection of the simulator: requests in, bytes out, and the moment when the client was seen to leave.
+"""One HTTP/1.1 connection of the simulator.
 
-Requests of one connection are answered one after the other. Reading never stops while a response is written, because
-that is how a client's leaving is seen; what a client sends ahead is bounded, and a client over the bound is cut off.
+Requests are answered in order. Reading continues while a response is sent, to detect a disconnect. Pipelined requests are
+bounded: a client over the bound is disconnected.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import httptools
 MAX_BODY_BYTES = 32 * 2**20
 MAX_HEADER_BYTES = 256 * 1024
 MAX_AHEAD = 8
-"""Requests that may wait on one connection."""
+"""Pipelined requests that may wait on one connection."""
 RESET_GRACE_S = 0.05
-"""Before a reset: the bytes already sent should have been read, because a reset destroys what has not."""
+"""Pause before a reset, which discards bytes that the client has not read."""
 
 
 @dataclass(slots=True)
 class Request:
-    """One request, whole."""
+    """One complete request."""
 
     wall_ns: int
     received_ns: int
@@ -36,7 +36,7 @@ class Request:
     method: str = ""
     target: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    """Names in lower case; of repeated names the last."""
+    """Names in lower case; the last value of a repeated name."""
     body: bytes = b""
     keep_alive: bool = True
 
@@ -45,7 +45,7 @@ Handler = Callable[["Connection", Request], Awaitable[None]]
 
 
 class Connection(asyncio.Protocol):
-    """The protocol object of one connection."""
+    """One connection."""
 
     def __init__(self, handler: Handler, connections: set[Connection]) -> None:
         self._handler = handler
@@ -60,18 +60,18 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.transport: asyncio.Transport | None = None
-        self.left_ns: int | None = None
-        """When the connection was seen to be gone."""
+        self.client_left_ns: int | None = None
+        """Time of the detected disconnect."""
         self.closing = False
 
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its base class
+        self.transport = cast(asyncio.Transport, transport)  # uvloop does not derive from it
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.left_ns = time.monotonic_ns()
+        self.client_left_ns = time.monotonic_ns()
         self._connections.discard(self)
         self._writable.set()
         if self._task is not None:
@@ -140,13 +140,13 @@ class Connection(asyncio.Protocol):
 
     async def _serve(self) -> None:
         try:
-            while self._waiting and not self.closing and self.left_ns is None:
+            while self._waiting and not self.closing and self.client_left_ns is None:
                 request = self._waiting.popleft()
                 await self._handler(self, request)
                 if not request.keep_alive:
                     self.close()
         except asyncio.CancelledError:
-            if self.left_ns is None:
+            if self.client_left_ns is None:
                 raise
         finally:
             self._task = None
@@ -158,35 +158,37 @@ class Connection(asyncio.Protocol):
                    "content-length: 0\r\n\r\n".encode())  # fmt: skip
         self.close()
 
-    # for handlers
+    # for the handler
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the socket; nothing happens once the connection is gone."""
-        if self.transport is not None and self.left_ns is None:
+        """Write to the socket. Does nothing after a disconnect."""
+        if self.transport is not None and self.client_left_ns is None:
             self.transport.write(data)
 
     async def writable(self) -> None:
-        """Wait until the socket takes more."""
+        """Wait while the write buffer is full."""
         if not self._writable.is_set():
             await self._writable.wait()
 
     def respond(self, status: int, headers: list[tuple[str, str]], body: bytes | None) -> None:
-        """Write a head, and a whole body unless it is None."""
-        self.write(head(status, headers + ([] if body is None else [("content-length", str(len(body)))])))
+        """Write status and headers, and the whole body unless it is None."""
+        self.write(
+            encode_headers(status, headers + ([] if body is None else [("content-length", str(len(body)))]))
+        )
         if body:
             self.write(body)
 
     def close(self) -> None:
-        """Close after what was written has gone out."""
+        """Close after the write buffer is sent."""
         self.closing = True
         if self.transport is not None:
             self.transport.close()
 
     async def reset(self) -> None:
-        """Send a TCP RST, a little after what was written."""
+        """Send a TCP RST, `RESET_GRACE_S` after the last write."""
         self.closing = True
         await asyncio.sleep(RESET_GRACE_S)
-        if self.transport is None or self.left_ns is not None:
+        if self.transport is None or self.client_left_ns is not None:
             return
         held = self.transport.get_extra_info("socket")
         if held is not None:
@@ -194,7 +196,7 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def stop(self) -> None:
-        """End whatever is under way, at once."""
+        """End the current response and close immediately."""
         self.closing = True
         if self._task is not None:
             self._task.cancel()
@@ -202,8 +204,8 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
 
-def head(status: int, headers: list[tuple[str, str]]) -> bytes:
-    """The bytes of a response's head."""
+def encode_headers(status: int, headers: list[tuple[str, str]]) -> bytes:
+    """Encode status line and headers."""
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:

@@ -1,15 +1,14 @@
-"""The simulator's own account of every request: the truth that measurements are compared with.
+"""The ground truth: one row for each simulated request, which measurements are compared with.
 
-One row (`LedgerRow`) per request, made when its head has been read and complete when `end_ns` is set. Rules:
+A row (`LedgerRow`) is created when the request has been read and is complete when `end_ns` is set.
 
-- Every `*_ns` is CLOCK_MONOTONIC of this machine, absolute, and taken *before* the bytes in question are handed to the
-  socket; `received_ns` and `complete_ns` are taken after the read returned. So for whoever sits between the client and
-  the simulator, on the same machine: it turned to the simulator before `received_ns`, and saw an output no earlier than
-  the time given here. `measured ttft ≥ first_output_ns - complete_ns` is physics, not tolerance.
-- Counts are of what was handed to the socket. When `fault` is `reset`, or the client left, bytes may have been lost on
-  the way: the counts are then upper bounds (`exact` is false).
-- The list of output times is bounded (`outputs_beyond` counts the rest), the ledger is a ring (`dropped` counts the rows
-  that fell out of it).
+- `*_ns` is CLOCK_MONOTONIC of this machine, absolute. Times of writes are taken *before* the bytes go to the socket;
+  `received_ns` and `complete_ns` after the read returned. A proxy on the same machine therefore connects before
+  `received_ns` and receives an output no earlier than its time here: `measured ttft >= first_output_ns - complete_ns`.
+- Counts cover the bytes that went to the socket. After the fault `reset`, or when the client left, bytes may have been lost
+  on the way: counts are then upper bounds (`exact` is false).
+- The list of output times is bounded (`outputs_beyond` counts the others); the ledger is a ring (`dropped` counts
+  evicted rows).
 """
 
 from __future__ import annotations
@@ -20,49 +19,49 @@ from collections.abc import Iterator
 
 import msgspec
 
-from streamgauge.simulator.plan import Plan
-from streamgauge.simulator.speakers.speaker import Speaker, Usage, Wire
+from streamgauge.simulator.planning.response_plan import ResponsePlan
+from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter, Usage
 
 MAX_OUTPUT_TIMES = 1000
 
 
 class LedgerRow(msgspec.Struct, kw_only=True):
-    """The truth about one request."""
+    """The ground truth of one request."""
 
     seq: int
-    """Number of the request, from 0, in order of arrival."""
+    """Index of the request, in order of arrival."""
     request_id: str
-    """The client's `x-request-id`, else one made here and sent as the response's `x-request-id`."""
+    """The client's `x-request-id`, else a generated one. The response has it as `x-request-id`."""
     client_request_id: bool
-    """The client gave it."""
+    """The client sent the id."""
     trace_id: str | None = None
     span_id: str | None = None
-    """From the `traceparent` received: the span of whoever sent the request (the tap)."""
+    """From the received `traceparent`: the span of the sender (the tap)."""
     method: str = ""
     path: str = ""
     model: str | None = None
     speaker: str | None = None
-    """Vendor that was spoken like; None for a request that is no generation (a model list, a 404)."""
+    """Vendor format of the response; None for a request that is not a generation (a 404)."""
     streamed: bool = False
     status: int | None = None
-    """HTTP status sent; None when none was."""
+    """HTTP status sent; None without a response."""
     fault: str = "none"
     fault_after: int | None = None
-    """Output events after which the fault came; None when it never came to it."""
+    """Output events before the fault; None when no fault occurred."""
     fault_ns: int | None = None
     expected_outcome: str | None = None
-    """`streams.outcome` as definitions.md has it, decided at the end; None while open."""
+    """Expected `streams.outcome`; None while open."""
     error_type: str | None = None
-    """Expected `streams.error_type`; None = not decided by what was sent."""
+    """Expected `streams.error_type`; None = not determined by the response."""
     error_phase: str | None = None
     exact: bool = True
 
     wall_ns: int
     """Wall clock, read together with `received_ns`."""
     received_ns: int
-    """First bytes of the request were read."""
+    """The first bytes of the request were read."""
     complete_ns: int
-    """The request's last byte was read."""
+    """The last byte of the request was read."""
     head_ns: int | None = None
     first_byte_ns: int | None = None
     first_event_ns: int | None = None
@@ -72,9 +71,9 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     last_output_ns: int | None = None
     terminal_ns: int | None = None
     end_ns: int | None = None
-    """The response was over: last write, reset, or the client seen gone."""
+    """End of the response: last write, reset, or detected disconnect of the client."""
     client_left_ns: int | None = None
-    """The client was seen to be gone before the response was over."""
+    """The client disconnected before the end of the response."""
     outputs_ns: list[int] = []
     """Time of each output event (several in one write share it), at most MAX_OUTPUT_TIMES."""
     outputs_beyond: int = 0
@@ -83,7 +82,7 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     """SSE events with data, `[DONE]` and malformed ones included."""
     output_events: int = 0
     unframed: int = 0
-    """Messages outside SSE framing (Gemini's bare error object): a reader may count each as an event."""
+    """Messages outside SSE framing (Gemini's bare error object); a parser may count each as an event."""
     comments: int = 0
     malformed_events: int = 0
     writes: int = 0
@@ -91,7 +90,7 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     """Body bytes, after content coding, without chunk framing."""
     body_sha256: str | None = None
     first_output_end_byte: int | None = None
-    """Body bytes up to the end of the write that held the first output event."""
+    """Body bytes up to the end of the write with the first output event."""
     text_chars: int = 0
     reasoning_chars: int = 0
     refusal_chars: int = 0
@@ -99,21 +98,21 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     choices: int = 1
     text: str | None = None
     reasoning: str | None = None
-    """What was said (choice 0); only with `keep_text`."""
+    """Generated text of choice 0; only with `keep_text`."""
 
     input_tokens: int | None = None
     cached_input_tokens: int | None = None
     output_tokens: int | None = None
-    """Tokens said so far, reasoning included: what the vendor would bill."""
+    """Billed tokens so far, reasoning included."""
     reasoning_tokens: int | None = None
     visible_tokens: int | None = None
-    """N of the definitions: output tokens without hidden reasoning."""
+    """Output tokens without hidden reasoning."""
     usage: Usage | None = None
-    """The last usage report sent, as a correct reader normalises it."""
+    """The last usage report sent, normalised."""
     usage_final: bool = False
     usage_reports: int = 0
     finish_reason: str | None = None
-    """As sent, choice 0."""
+    """As sent, of choice 0."""
     response_id: str | None = None
     coding: str = "identity"
 
@@ -121,48 +120,48 @@ class LedgerRow(msgspec.Struct, kw_only=True):
 _encode = msgspec.json.Encoder().encode
 
 
-class Account:
-    """Keeps one row while its response is being written."""
+class RowBuilder:
+    """Fills one row while its response is sent."""
 
     def __init__(self, row: LedgerRow, *, keep_text: bool) -> None:
         self.row = row
         self.keep_text = keep_text
         self._digest = hashlib.sha256()
 
-    def planned(self, plan: Plan, speaker: Speaker) -> None:
+    def copy_plan(self, plan: ResponsePlan, writer: ResponseWriter) -> None:
         row = self.row
-        row.model, row.speaker, row.streamed = plan.model, plan.speaker, plan.streamed
+        row.model, row.speaker, row.streamed = plan.model, plan.vendor, plan.streamed
         row.fault, row.choices, row.coding = plan.fault, plan.choices, plan.coding
-        row.response_id = getattr(speaker, "id", plan.token)
+        row.response_id = getattr(writer, "id", plan.token)
         row.input_tokens, row.cached_input_tokens = plan.input_tokens, plan.cached_tokens
 
-    def wrote(self, wires: list[Wire], body: bytes, at_ns: int) -> None:
-        """`body` holds `wires`, and is being handed to the socket now."""
+    def wrote(self, body_parts: list[BodyPart], body: bytes, at_ns: int) -> None:
+        """Count a write of `body`, which consists of `body_parts`."""
         row = self.row
         row.writes += 1
         row.body_bytes += len(body)
         self._digest.update(body)
         if row.first_byte_ns is None:
             row.first_byte_ns = at_ns
-        for wire in wires:
-            row.comments += wire.comments
-            row.unframed += wire.unframed
-            if wire.events:
-                row.events += wire.events
+        for body_part in body_parts:
+            row.comments += body_part.comments
+            row.unframed += body_part.unframed
+            if body_part.events:
+                row.events += body_part.events
                 if row.first_event_ns is None:
                     row.first_event_ns = at_ns
-            if wire.piece is not None:
-                self._output(wire, at_ns)
-            if wire.usage is not None:
-                row.usage, row.usage_final = wire.usage, wire.final_usage
+            if body_part.piece is not None:
+                self._output(body_part, at_ns)
+            if body_part.usage is not None:
+                row.usage, row.usage_final = body_part.usage, body_part.final_usage
                 row.usage_reports += 1
-            if wire.finish_reason is not None and row.finish_reason is None:
-                row.finish_reason = wire.finish_reason
-            if wire.terminal and row.terminal_ns is None:
+            if body_part.finish_reason is not None and row.finish_reason is None:
+                row.finish_reason = body_part.finish_reason
+            if body_part.terminal and row.terminal_ns is None:
                 row.terminal_ns = at_ns
 
-    def _output(self, wire: Wire, at_ns: int) -> None:
-        row, piece = self.row, wire.piece
+    def _output(self, body_part: BodyPart, at_ns: int) -> None:
+        row, piece = self.row, body_part.piece
         assert piece is not None
         row.output_events += 1
         row.last_output_ns = at_ns
@@ -182,20 +181,18 @@ class Account:
         elif piece.kind == "refusal":
             row.refusal_chars += len(piece.text)
 
-    def said(self, speaker: Speaker) -> None:
-        """Take over the speaker's totals."""
+    def copy_totals(self, writer: ResponseWriter) -> None:
         row = self.row
-        row.output_tokens, row.visible_tokens = speaker.output_tokens, speaker.said_tokens
-        row.reasoning_tokens, row.tool_calls = speaker.reasoning_tokens, len(speaker.tools)
+        row.output_tokens, row.visible_tokens = writer.output_tokens, writer.visible_tokens
+        row.reasoning_tokens, row.tool_calls = writer.reasoning_tokens, len(writer.tools)
         if self.keep_text:
-            row.text, row.reasoning = speaker.text[0], speaker.reasoning
+            row.text, row.reasoning = writer.text[0], writer.reasoning
 
-    def fault_came(self, at_ns: int) -> None:
+    def fault_occurred(self, at_ns: int) -> None:
         self.row.fault_ns, self.row.fault_after = at_ns, self.row.output_events
 
     def ended(self, at_ns: int) -> None:
-        """The response is over: decide what a correct measurement must say of it. The end is noted last: a row that has one is
-        whole, to whoever reads it meanwhile."""
+        """Decide the expected outcome. Sets `end_ns` last, because a row with `end_ns` is complete for concurrent readers."""
         row = self.row
         row.body_sha256 = self._digest.hexdigest()
         row.exact = row.client_left_ns is None and row.fault != "reset"
@@ -215,16 +212,16 @@ class Account:
         phase = "pre_first_output" if row.first_output_ns is None else "mid_stream"
         if row.terminal_ns is not None:
             return "ok", None
-        came = row.fault_ns is not None
-        if came and row.fault == "inband_error":
+        fault_occurred = row.fault_ns is not None
+        if fault_occurred and row.fault == "inband_error":
             return "inband_error", phase
         if row.status is not None and row.status >= 400:
             return "http_error", "pre_headers"
         if row.client_left_ns is not None:
             return "client_abort", "pre_headers" if row.status is None else phase
-        if came and row.fault in ("truncate", "malformed"):
+        if fault_occurred and row.fault in ("truncate", "malformed"):
             return ("truncated" if row.fault == "truncate" else "malformed"), phase
-        if came and row.fault in ("reset", "cut", "reset_before_head"):
+        if fault_occurred and row.fault in ("reset", "cut", "reset_before_head"):
             return "upstream_reset", "pre_headers" if row.status is None else phase
         return ("truncated", phase) if row.streamed else ("ok", None)
 
@@ -236,9 +233,9 @@ class Ledger:
         self._rows: deque[LedgerRow] = deque(maxlen=limit)
         self._next = 0
         self.dropped = 0
-        """Rows that fell out of the ring."""
+        """Evicted rows."""
         self.open = 0
-        """Responses under way."""
+        """Responses in progress."""
 
     def add(self, row: LedgerRow) -> None:
         if len(self._rows) == self._rows.maxlen:
@@ -254,7 +251,7 @@ class Ledger:
         return self._next
 
     def rows(self, after: int = -1, request_id: str | None = None) -> Iterator[LedgerRow]:
-        """Rows with a number above `after`; of one request id, if given."""
+        """Rows with `seq` above `after`, optionally of one request id."""
         for row in tuple(self._rows):
             if row.seq > after and request_id in (None, row.request_id):
                 yield row
@@ -264,7 +261,7 @@ class Ledger:
         return b"".join(_encode(row) + b"\n" for row in self.rows(after, request_id))
 
 
-def read_lines(data: bytes) -> list[LedgerRow]:
-    """Rows from JSON lines. Raises msgspec.DecodeError on anything else."""
+def decode_lines(data: bytes) -> list[LedgerRow]:
+    """Decode rows from JSON lines. Raises msgspec.DecodeError."""
     decoder = msgspec.json.Decoder(LedgerRow)
     return [decoder.decode(line) for line in data.splitlines() if line]

@@ -1,14 +1,14 @@
-"""The simulated upstream: its routes, its life, and how to run it (alone, or in a loop).
+"""The simulated upstream: routes, start and stop.
 
     POST  any path that ends in /chat/completions, /completions, /responses, /messages, /api/v1/chat, /v2/chat,
-          :streamGenerateContent or :generateContent, whatever stands before it
-    GET   /v1/models               the models
+          :streamGenerateContent or :generateContent
+    GET   /v1/models               models
     GET   /simulator/ledger        the ledger as JSON lines; ?after=SEQ, ?id=REQUEST_ID; header x-simulator-dropped
     GET   /simulator/status        counters
     GET   /healthz
 
-The vendor is the model's (`profiles`); an unknown model is spoken for in the way of the path. `x-simulate` forces
-anything (`plan.Instructions`).
+The model's profile decides the vendor format; for an unknown model the path does. The header `x-simulate` forces values
+(`planning.simulate_header`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
@@ -30,40 +29,43 @@ import uvloop
 from ingest.private_files import write_json
 from ingest.tap.options import split_address
 from streamgauge.simulator.connection import Connection, Request
-from streamgauge.simulator.ledger import Account, Ledger, LedgerRow
-from streamgauge.simulator.perform import Performance
-from streamgauge.simulator.plan import Plan, draw, instructions
-from streamgauge.simulator.profiles import PROFILES, Profile
-from streamgauge.simulator.speakers import SPEAKERS
-from streamgauge.simulator.speakers.speaker import Speaker
+from streamgauge.simulator.endpoints import DEFAULT_VENDOR, api_of_path, profile_for
+from streamgauge.simulator.ledger import Ledger, LedgerRow, RowBuilder
+from streamgauge.simulator.planning.draw import draw_plan
+from streamgauge.simulator.planning.profiles import PROFILES
+from streamgauge.simulator.planning.response_plan import ResponsePlan
+from streamgauge.simulator.planning.simulate_header import read_simulate_header
+from streamgauge.simulator.response_sender import ResponseSender
+from streamgauge.simulator.response_writers import RESPONSE_WRITERS
+from streamgauge.simulator.response_writers.response_writer import ResponseWriter
 
 log = logging.getLogger("streamgauge.simulator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatorOptions:
-    """How the simulator runs."""
+    """Options of the simulator."""
 
     listen: str = "127.0.0.1:4200"
-    """HOST:PORT; port 0 = the OS chooses."""
+    """HOST:PORT; port 0 = any free port."""
     seed: str = "streamgauge"
     rate_faults: float = 0.05
-    """Share of the requests that draw a fault (those that do not force one)."""
+    """Share of the requests without `x-simulate` that meet a fault."""
     time_scale: float = 1.0
-    """Multiplies every drawn time; forced times are taken as they are."""
+    """Multiplies drawn times; forced times are not scaled."""
     keepalive_s: float = 1.0
-    """Silence after which vendors that send heartbeats send one."""
+    """Silence before a keep-alive, for vendors that send them."""
     ledger_rows: int = 10_000
     max_streams: int = 8_000
-    """Responses under way at once; above it requests are answered 503."""
+    """Concurrent responses; further requests get 503."""
     keep_text: bool = False
-    """Keep what was said in the ledger."""
+    """Keep generated text in the ledger."""
     announce: Path | None = None
-    """File that is written with {"pid", "url"} once the simulator listens, and removed at the end."""
+    """File for {"pid", "url"}, written when the simulator listens and removed at the end."""
 
 
 class Simulator:
-    """The upstream in the running loop."""
+    """The simulated upstream, in the running event loop."""
 
     def __init__(self, options: SimulatorOptions | None = None) -> None:
         self.options = options or SimulatorOptions()
@@ -74,7 +76,7 @@ class Simulator:
         self._streams = self.refused = 0
 
     async def start(self) -> None:
-        """Listen. Raises OSError with the way out when the address cannot be had."""
+        """Listen. Raises OSError when the address is not available."""
         host, port = split_address(self.options.listen)
         loop = asyncio.get_running_loop()
         try:
@@ -84,7 +86,7 @@ class Simulator:
         except OSError as e:
             reason = os.strerror(e.errno) if e.errno else str(e)
             raise OSError(
-                f"cannot listen on {self.options.listen}: {reason}. Choose another with --listen HOST:PORT (port 0: any)"
+                f"cannot listen on {self.options.listen}: {reason}. Choose another address with --listen (port 0: any)."
             ) from None
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
@@ -106,23 +108,25 @@ class Simulator:
             connection.respond(status, [("content-type", kind), *more], body)
             return
         ledger_row = self._row(request, parts.path)
-        account = Account(ledger_row, keep_text=self.options.keep_text)
-        family = _family(parts.path)
+        row_builder = RowBuilder(ledger_row, keep_text=self.options.keep_text)
+        api = api_of_path(parts.path)
         try:
-            if family is None or request.method != "POST":
+            if api is None or request.method != "POST":
                 raise _Refused(404, f"no such endpoint: {request.method} {parts.path}")
             if self._streams >= self.options.max_streams:
                 self.refused += 1
-                raise _Refused(503, "the simulator has as many streams as it may have")
-            plan, speaker = self._plan(request, parts.path, family, ledger_row)
+                raise _Refused(503, "too many concurrent streams")
+            plan, writer = self._plan(request, parts.path, api, ledger_row)
         except _Refused as refused:
-            self._refuse(connection, request, account, family, refused)
+            self._refuse(connection, request, row_builder, api, refused)
             return
-        account.planned(plan, speaker)
+        row_builder.copy_plan(plan, writer)
         self._streams += 1
         self.ledger.open += 1
         try:
-            await Performance(connection, request, plan, speaker, account, self.options.keepalive_s).run()
+            await ResponseSender(
+                connection, request, plan, writer, row_builder, self.options.keepalive_s
+            ).run()
         finally:
             self._streams -= 1
             self.ledger.open -= 1
@@ -147,7 +151,9 @@ class Simulator:
         self.ledger.add(row)
         return row
 
-    def _plan(self, request: Request, path: str, family: str, row: LedgerRow) -> tuple[Plan, Speaker]:
+    def _plan(
+        self, request: Request, path: str, api: str, row: LedgerRow
+    ) -> tuple[ResponsePlan, ResponseWriter]:
         try:
             body = msgspec.json.decode(request.body)
         except msgspec.DecodeError:
@@ -155,49 +161,49 @@ class Simulator:
         if not isinstance(body, dict):
             raise _Refused(400, "the body is not a JSON object")
         try:
-            wish = instructions(request.headers.get("x-simulate"))
+            forced = read_simulate_header(request.headers.get("x-simulate"))
         except ValueError as e:
             raise _Refused(400, str(e)) from None
-        if wish.speaker is not None and wish.speaker not in SPEAKERS:
-            raise _Refused(400, f"x-simulate: unknown speaker {wish.speaker!r}: one of {', '.join(SPEAKERS)}")
-        if family == "gemini":
+        if forced.speaker is not None and forced.speaker not in RESPONSE_WRITERS:
+            raise _Refused(
+                400, f"x-simulate: unknown speaker {forced.speaker!r}: one of {', '.join(RESPONSE_WRITERS)}"
+            )
+        if api == "gemini":
             body = {**body, "model": path.rpartition("/")[2].partition(":")[0]}
             streamed = path.endswith(":streamGenerateContent")
         else:
             streamed = body.get("stream") is True
-        profile = _profile(body.get("model"), path, family)
-        kind = SPEAKERS[wish.speaker or profile.speaker]
-        if not kind.many:
+        profile = profile_for(body.get("model"), path, api)
+        writer_class = RESPONSE_WRITERS[forced.speaker or profile.vendor]
+        if not writer_class.supports_choices:
             body = {key: value for key, value in body.items() if key != "n"}
-        plan = draw(
+        plan = draw_plan(
             seed=self.options.seed,
             request_id=row.request_id,
             profile=profile,
             body=body,
             streamed=streamed,
-            wish=wish,
+            forced=forced,
             rate_faults=self.options.rate_faults,
             time_scale=self.options.time_scale,
         )
-        if plan.reasoning == "hidden" and not kind.hides_reasoning:
+        if plan.reasoning == "hidden" and not writer_class.reports_hidden_reasoning:
             plan = replace(plan, reasoning="visible")
-        if plan.choices > 1:
+        if plan.choices > 1 or api == "completions":  # text only
             plan = replace(plan, tool_calls=0, refusal=False, reasoning="none", reasoning_tokens=0)
-        if family == "completions":
-            plan = replace(plan, tool_calls=0, refusal=False, reasoning="none", reasoning_tokens=0)
-        return plan, kind(plan, int(time.time()))
+        return plan, writer_class(plan, int(time.time()))
 
     def _refuse(
         self,
         connection: Connection,
         request: Request,
-        account: Account,
-        family: str | None,
+        row_builder: RowBuilder,
+        api: str | None,
         refused: _Refused,
     ) -> None:
-        row = account.row
-        speaker = SPEAKERS[_DEFAULT_SPEAKER[family or "chat"]]
-        body, kind = speaker.http_error(refused.status, refused.message)
+        row = row_builder.row
+        writer_class = RESPONSE_WRITERS[DEFAULT_VENDOR[api or "chat"]]
+        body, kind = writer_class.http_error(refused.status, refused.message)
         row.status, row.fault, row.error_type = (
             refused.status,
             f"http_{refused.status}",
@@ -209,14 +215,14 @@ class Simulator:
         connection.respond(
             refused.status, [("content-type", "application/json"), ("x-request-id", row.request_id)], data
         )
-        account.ended(time.monotonic_ns())
+        row_builder.ended(time.monotonic_ns())
 
     def _get(self, path: str, query: dict[str, list[str]]) -> tuple[int, str, bytes, list[tuple[str, str]]]:
         if path == "/healthz":
             return 200, "text/plain", b"ok\n", []
         if path in ("/v1/models", "/models", "/api/v1/models", "/openai/v1/models"):
             data = [
-                {"id": name, "object": "model", "created": 0, "owned_by": p.speaker}
+                {"id": name, "object": "model", "created": 0, "owned_by": p.vendor}
                 for name, p in PROFILES.items()
             ]
             return 200, "application/json", msgspec.json.encode({"object": "list", "data": data}), []
@@ -231,7 +237,7 @@ class Simulator:
         return 404, "application/json", b'{"error":{"message":"no such page","type":"not_found"}}', []
 
     def status(self) -> dict[str, int]:
-        """Counters: requests so far, responses under way, rows dropped from the ledger, requests over the limit."""
+        """Counters: requests, open responses, rows evicted from the ledger, requests over `max_streams`."""
         return {
             "requests": self.ledger.total,
             "open": self.ledger.open,
@@ -242,55 +248,11 @@ class Simulator:
 
 
 class _Refused(Exception):
-    """A request that no model is asked about."""
+    """An invalid request, answered with an error response."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status, self.message = status, message
-
-
-_DEFAULT_SPEAKER = {
-    "chat": "openai", "completions": "completions", "responses": "responses", "messages": "anthropic",
-    "lmstudio": "lmstudio", "cohere": "cohere", "gemini": "gemini",
-}  # fmt: skip
-
-_FIREWORKS = {"chat": "fireworks", "completions": "fireworks_completions", "messages": "fireworks_messages"}
-
-
-def _family(path: str) -> str | None:
-    for ending, family in (
-        ("/chat/completions", "chat"), ("/completions", "completions"), ("/responses", "responses"),
-        ("/messages", "messages"), ("/api/v1/chat", "lmstudio"), ("/v2/chat", "cohere"),
-        (":streamGenerateContent", "gemini"), (":generateContent", "gemini"),
-    ):  # fmt: skip
-        if path.endswith(ending):
-            return family
-    return None
-
-
-def speaker_family(name: str) -> str:
-    """The family whose endpoint a speaker answers at."""
-    for family in ("completions", "messages"):
-        if name.endswith(f"_{family}"):
-            return family
-    for family, default in _DEFAULT_SPEAKER.items():
-        if name == default:
-            return family
-    return "messages" if name == "friendli" else "chat"
-
-
-def _profile(model: Any, path: str, family: str) -> Profile:
-    """The model's profile, in the way of speaking that the path asks for."""
-    profile = PROFILES.get(model) if isinstance(model, str) else None
-    if profile is not None and speaker_family(profile.speaker) == family:
-        return profile
-    fireworks = "/inference/" in path or (profile is not None and profile.speaker == "fireworks")
-    speaker = _FIREWORKS.get(family) if fireworks else None
-    base = profile or PROFILES["gpt-sim-mini"]
-    return replace(base, speaker=speaker or _DEFAULT_SPEAKER[family])
-
-
-# life
 
 
 async def _serve(options: SimulatorOptions, ready: Callable[[Simulator], None] | None) -> int:
@@ -315,5 +277,5 @@ async def _serve(options: SimulatorOptions, ready: Callable[[Simulator], None] |
 
 
 def run(options: SimulatorOptions, ready: Callable[[Simulator], None] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; `ready` is called once it listens. Raises OSError, in one line, when it cannot."""
+    """Serve until SIGTERM or SIGINT. Calls `ready` when listening. Raises OSError when the address is not available."""
     return uvloop.run(_serve(options, ready))

@@ -1,8 +1,7 @@
-"""Steady mixed traffic through a base URL (the tap), in every dialect, with an account of what the clients saw.
+"""Clients that send mixed traffic in every dialect to a base URL (the tap) and record their own measurements.
 
-Arrivals are a Poisson process of `rate_per_s`; at most `concurrency` requests are under way, and an arrival that finds no
-room is counted (`turned_away`), not queued: a queue here would be taken for latency of the thing under test. Some
-clients leave in the middle. Connections are reused now and then, as real clients do.
+Arrivals are a Poisson process of `rate_per_s`. An arrival above `concurrency` is counted (`turned_away`), not queued: a queue
+would look like latency of the system under test. Some clients abort; some connections are reused.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-from streamgauge.simulator.asking import Question, ask
+from streamgauge.simulator.client_requests import ClientRequest, draw_request
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.profiles import PROFILES
+from streamgauge.simulator.planning.profiles import PROFILES
 
 MAX_READS = 200
-"""Reads whose arrival is remembered for each response; the first output is among them."""
+"""Reads recorded for each response; the first output is among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficOptions:
-    """What traffic is made."""
+    """Options of the traffic."""
 
     base_url: str
     seed: str = "traffic"
     run: str = "run"
-    """Goes into the request ids: `<run>-<number>`."""
+    """Prefix of the request ids: `<run>-<number>`."""
     rate_per_s: float = 6.0
     concurrency: int = 64
     abort_share: float = 0.04
     abort_after_s: tuple[float, float] = (0.05, 2.5)
-    """Between these a client that leaves does so, counted from its start."""
+    """Range of the time from start to abort."""
     stream_share: float = 0.93
     reuse_share: float = 0.3
     models: tuple[str, ...] = tuple(PROFILES)
@@ -51,11 +50,11 @@ class TrafficOptions:
     )
     timeout_s: float = 120.0
     max_rows: int = 200_000
-    """Accounts kept; the oldest fall out."""
+    """Rows kept; the oldest are evicted."""
 
 
 class ClientRow(msgspec.Struct, kw_only=True):
-    """What one client saw. Times are CLOCK_MONOTONIC, ns, absolute."""
+    """One request as measured by its client. Times are CLOCK_MONOTONIC, absolute."""
 
     request_id: str
     model: str
@@ -70,28 +69,28 @@ class ClientRow(msgspec.Struct, kw_only=True):
     body_sha256: str | None = None
     aborted: bool = False
     error: str | None = None
-    """Class of what ended it when HTTP did not."""
+    """Name of the exception, when the exchange failed."""
     reads: list[tuple[int, int]] = []
-    """(arrival, body bytes so far) of the first reads."""
+    """(arrival, body bytes so far) of the first `MAX_READS` reads."""
 
-    def ttft_ns(self, truth: LedgerRow) -> int | None:
-        """Time to first token as this client saw it: the read that completed the first output event."""
-        if truth.first_output_end_byte is None:
+    def ttft_ns(self, true_row: LedgerRow) -> int | None:
+        """Time to first token: the read that completed the first output event."""
+        if true_row.first_output_end_byte is None:
             return None
         for at_ns, so_far in self.reads:
-            if so_far >= truth.first_output_end_byte:
+            if so_far >= true_row.first_output_end_byte:
                 return at_ns - self.started_ns
         return None
 
 
 class _Response:
-    """Callbacks of the parser."""
+    """Parser callbacks."""
 
     def __init__(self, row: ClientRow) -> None:
         self.row = row
         self.complete = False
         self.ends_with_connection = True
-        """Neither a length nor chunks: the close of the connection is the end of the body."""
+        """Neither content-length nor chunked: the body ends when the connection closes."""
         self.keep_alive = False
         self.digest = hashlib.sha256()
         self.read_ns = 0
@@ -127,7 +126,7 @@ _Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Traffic:
-    """The clients. `run` makes traffic until told to stop; `rows` is their account."""
+    """Sends requests and keeps a `ClientRow` of each in `rows`."""
 
     def __init__(self, options: TrafficOptions) -> None:
         self.options = options
@@ -144,11 +143,11 @@ class Traffic:
         self.sent = self.turned_away = self.aborted = self.failed = 0
 
     @property
-    def under_way(self) -> int:
+    def open_requests(self) -> int:
         return len(self._tasks)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Make traffic until `stop`, then wait for what is under way."""
+        """Send requests until `stop` is set, then wait for open requests."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while not stop.is_set():
@@ -164,7 +163,7 @@ class Traffic:
         await self.finish()
 
     async def send(self, count: int) -> None:
-        """Send `count` requests, as many at once as allowed, and wait for all of them."""
+        """Send `count` requests, at most `concurrency` at once, and wait for all of them."""
         for _ in range(count):
             while len(self._tasks) >= self.options.concurrency:
                 await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -172,14 +171,14 @@ class Traffic:
         await self.finish()
 
     async def finish(self) -> None:
-        """Wait for what is under way, and close idle connections."""
+        """Wait for open requests and close idle connections."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         while self._idle:
             self._idle.pop()[1].close()
 
     async def cancel(self) -> None:
-        """Give up whatever is under way."""
+        """Abort open requests."""
         for task in tuple(self._tasks):
             task.cancel()
         await self.finish()
@@ -189,21 +188,23 @@ class Traffic:
         request_id = f"{options.run}-{self._next:06d}"
         self._next += 1
         profile = PROFILES[rng.choice(options.models)]
-        question = ask(rng, profile, request_id, rng.choice(options.keys), stream_share=options.stream_share)
+        request = draw_request(
+            rng, profile, request_id, rng.choice(options.keys), stream_share=options.stream_share
+        )
         abort_after_s = None
         if rng.random() < options.abort_share:
             abort_after_s = rng.uniform(*options.abort_after_s)
         reuse = rng.random() < options.reuse_share
-        task = asyncio.get_running_loop().create_task(self._one(question, abort_after_s, reuse))
+        task = asyncio.get_running_loop().create_task(self._send_one(request, abort_after_s, reuse))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _one(self, question: Question, abort_after_s: float | None, reuse: bool) -> None:
+    async def _send_one(self, request: ClientRequest, abort_after_s: float | None, reuse: bool) -> None:
         row = ClientRow(
-            request_id=question.request_id,
-            model=question.model,
-            path=question.path,
-            streamed=question.streamed,
+            request_id=request.request_id,
+            model=request.model,
+            path=request.path,
+            streamed=request.streamed,
             started_ns=time.monotonic_ns(),
             reads=[],
         )
@@ -214,7 +215,7 @@ class Traffic:
         try:
             async with asyncio.timeout(self.options.timeout_s if abort_after_s is None else abort_after_s):
                 pair = await self._connect(reuse)
-                await self._exchange(pair, question, response)
+                await self._exchange(pair, request, response)
         except TimeoutError:
             row.error = "TimeoutError"
             if abort_after_s is not None:
@@ -247,17 +248,17 @@ class Traffic:
             pair[1].close()
         return await asyncio.open_connection(self._host, self._port)
 
-    async def _exchange(self, pair: _Pair, question: Question, response: _Response) -> None:
+    async def _exchange(self, pair: _Pair, request: ClientRequest, response: _Response) -> None:
         reader, writer = pair
         head = [
-            f"POST {self._base_path}{question.path} HTTP/1.1",
+            f"POST {self._base_path}{request.path} HTTP/1.1",
             f"host: {self._host}:{self._port}",
             "user-agent: streamgauge-traffic",
             "accept: */*",
-            *(f"{name}: {value}" for name, value in question.headers),
-            f"content-length: {len(question.body)}",
+            *(f"{name}: {value}" for name, value in request.headers),
+            f"content-length: {len(request.body)}",
         ]
-        writer.write(("\r\n".join(head) + "\r\n\r\n").encode() + question.body)
+        writer.write(("\r\n".join(head) + "\r\n\r\n").encode() + request.body)
         await writer.drain()
         while not response.complete:
             data = await reader.read(65536)

@@ -10,8 +10,8 @@ from typing import Any
 
 import duckdb
 
-from analytics.query.frame import frame
 from analytics.query.reader import Reader
+from analytics.query.to_polars import to_polars
 from analytics.schema.ddl import statements
 from analytics.storage.location import StoreLocation, locate
 from analytics.storage.store import Store
@@ -40,7 +40,7 @@ def ask(store: Store, sql: str, values: Sequence[object] = ()) -> list[tuple[Any
     """Rows, as the writing process reads them. UUIDs are text."""
     cursor = store.cursor()
     try:
-        return frame(cursor.execute(sql, values).to_arrow_table()).rows()
+        return to_polars(cursor.execute(sql, values).to_arrow_table()).rows()
     finally:
         cursor.close()
 

@@ -13,7 +13,7 @@ from analytics.assembly.assembler import Assembler
 from analytics.assembly.stream import FinishedStream
 from analytics.consumer import END_S, POSITIONS_EVERY_S, Consumer, Pace
 from analytics.measures.measure import measure
-from analytics.storage.store import Commit, Fenced, Store
+from analytics.storage.store import Commit, PartitionLost, Store
 from ingest.record_log.interface import Entry
 from ingest.records import Frames, pack
 from tests.analytics import traffic
@@ -382,10 +382,10 @@ def test_a_consumer_that_lost_its_partition_commits_nothing(store: Store) -> Non
     first = consumer(log, store)
     drain(first)
     other = Store(store.location)
-    assert other.claim("memory", "w0") is not None
+    assert other.acquire_partition("memory", "w0") is not None
     other.close()
     log.partitions_["w0"] = payloads
-    with pytest.raises(Fenced):
+    with pytest.raises(PartitionLost):
         drain(first)
     assert outcomes(store) == []
     store.commit(Commit("memory"))

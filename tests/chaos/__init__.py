@@ -1,1 +1,1 @@
-"""Scripted faults over real processes. Each run ends in the same audit (`rig.Run.audit`)."""
+"""Scripted faults over real processes. Each run ends in the same audit (`rig.Run.check_measurements`)."""

@@ -26,10 +26,10 @@ from typing import Any
 
 from analytics.query.errors import QueryError
 from ingest.record_log.kafka_reader import KafkaReader
-from streamgauge.simulator.audit import Bounds, Discrepancy, audit
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.measured import streams_since
-from streamgauge.simulator.remote import RemoteLedger
+from streamgauge.simulator.measured_streams import streams_since
+from streamgauge.simulator.measurement_check import Bounds, Discrepancy, check_measurements
+from streamgauge.simulator.remote_ledger import RemoteLedger
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
 from streamgauge.status import gather
 from tests.e2e.running import Up, simulator, until, up
@@ -99,7 +99,7 @@ class Run:
 
     @property
     def done(self) -> int:
-        return self.traffic.sent - self.traffic.under_way
+        return self.traffic.sent - self.traffic.open_requests
 
     def rows(self) -> int:
         try:
@@ -133,7 +133,7 @@ class Run:
         def settled() -> bool:
             nonlocal last
             self.ledger.refresh()
-            if self.ledger.under_way:
+            if self.ledger.open_rows:
                 return False
             last = self.status()
             return bool(last) and last["in_flight"] == 0 and last["log"]["unread_entries"] == 0
@@ -144,7 +144,7 @@ class Run:
             raise AssertionError(f"{e}\n{json.dumps(last, indent=1)[:4000]}\n{self.log_tail()}") from None
         return last
 
-    def audit(self, *, may_lose: bool = False) -> dict[str, Any]:
+    def check_measurements(self, *, may_lose: bool = False) -> dict[str, Any]:
         """The audit that every scenario ends in; the status."""
         self.stop_traffic()
         said = self.settle()
@@ -154,7 +154,7 @@ class Run:
         if may_lose:  # of what the tap took and could not tell any more
             known = {row.request_id for row in rows}
             streams = [s for s in streams if s["outcome"] != "tap_lost" or s["request_id"] in known]
-        found = audit(
+        found = check_measurements(
             rows,
             streams,
             clients=[*self.traffic.rows.values(), *self.bursts],

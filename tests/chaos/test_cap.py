@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from ingest.record_log.segments import log_bytes
-from streamgauge.simulator.audit import audit
-from streamgauge.simulator.measured import streams_since
+from streamgauge.simulator.measured_streams import streams_since
+from streamgauge.simulator.measurement_check import check_measurements
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run
 from tests.kafka import Broker
 from tests.tables import tables
@@ -55,7 +55,9 @@ def audited_losses(chaos: Run, causes: set[str]) -> dict[str, Any]:
     chaos.stop_traffic()
     said = chaos.settle()
     streams, rows = streams_since(tables(chaos.data), LONG_AGO), chaos.ledger.rows()
-    found = audit(rows, streams, clients=chaos.traffic.rows.values(), bounds=BOUNDS, tap_may_lose=True)
+    found = check_measurements(
+        rows, streams, clients=chaos.traffic.rows.values(), bounds=BOUNDS, tap_may_lose=True
+    )
     assert not found, "\n".join(map(str, found[:20]))
     have = [s["request_id"] for s in streams if s["request_id"] is not None]
     assert len(set(have)) == len(have)

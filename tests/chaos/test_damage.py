@@ -46,7 +46,7 @@ def spoilt_log(data: Path) -> None:
     segment.write_bytes(b"this is no database, and long enough to be sure of it" * 100)
 
 
-def audit(data: Path) -> None:
+def check_measurements(data: Path) -> None:
     def outcomes() -> dict[str, str] | None:
         with contextlib.suppress(QueryError):
             rows = dict(tables(data).query("SELECT stream_id::VARCHAR, outcome FROM streams").iter_rows())
@@ -91,7 +91,7 @@ def test_a_spoilt_segment_that_analytics_meets(tmp_path: Path) -> None:
         "--metrics",
         "",
     ):
-        audit(tmp_path / "data")
+        check_measurements(tmp_path / "data")
 
 
 @pytest.mark.kafka
@@ -103,4 +103,4 @@ def test_a_spoilt_segment_that_ship_meets(tmp_path: Path, kafka_broker: str) -> 
         part(tmp_path / "ship.log", "ship", *kafka),
         part(tmp_path / "analyze.log", "analyze", *kafka, "--metrics", ""),
     ):
-        audit(data)
+        check_measurements(data)

@@ -16,8 +16,8 @@ from kafka import KafkaProducer
 
 from analytics.query.errors import QueryError
 from ingest.records import pack
-from streamgauge.simulator.audit import audit
-from streamgauge.simulator.measured import streams_since
+from streamgauge.simulator.measured_streams import streams_since
+from streamgauge.simulator.measurement_check import check_measurements
 from tests.analytics.traffic import stream
 from tests.chaos.proxy import Proxy, proxy
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run, topic_read, wipe
@@ -39,7 +39,7 @@ def test_kill_9_of_everything_behind_the_tap(tmp_path: Path, own_broker: Callabl
         chaos.kill("analyze")  # while there is no broker
         broker.start()
         chaos.more(10)
-        chaos.audit()
+        chaos.check_measurements()
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_kill_9_of_the_broker_again_and_again(tmp_path: Path, own_broker: Callab
             chaos.more(10)
             broker.start()
         chaos.more(20)
-        chaos.audit()
+        chaos.check_measurements()
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_kill_9_of_ship_and_analytics_in_every_phase(
         broker.start()
         chaos.kill("ship")  # in the middle of catching up
         chaos.more(15)
-        chaos.audit()
+        chaos.check_measurements()
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_the_broker_is_away_for_a_minute(tmp_path: Path, own_broker: Callable[..
         chaos.more(1)
         broker.start()
         chaos.more(20)
-        chaos.audit()
+        chaos.check_measurements()
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_the_broker_comes_back_with_a_new_log_dir(tmp_path: Path, own_broker: Ca
         wipe(broker.data)
         broker.start()
         chaos.send(20)
-        said = chaos.audit()
+        said = chaos.check_measurements()
         assert said["stored"] == len(chaos.ledger.rows())
 
 
@@ -123,7 +123,7 @@ def test_the_broker_loses_its_disk_while_streams_are_open(
         said = chaos.settle(150)
         rows = chaos.ledger.rows()
         streams = streams_since(tables(chaos.data), LONG_AGO)
-        assert not audit(rows, streams, bounds=BOUNDS, tap_may_lose=True)
+        assert not check_measurements(rows, streams, bounds=BOUNDS, tap_may_lose=True)
         assert len(streams) == len({s["stream_id"] for s in streams}) == len(rows) == 76
         lost = {s["stream_id"] for s in streams if s["outcome"] == "tap_lost"}
         assert len(lost) <= 6
@@ -146,7 +146,7 @@ def test_sigterm_of_every_part_and_of_the_broker_under_load(
         chaos.kill("ship", number=signal.SIGTERM)
         broker.start()
         chaos.more(15)
-        chaos.audit()
+        chaos.check_measurements()
 
 
 @contextmanager
@@ -204,7 +204,7 @@ def test_the_network_to_the_broker_is_cut_and_mended(
                 chaos.more(20)
                 network.mend()
             chaos.more(20)
-            chaos.audit()
+            chaos.check_measurements()
         assert network.forwarded_bytes > 0
 
 
@@ -217,7 +217,7 @@ def test_the_network_to_the_broker_is_slow(tmp_path: Path, own_broker: Callable[
             network.delay_s, network.bytes_per_s = 0.15, 48 * 1024
             chaos.more(120)
             network.mend()
-            chaos.audit()
+            chaos.check_measurements()
 
 
 @pytest.mark.slow
@@ -244,5 +244,5 @@ def test_garbage_in_the_topic_is_set_aside(tmp_path: Path, own_broker: Callable[
         producer.close()
         chaos.more(20)
         chaos.kill("analyze")  # between the garbage
-        said = chaos.audit()
+        said = chaos.check_measurements()
         assert said["tables"]["dead_letters"] >= sent * 3 // 5

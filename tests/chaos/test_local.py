@@ -27,7 +27,7 @@ def test_kill_9_of_analytics_under_load(tmp_path: Path) -> None:
         for _ in range(2):
             chaos.more(20)
             chaos.kill("analyze")
-        chaos.audit()
+        chaos.check_measurements()
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_kill_9_of_analytics_while_it_starts_and_replays(tmp_path: Path) -> None
             os.kill(started, signal.SIGKILL)  # before it is ready
             chaos.back("analyze", pid)
             chaos.more(10)
-        chaos.audit()
+        chaos.check_measurements()
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_kill_9_of_the_tap_costs_the_last_moment_and_marks_those_streams(tmp_pat
         chaos.more(25)
         chaos.kill("tap")
         chaos.more(25)
-        said = chaos.audit(may_lose=True)
+        said = chaos.check_measurements(may_lose=True)
         assert said["lost"] > 0
         marked = tables(chaos.data).query(
             "SELECT count(*) FROM streams WHERE outcome = 'tap_lost' AND (itl_ns IS NOT NULL OR output_tokens IS NOT NULL)"
@@ -71,7 +71,7 @@ def test_sigterm_of_every_part_under_load(tmp_path: Path) -> None:
             chaos.more(20)
             chaos.kill(part, number=signal.SIGTERM)
         chaos.more(20)
-        chaos.audit()
+        chaos.check_measurements()
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_kill_9_of_one_worker_of_two_marks_its_streams_alone(tmp_path: Path) -> 
         chaos.kills_ns.append(time.monotonic_ns())
         os.kill(victim, signal.SIGKILL)
         chaos.more(25)
-        said = chaos.audit(may_lose=True)
+        said = chaos.check_measurements(may_lose=True)
         assert said["unknown"] == []
         lost = tables(chaos.data).query(
             "SELECT DISTINCT partition FROM losses JOIN streams USING (stream_id) WHERE outcome = 'tap_lost'"
@@ -103,7 +103,7 @@ def test_kill_9_of_all_parts_at_once(tmp_path: Path) -> None:
             for part, pid in pids.items():
                 chaos.back(part, pid)
         chaos.more(25)
-        chaos.audit(may_lose=True)
+        chaos.check_measurements(may_lose=True)
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_kill_9_of_up_ends_its_parts_cleanly_and_the_next_up_goes_on(tmp_path: P
         with up(f"sim={chaos.upstream}", chaos.data, "--listen", f"127.0.0.1:{port}") as again:
             chaos.running = again
             chaos.more(25)
-            chaos.audit()
+            chaos.check_measurements()
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
             filler.unlink()
             until(lambda: "the log takes records again" in chaos.running.log.read_text() or None, "room")
             chaos.more(20)
-            chaos.audit()
+            chaos.check_measurements()
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
@@ -194,7 +194,7 @@ def test_a_step_of_the_clock_changes_no_measured_time(tmp_path: Path, step_s: in
         chaos.more(20)
         chaos.kill("analyze")
         chaos.more(20)
-        chaos.audit()
+        chaos.check_measurements()
         spread = (
             tables(chaos.data).query("SELECT epoch(max(started_at) - min(started_at)) FROM streams").item()
         )
@@ -217,7 +217,7 @@ def test_a_long_stream_beside_short_ones_does_not_hold_the_log_back(tmp_path: Pa
                     chaos.kill("analyze")
                     killed = True
         assert killed
-        said = chaos.audit()
+        said = chaos.check_measurements()
         assert said["analytics"]["checkpoints"] > 0
         row = tables(chaos.data).query(
             "SELECT outcome, output_event_count FROM streams WHERE request_id = 'long'"

@@ -17,9 +17,9 @@ import pytest
 from analytics.query.errors import QueryError
 from analytics.ready_file import read
 from ingest.record_log.embedded_reader import EmbeddedReader
-from streamgauge.simulator.audit import audit
-from streamgauge.simulator.measured import streams_since
-from streamgauge.simulator.remote import RemoteLedger
+from streamgauge.simulator.measured_streams import streams_since
+from streamgauge.simulator.measurement_check import check_measurements
+from streamgauge.simulator.remote_ledger import RemoteLedger
 from tests.chaos.rig import BOUNDS, LONG_AGO, traffic_of
 from tests.e2e.running import answers, simulator, until
 from tests.ports import free_port
@@ -109,7 +109,7 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
             killed = tables_of(data)
             ledger = RemoteLedger(upstream)
             ledger.refresh()
-            found = audit(
+            found = check_measurements(
                 ledger.rows(),
                 streams_since(tables(data), LONG_AGO),
                 clients=traffic.rows.values(),

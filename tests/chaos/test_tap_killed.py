@@ -19,7 +19,7 @@ from analytics.decoding.sse import SSEDecoder
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.run_totals import read_run_totals
 from ingest.records import Frames, Opened, unpack
-from streamgauge.simulator.remote import RemoteLedger
+from streamgauge.simulator.remote_ledger import RemoteLedger
 from tests.chaos.test_rounds import PATIENCE_S, part
 from tests.e2e.running import answers, simulator, until
 from tests.ports import free_port

@@ -27,7 +27,7 @@ import polars as pl
 from analytics.measures.rollup import rollups
 from analytics.schema.tables import OPEN_STREAMS
 from analytics.storage.location import SQLITE, TABLES_FOLDER, locate
-from analytics.storage.open_streams import ENDING, FOLDER
+from analytics.storage.open_streams_file import ENDING, FOLDER
 from analytics.storage.store import Store
 
 SCHEMA = Path(__file__).parents[2] / "analytics" / "schema" / "schema.sql"

@@ -54,7 +54,7 @@ import importlib, pathlib, sys
 from importlib.metadata import packages_distributions
 for path in pathlib.Path("ingest").rglob("*.py"):
     importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
-import streamgauge.cli, streamgauge.parts
+import streamgauge.cli, streamgauge.part_options
 known = packages_distributions()
 print(*{name for module in list(sys.modules) for name in known.get(module.partition(".")[0], [])})
 """

@@ -34,7 +34,7 @@ from typing import Any
 import httpx
 import pytest
 
-from analytics.query.process import QueryProcess
+from analytics.query.query_pool import QueryPool
 from analytics.storage.database import attach, new_database
 from analytics.storage.location import locate
 from ingest.record_log.kafka_reader import KafkaReader
@@ -243,7 +243,7 @@ class Searched:
                 self.found.append(f"{place}: {data[max(0, at - 80) : at + 40]!r}")
 
 
-def search_tables(searched: Searched, store: QueryProcess) -> None:
+def search_tables(searched: Searched, store: QueryPool) -> None:
     """Every row of the store's tables and views, and of the catalog's own tables."""
     found = store.query(
         "SELECT database_name, schema_name, table_name FROM duckdb_tables() UNION ALL "

@@ -1,4 +1,4 @@
-"""The recipes of docs/how-to/deploy.md, followed literally in a clean folder."""
+"""The recipes of the how-to guides, followed literally in a clean folder."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ import pytest
 
 from tests.e2e.running import LITELLM, ROOT, until
 
-PAGE = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
-SECTIONS = dict(re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.M | re.S))
+HOW_TO = ROOT / "docs" / "how-to"
 PORTS = (4000, 4100, 4101, 4102, 4200, 4443, 8443, 8501, 9494)
+
+
+def recipe(page: str) -> str:
+    """The first section of a how-to guide."""
+    return re.split(r"^## ", (HOW_TO / page).read_text(), maxsplit=1, flags=re.M)[0]
 
 
 def steps(text: str) -> list[tuple[str, str]]:
@@ -27,15 +31,15 @@ def steps(text: str) -> list[tuple[str, str]]:
     return [(c, "\n".join(out)) for c, *out in (step.splitlines() for step in blocks.split("$ ")[1:])]
 
 
-def follow(recipe: str, folder: Path, *, deadline_s: float = 90, **variables: str) -> None:
+def follow(text: str, folder: Path, *, deadline_s: float = 90, **variables: str) -> None:
     """Write the recipe's files, start what stays, and try the rest until it shows what the page shows."""
-    for name, content in re.findall(r"```\w+ title=\"(.+?)\"\n(.*?)```", recipe, re.S):
+    for name, content in re.findall(r"```\w+ title=\"(.+?)\"\n(.*?)```", text, re.S):
         (folder / name).write_text(content)
     programs = os.pathsep.join([str(Path(sys.executable).parent), str(LITELLM.parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": programs, "LITELLM_LOCAL_MODEL_COST_MAP": "True", **variables}
     running: list[subprocess.Popen[bytes]] = []
     try:
-        for command, shown in steps(recipe):
+        for command, shown in steps(text):
             if command.endswith("&") or command.startswith("make up"):
                 log = (folder / f"{len(running)}.log").open("wb")
                 running.append(
@@ -88,11 +92,11 @@ def test_litellm(tmp_path: Path) -> None:
     if not LITELLM.exists():
         pytest.skip("the LiteLLM proxy is not installed: make test-setup")
     skip_unless_the_ports_are_free()
-    follow(SECTIONS["LiteLLM"], tmp_path)
+    follow(recipe("litellm.md"), tmp_path)
 
 
 def test_nginx(tmp_path: Path) -> None:
     if shutil.which("nginx") is None:
         pytest.skip("nginx is not installed: make test-setup")
     skip_unless_the_ports_are_free()
-    follow(SECTIONS["nginx"], tmp_path)
+    follow(recipe("nginx.md"), tmp_path)

@@ -18,11 +18,11 @@ from click.testing import CliRunner
 from streamgauge import demo_run
 from streamgauge.demo import demo_command
 from streamgauge.demo_run import Demo, DemoOptions
-from streamgauge.simulator.remote import RemoteLedger
+from streamgauge.simulator.remote_ledger import RemoteLedger
 from streamgauge.simulator.server import SimulatorOptions
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
-from tests.streamgauge.simulator.simulating import simulating
-from tests.streamgauge.simulator.test_audit import measured, simulated
+from tests.streamgauge.simulator.simulator_thread import simulator_thread
+from tests.streamgauge.simulator.test_measurement_check import measured, simulated
 
 ANY_PORTS = [
     "--listen",
@@ -63,7 +63,7 @@ def verdict(
 
     ledger = RemoteLedger("http://127.0.0.1:1")
     monkeypatch.setattr(ledger, "rows", lambda: rows)
-    monkeypatch.setattr(demo_run, "QueryProcess", Nothing)
+    monkeypatch.setattr(demo_run, "QueryPool", Nothing)
     said: list[str] = []
     demo = Demo(DemoOptions(seconds=1), say=said.append)
 
@@ -121,7 +121,7 @@ def test_a_data_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
 
 def test_the_simulator_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> None:
     """The demo's own simulator process, beside one that holds the wanted port."""
-    with simulating(SimulatorOptions(listen="127.0.0.1:0")) as other:
+    with simulator_thread(SimulatorOptions(listen="127.0.0.1:0")) as other:
         assert demo_run.taken(other.url.removeprefix("http://")) == "address already in use"
     assert demo_run.taken("127.0.0.1:0") is None
 

@@ -1,7 +1,7 @@
-"""Milliseconds of one commit by its number of streams (100 events each), medians. Called with COMMITS STREAMS…
+"""Median milliseconds of one commit by its number of streams (100 events each). Arguments: COMMITS STREAMS…
 
-In the current tree also the same tables, roll-ups included, by DuckLake's INSERT in one transaction, with as many inlined rows
-as our own commits have.
+`commit` is `Store.commit`. `insert` writes the same tables, roll-ups included, with DuckLake's INSERT in one transaction and the
+same limit of inlined rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 os.environ["POLARS_MAX_THREADS"] = "1"  # read when polars is imported
 
-from tree import is_current, module, open_store, report
+from tree import module, open_store, report
 
 WARM_UP = 3
 
@@ -58,7 +58,7 @@ def timed(commit: Callable[[int, dict[str, Any]], None], streams: int, commits: 
 def by_our_commit(folder: Path, streams: int, commits: int) -> dict[str, float]:
     """`Store.commit`, with a position and a counter as in life."""
     store, Commit = open_store(folder), module("analytics.storage.store").Commit
-    store.claim("log", "w0")
+    store.acquire_partition("log", "w0")
 
     def commit(number: int, tables: dict[str, Any]) -> None:
         store.commit(
@@ -106,7 +106,7 @@ def by_insert(folder: Path, streams: int, commits: int) -> dict[str, float]:
 
 
 def main(commits: int, sizes: list[int]) -> None:
-    ways = {"commit": by_our_commit, **({"insert": by_insert} if is_current() else {})}
+    ways = {"commit": by_our_commit, "insert": by_insert}
     with tempfile.TemporaryDirectory() as name:
         found = {
             way: {streams: run(Path(name) / f"{way}-{streams}", streams, commits) for streams in sizes}

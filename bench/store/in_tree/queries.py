@@ -9,19 +9,19 @@ from pathlib import Path
 
 os.environ["POLARS_MAX_THREADS"] = "1"  # read when polars is imported
 
-from tree import is_current, module, report
+from tree import module, report
 
 
 def main(folder: Path, events: int) -> None:
     stored = module("bench.analytics.stored")
     folder.mkdir(parents=True, exist_ok=True)
-    place = folder / str(events) if is_current() else folder / f"{events}.duckdb"
+    data = folder / str(events)
     began_s = time.monotonic()
-    if not place.exists():
-        stored.fill(place, events)
+    if not data.exists():
+        stored.fill(data, events)
     filled_s = time.monotonic() - began_s
-    stored.bring_up_to_now(place)
-    asked = stored.ask(place)
+    stored.bring_up_to_now(data)
+    asked = stored.ask(data)
     report(events=asked.events, filled_s=filled_s, seconds=asked.seconds, bytes_an_event=asked.bytes_an_event)
 
 

@@ -1,14 +1,13 @@
-"""The stores of two trees behind one interface: the current one (`analytics.storage.location`), and its parent's DuckDB file.
+"""Modules, stores and processes of the tree that a script runs in.
 
-The scripts of this folder run in either tree: the working directory is the tree, which is also first on PYTHONPATH. Each prints
-one line of JSON.
+The scripts of this folder run in the current tree and in its parent: the working directory is the tree, and it is first on
+PYTHONPATH. Each script prints one line of JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -34,60 +33,39 @@ def module(name: str) -> Any:
     return found
 
 
-def is_current() -> bool:
-    """Whether the tree has one store; its parent has a DuckDB file instead."""
-    module("analytics")
-    return importlib.util.find_spec("analytics.storage.location") is not None
-
-
 def open_store(folder: Path) -> Any:
-    """A `Store`, created if it does not exist. Both have `claim`, `commit`, `cursor` and `close`."""
-    if is_current():
-        location = module("analytics.storage.location").locate("sqlite", folder)
-        return module("analytics.storage.store").Store(location)
-    folder.mkdir(parents=True, exist_ok=True)
-    return module("analytics.storage.store").Store(folder / module("analytics.storage.store").FILE)
+    """A `Store`, created if it does not exist."""
+    return module("analytics.storage.store").Store(_location(folder))
+
+
+def _location(data: Path) -> Any:
+    return module("analytics.storage.location").locate("sqlite", data)
 
 
 @contextlib.contextmanager
 def reading(data: Path) -> Iterator[Ask]:
-    """Queries on a store that analytics writes at the moment, as a client's program runs them."""
-    if is_current():
-        location = module("analytics.storage.location").locate("sqlite", data)
-        reader = module("analytics.query.reader").Reader(location, lock_down=False)
-        try:
-            yield lambda sql: reader.query(sql, MOST_ROWS, TIMEOUT_S)
-        finally:
-            reader.close()
-        return
-    asker = module("analytics.serving.ask").Asker(data)
+    """Queries on a store that analytics is writing, in this process."""
+    reader = module("analytics.query.reader").Reader(_location(data), lock_down=False)
     try:
-        yield lambda sql: asker.query(sql, max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
+        yield lambda sql: reader.query(sql, MOST_ROWS, TIMEOUT_S)
     finally:
-        asker.close()
+        reader.close()
 
 
 @contextlib.contextmanager
 def reading_as_dashboard(data: Path) -> Iterator[Ask]:
-    """Queries as the dashboard runs them: in a child process, or in analytics (parent)."""
-    if not is_current():
-        with reading(data) as ask:
-            yield ask
-        return
-    location = module("analytics.storage.location").locate("sqlite", data)
-    process = module("analytics.query.process").QueryProcess(location, untrusted=False)
+    """Queries as the dashboard runs them, in a child process."""
+    pool = module("analytics.query.query_pool").QueryPool(_location(data), untrusted=False)
     try:
-        yield lambda sql: process.query(sql, max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
+        yield lambda sql: pool.query(sql, max_rows=MOST_ROWS, timeout_s=TIMEOUT_S)
     finally:
-        process.close()
+        pool.close()
 
 
 @contextlib.contextmanager
 def analytics(data: Path) -> Iterator[int]:
     """A ready `streamgauge analyze`: its process id. Raises RuntimeError when it does not become ready."""
     environment = {**os.environ, "STREAMGAUGE_METRICS": ""}
-    if not is_current():
-        environment["STREAMGAUGE_QUACK_PORT"] = "0"
     command = [sys.executable, "-m", "streamgauge", "analyze", "--data", str(data)]
     with (data / "analyze.log").open("wb") as log:
         process = subprocess.Popen(command, env=environment, stderr=log)

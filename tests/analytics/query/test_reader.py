@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query.reader import Reader, Refused, StoreUnavailable, TooSlow
+from analytics.query.reader import QueryRejected, QueryTimeout, Reader, StoreUnavailable
 from analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 
@@ -64,7 +64,7 @@ def test_empty_answers_keep_their_columns(reader: Reader) -> None:
 
 def test_more_rows_than_allowed_are_refused(reader: Reader) -> None:
     assert reader.query("FROM streams LIMIT 10", 10, 5).height == 10
-    with pytest.raises(Refused, match="more than 10 rows"):
+    with pytest.raises(QueryRejected, match="more than 10 rows"):
         reader.query("FROM streams LIMIT 11", 10, 5)
 
 
@@ -84,7 +84,7 @@ def test_more_rows_than_allowed_are_refused(reader: Reader) -> None:
     ],
 )
 def test_what_is_not_one_valid_select_is_refused_in_one_line(reader: Reader, sql: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(QueryRejected) as refused:
         reader.query(sql, 10, 5)
     assert str(refused.value)
     assert "\n" not in str(refused.value)
@@ -92,7 +92,7 @@ def test_what_is_not_one_valid_select_is_refused_in_one_line(reader: Reader, sql
 
 def test_a_query_ends_at_its_deadline(reader: Reader) -> None:
     started_s = time.monotonic()
-    with pytest.raises(TooSlow, match=r"0\.3 s"):
+    with pytest.raises(QueryTimeout, match=r"0\.3 s"):
         reader.query(RUNAWAY, 10, 0.3)
     assert time.monotonic() - started_s < 2
 
@@ -151,7 +151,7 @@ def test_a_catalog_that_is_no_catalog_is_unavailable(tmp_path: Path) -> None:
 )
 def test_a_locked_reader_opens_no_other_files(locked: Reader, tmp_path: Path, sql: str) -> None:
     (tmp_path / "planted.csv").write_text("a\nplanted-secret\n")
-    with pytest.raises((Refused, StoreUnavailable)) as error:
+    with pytest.raises((QueryRejected, StoreUnavailable)) as error:
         locked.query(sql.format(tmp=tmp_path), 10, 5)
     assert "planted-secret" not in str(error.value)
 

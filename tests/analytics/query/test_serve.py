@@ -17,12 +17,12 @@ from typing import Any
 import duckdb
 import pytest
 
-from analytics.query import endpoint
-from analytics.query.endpoint import Endpoint
+from analytics.query import serve_ready_file
 from analytics.query.errors import StoreUnavailable
 from analytics.query.limits import MIB
 from analytics.query.quack_gate import directive
 from analytics.query.serve import SERVE_LIMITS, ServeOptions, run
+from analytics.query.serve_ready_file import Endpoint
 from analytics.schema.sql_quoting import literal
 from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
@@ -79,7 +79,7 @@ def serving(location: StoreLocation, data: Path) -> Iterator[Client]:
         stop.set()
         thread.join(10)
     assert results == [0]
-    assert endpoint.read(data) is None
+    assert serve_ready_file.read(data) is None
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def client(served: tuple[StoreLocation, Client]) -> Client:
 
 
 def test_endpoint_is_published(client: Client, data: Path) -> None:
-    assert endpoint.read(data) == client.here
+    assert serve_ready_file.read(data) == client.here
     assert client.here.pid == os.getpid()
 
 
@@ -208,7 +208,7 @@ def test_sigterm_stops_cleanly(tmp_path: Path) -> None:
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
-        assert endpoint.read(tmp_path) is not None
+        assert serve_ready_file.read(tmp_path) is not None
         server.send_signal(signal.SIGTERM)
         assert server.wait(10) == 0
-    assert endpoint.read(tmp_path) is None
+    assert serve_ready_file.read(tmp_path) is None

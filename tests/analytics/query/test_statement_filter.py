@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analytics.query.errors import Refused
+from analytics.query.errors import QueryRejected
 from analytics.query.reader import Reader
 from analytics.query.statement_filter import StatementFilter, allowed_functions, nesting
 from analytics.storage.database import new_database
@@ -241,7 +241,7 @@ def test_statements_that_only_read_are_allowed(statement_filter: StatementFilter
 
 @pytest.mark.parametrize("sql", REFUSED)
 def test_anything_else_is_refused_in_one_line(statement_filter: StatementFilter, sql: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(QueryRejected) as refused:
         statement_filter.check(sql)
     assert str(refused.value)
     assert "\n" not in str(refused.value)
@@ -265,15 +265,15 @@ def test_anything_else_is_refused_in_one_line(statement_filter: StatementFilter,
 def test_the_catalogs_own_tables_and_functions_are_refused(
     statement_filter: StatementFilter, sql: str
 ) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(QueryRejected):
         statement_filter.check(sql)
 
 
 def test_statements_are_bounded_in_length_and_depth(statement_filter: StatementFilter) -> None:
-    with pytest.raises(Refused, match="longer than 64 KiB"):
+    with pytest.raises(QueryRejected, match="longer than 64 KiB"):
         statement_filter.check("SELECT '" + "x" * 70_000 + "'")
     for deep in ("SELECT " + "(" * 5000 + "1" + ")" * 5000, "SELECT " + "1 + " * 5000 + "1"):
-        with pytest.raises(Refused, match=r"nested too deeply|expression depth"):
+        with pytest.raises(QueryRejected, match=r"nested too deeply|expression depth"):
             statement_filter.check(deep)
 
 
@@ -284,7 +284,7 @@ def test_nesting_counts_the_deepest_brackets() -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=60))
 def test_any_text_is_allowed_or_refused(statement_filter: StatementFilter, text: str) -> None:
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(QueryRejected):
         assert statement_filter.check(text)["statements"]
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from analytics.storage.store import Commit, Store, StoredPosition
+from analytics.assembly.partition import Position
+from analytics.storage.store import Commit, Store
 from tests.analytics.stores import ask
 
 STARTED_US = 1_790_000_000_000_000
@@ -50,7 +51,7 @@ def commit_of(
         tables["events"] = events(ids, each)
     return Commit(
         log_id,
-        positions={partition: StoredPosition(high, max(0, high - 1), tuple(open_ids))},
+        positions={partition: Position(high, max(0, high - 1), tuple(open_ids))},
         tables=tables,
         totals={"records": len(ids)},
     )

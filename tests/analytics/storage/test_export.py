@@ -25,7 +25,7 @@ def found(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 def test_an_export_has_every_row_view_and_comment(store: Store, tmp_path: Path) -> None:
     fill(store, days=3, per_day=50, each=4)
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     store.commit(commit_of("log", "0", 7, new_ids(2)))
     reported: dict[str, int] = {}
     path = tmp_path / "all.duckdb"
@@ -61,7 +61,7 @@ def test_a_range_takes_the_streams_that_began_in_it(store: Store, tmp_path: Path
 
 
 def test_an_export_runs_beside_commits(store: Store, tmp_path: Path) -> None:
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     store.commit(commit_of("log", "0", 1, new_ids(3)))
 
     def commit_more(table: str, rows: int) -> None:

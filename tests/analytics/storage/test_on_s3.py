@@ -41,7 +41,7 @@ def test_rows_are_written_maintained_and_read_in_s3(
     data = tmp_path_factory.mktemp("data")
     store = Store(locate(f"postgres:{dsn}", data, f"{signed_in.bucket('whole')}/lake"))
     try:
-        store.claim("cluster/topic", "0")
+        store.acquire_partition("cluster/topic", "0")
         ids = new_ids(1200)
         for high in range(3):
             store.commit(commit_of("cluster/topic", "0", high, ids[high * 400 : high * 400 + 400]))
@@ -93,7 +93,7 @@ def test_wrong_keys_are_reported_without_naming_them(
     )
     store = Store(location)
     try:
-        store.claim("cluster/topic", "0")
+        store.acquire_partition("cluster/topic", "0")
         with pytest.raises(StoreFailed, match=r"403.*Nothing was half-written") as refused:
             store.commit(commit_of("cluster/topic", "0", 1, new_ids(400)))
     finally:

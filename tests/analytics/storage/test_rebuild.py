@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from analytics.assembly.partition import Position
 from analytics.storage.location import StoreLocation, locate
 from analytics.storage.rebuild import Source, rebuild
-from analytics.storage.store import INLINED_ROWS, Store, StoredPosition
+from analytics.storage.store import INLINED_ROWS, Store
 from analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.rows import commit_of, count, new_ids
 from tests.analytics.stores import ask, new_store
@@ -28,7 +29,7 @@ def filled(data: Path) -> Iterator[tuple[Store, Upkeep]]:
     """Files, of which some were merged and are still there, and inlined rows."""
     store = new_store(data)
     upkeep = Upkeep(store, events_s=None, streams_s=None)
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     for high in range(1, 4):
         store.commit(commit_of("log", "0", high, new_ids(LARGE), each=2))
     upkeep._call("ducklake_merge_adjacent_files")
@@ -67,7 +68,7 @@ def test_from_the_backup_rows_positions_and_counters_are_those_of_its_time(
     assert kept.read_bytes().startswith(b"damaged")
     again = Store(location)
     assert (count(again), count(again, "events")) == (rows, 2 * rows)
-    assert again.claim("log", "0") == StoredPosition(4, 3, ())
+    assert again.acquire_partition("log", "0") == Position(4, 3, ())
     assert again.totals()["records"] == rows
     again.commit(commit_of("log", "0", 5, new_ids(LARGE)))  # read again from the log
     assert count(again) == rows + LARGE
@@ -97,7 +98,7 @@ def test_from_the_files_every_row_is_there_once_and_rollups_are_computed(
         (2 * rows, 2 * rows)
     ]
     assert ask(again, "SELECT * FROM errors_by_minute") == minutes
-    assert again.claim("log", "0") is None
+    assert again.acquire_partition("log", "0") is None
     again.commit(commit_of("log", "0", 1, new_ids(2)))
     assert count(again) == rows + 2
     again.close()

@@ -20,14 +20,15 @@ import duckdb
 import polars as pl
 import pytest
 
+from analytics.assembly.partition import Position
 from analytics.schema.ddl import statements
 from analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
-from analytics.storage import layout
+from analytics.storage import ducklake_format
 from analytics.storage import store as store_module
 from analytics.storage.catalog import create_file
 from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
-from analytics.storage.store import INLINED_ROWS, Commit, Fenced, Store, StoredPosition, StoreFailed, Tap
+from analytics.storage.store import INLINED_ROWS, Commit, PartitionLost, Store, StoreFailed, Tap
 from analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.conftest import CATALOGS, ROOT, SecondProcess
 from tests.analytics.storage.rows import commit_of, count, count_of, files, new_ids, streams
@@ -108,36 +109,36 @@ def test_committed_rows_positions_records_taps_and_counters_are_there_for_the_ne
     before = second.totals().get("records", 0)
     ids, open_ids = new_ids(rows), tuple(new_ids(2))
     tap = Tap("tap-1", 0, log_id, 1_790_000_000_000_000_000, 1_790_000_001_000_000_000, False, {"records": 3})
-    assert first.claim(log_id, "w0") is None
+    assert first.acquire_partition(log_id, "w0") is None
     commit = commit_of(log_id, "w0", 7, ids, open_ids=open_ids)
-    commit.keep = [("w0", open_ids[0], b"\x00first"), ("w0", open_ids[0], b"second")]
+    commit.kept_records = [("w0", open_ids[0], b"\x00first"), ("w0", open_ids[0], b"second")]
     commit.taps = [tap]
     first.commit(commit)
-    third = Commit(log_id, positions={"w0": StoredPosition(8, 6, open_ids)}, totals={"records": 1})
+    third = Commit(log_id, positions={"w0": Position(8, 6, open_ids)}, totals={"records": 1})
     third.keep = [("w0", open_ids[0], b"third")]
     first.commit(third)
-    assert second.claim(log_id, "w0") == StoredPosition(8, 6, open_ids)
+    assert second.acquire_partition(log_id, "w0") == Position(8, 6, open_ids)
     assert second.kept_records(log_id, "w0") == {open_ids[0]: [b"\x00first", b"second", b"third"]}
     assert second.totals()["records"] - before == rows + 1
     assert count_of(second, ids) == rows
     assert second.store_id == first.store_id
-    second.commit(Commit(log_id, forget=[open_ids[0]]))
+    second.commit(Commit(log_id, finished_stream_ids=[open_ids[0]]))
     assert second.kept_records(log_id, "w0") == {}
 
 
 def test_claim_of_a_partition_that_was_only_claimed_returns_none(consumers: list[Store], log_id: str) -> None:
-    assert consumers[0].claim(log_id, "w0") is None
-    assert consumers[1].claim(log_id, "w0") is None
+    assert consumers[0].acquire_partition(log_id, "w0") is None
+    assert consumers[1].acquire_partition(log_id, "w0") is None
 
 
 def test_kept_records_are_those_of_their_partition_in_order(consumers: list[Store], log_id: str) -> None:
     store = consumers[0]
     one, other = new_ids(2)
     for partition in ("0", "1"):
-        store.claim(log_id, partition)
+        store.acquire_partition(log_id, partition)
     for high in range(1, 4):
-        commit = Commit(log_id, positions={p: StoredPosition(high, 0, ()) for p in ("0", "1")})
-        commit.keep = [("0", one, b"%d" % high), ("1", other, b"-%d" % high)]
+        commit = Commit(log_id, positions={p: Position(high, 0, ()) for p in ("0", "1")})
+        commit.kept_records = [("0", one, b"%d" % high), ("1", other, b"-%d" % high)]
         store.commit(commit)
     assert store.kept_records(log_id, "0") == {one: [b"1", b"2", b"3"]}
     assert store.kept_records(log_id, "1") == {other: [b"-1", b"-2", b"-3"]}
@@ -317,7 +318,7 @@ def test_columns_are_matched_by_name_and_those_missing_are_null(consumers: list[
 def test_a_commit_that_fails_leaves_no_rows_and_no_file(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.claim("log", "w0")
+    store.acquire_partition("log", "w0")
     ids = new_ids(3)
     store.commit(commit_of("log", "w0", 1, ids))
 
@@ -345,7 +346,7 @@ def test_a_commit_that_fails_leaves_no_rows_and_no_file(
 
 
 def test_a_commit_with_a_file_that_cannot_be_written_leaves_nothing(store: Store) -> None:
-    store.claim("log", "w0")
+    store.acquire_partition("log", "w0")
     blocked = Path(store.data_path) / "main" / "events"
     blocked.parent.mkdir(parents=True, exist_ok=True)
     blocked.write_text("not a folder")
@@ -363,19 +364,19 @@ def test_a_commit_with_a_file_that_cannot_be_written_leaves_nothing(store: Store
 def test_a_former_owner_is_fenced(consumers: list[Store], log_id: str) -> None:
     former, heir, _ = consumers
     ids = new_ids(LARGE + 2)
-    former.claim(log_id, "0")
+    former.acquire_partition(log_id, "0")
     former.commit(commit_of(log_id, "0", 1, ids[:1]))
-    heir.claim(log_id, "0")
+    heir.acquire_partition(log_id, "0")
     written = files(heir)
-    with pytest.raises(Fenced):
+    with pytest.raises(PartitionLost):
         former.commit(commit_of(log_id, "0", 2, ids[1:-1]))
     assert files(heir) == written
     heir.commit(commit_of(log_id, "0", 2, ids[-1:]))
     assert count_of(heir, ids) == 2
-    former.claim(log_id, "0")
+    former.acquire_partition(log_id, "0")
     former.commit(commit_of(log_id, "0", 3, ids[1:-1]))
     assert count_of(heir, ids) == LARGE + 2
-    with pytest.raises(Fenced):
+    with pytest.raises(PartitionLost):
         heir.commit(commit_of(log_id, "0", 4, []))
 
 
@@ -386,40 +387,40 @@ def test_a_former_owner_is_fenced_in_the_middle_of_its_commit(
     if not former.catalog.is_postgres:
         pytest.skip("with SQLite a commit is alone from its first statement")
     ids = new_ids(2)
-    former.claim(log_id, "0")
+    former.acquire_partition(log_id, "0")
     former.commit(commit_of(log_id, "0", 1, ids[:1]))
     move = former._move
 
     def claim_first(*arguments: Any) -> Any:
         if not heir._versions.get((log_id, "0")):
             former.catalog.query("SELECT count(*) FROM ducklake_snapshot")  # the transaction has begun
-            heir.claim(log_id, "0")
+            heir.acquire_partition(log_id, "0")
         return move(*arguments)
 
     monkeypatch.setattr(former, "_move", claim_first)
     conflicts = former.conflicts
-    with pytest.raises(Fenced):
+    with pytest.raises(PartitionLost):
         former.commit(commit_of(log_id, "0", 2, ids[1:]))
     assert former.conflicts == conflicts + 1  # its snapshot of the catalog was older than the claim
     assert count_of(heir, ids) == 1
 
 
 def test_an_unclaimed_partition_cannot_be_committed(consumers: list[Store], log_id: str) -> None:
-    with pytest.raises(Fenced):
+    with pytest.raises(PartitionLost):
         consumers[0].commit(commit_of(log_id, "0", 2, new_ids(1)))
-    consumers[0].claim(log_id, "0")
-    consumers[0].disown(log_id, "0")
-    with pytest.raises(Fenced):
+    consumers[0].acquire_partition(log_id, "0")
+    consumers[0].release_partition(log_id, "0")
+    with pytest.raises(PartitionLost):
         consumers[0].commit(commit_of(log_id, "0", 2, new_ids(1)))
 
 
 def test_of_consumers_that_claim_at_once_one_can_commit(consumers: list[Store], log_id: str) -> None:
-    assert in_threads(lambda n: consumers[n].claim(log_id, "0"), 0, 1, 2) == []
+    assert in_threads(lambda n: consumers[n].acquire_partition(log_id, "0"), 0, 1, 2) == []
     ids, fenced = new_ids(3), 0
     for store, one in zip(consumers, ids, strict=True):
         try:
             store.commit(commit_of(log_id, "0", 1, [one]))
-        except Fenced:
+        except PartitionLost:
             fenced += 1
     assert fenced == 2
     assert count_of(consumers[0], ids) == 1
@@ -434,7 +435,7 @@ def test_consumers_of_different_partitions_commit_at_once_and_lose_nothing(
 
     def work(number: int) -> None:
         store = consumers[number]
-        store.claim(log_id, str(number))
+        store.acquire_partition(log_id, str(number))
         for high, ids in enumerate(batches[number], 1):
             commit = commit_of(log_id, str(number), high, ids)
             commit.totals = {name: 1}
@@ -457,8 +458,8 @@ def test_a_commit_that_another_overtook_is_repeated(
     if not store.catalog.is_postgres:
         pytest.skip("with SQLite a commit is alone from its first statement")
     ids = new_ids(3)
-    store.claim(log_id, "0")
-    other.claim(log_id, "1")
+    store.acquire_partition(log_id, "0")
+    other.acquire_partition(log_id, "1")
     conflicts = store.conflicts
     store.commit(commit_of(log_id, "0", 1, ids[:1]))
     assert store.conflicts == conflicts
@@ -516,7 +517,7 @@ def test_commits_wait_for_an_exclusive_section_and_not_for_ever(
 
 
 def test_counts_hold_while_ducklake_inserts_deletes_and_maintains_between_commits(store: Store) -> None:
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     cursor = store.cursor()
     upkeep = Upkeep(store, events_s=None, streams_s=None)
     kept: dict[str, int] = {}
@@ -678,7 +679,7 @@ def test_a_damaged_catalog_is_refused_in_one_line(tmp_path: Path, content: bytes
 
 def test_a_catalog_damaged_in_the_middle_is_reported_in_one_line(tmp_path: Path) -> None:
     store = new_store(tmp_path)
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     store.commit(commit_of("log", "0", 1, new_ids(LARGE)))
     store.close()
     catalog = tmp_path / "catalog.sqlite"
@@ -703,7 +704,7 @@ def test_a_postgres_that_does_not_answer_is_reported_without_its_password(postgr
 def test_a_moved_data_folder_works(tmp_path: Path) -> None:
     ids = new_ids(LARGE)
     store = new_store(tmp_path / "before")
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     store.commit(commit_of("log", "0", 1, ids))
     store.close()
     (tmp_path / "before").rename(tmp_path / "it's moved")
@@ -711,7 +712,7 @@ def test_a_moved_data_folder_works(tmp_path: Path) -> None:
     assert count_of(store, ids) == LARGE
     assert store.data_path == f"{tmp_path}/it's moved/tables/"
     more = new_ids(LARGE)
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     store.commit(commit_of("log", "0", 2, more))
     assert len(files(store, "streams")) == 2
     assert not (tmp_path / "before").exists()
@@ -732,7 +733,7 @@ def test_two_processes_that_create_a_postgres_store_at_once_share_one(
     assert first.store_id == second.store_id
     ids = new_ids(2)
     for store, one in zip(stores, ids, strict=True):
-        store.claim("log", one)
+        store.acquire_partition("log", one)
         store.commit(commit_of("log", one, 1, [one]))
     assert count_of(first, ids) == 2
     for store in stores:
@@ -750,7 +751,7 @@ from tests.analytics.storage.rows import commit_of, new_ids
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = Store(locate("sqlite", Path(sys.argv[1])))
-store.claim("log", "0")
+store.acquire_partition("log", "0")
 largest = max(path.stat().st_size for path in Path(sys.argv[1]).glob("catalog.sqlite*"))
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]) + largest, resource.RLIM_INFINITY))
 for number in range(1, 200):
@@ -785,7 +786,7 @@ def test_on_a_full_disk_a_commit_fails_and_nothing_is_half_written(
     assert set(committed) <= {"committed"}
     store = new_store(tmp_path)
     number, rows = len(committed), len(committed) * streams_each
-    position = store.claim("log", "0")
+    position = store.acquire_partition("log", "0")
     assert (position.high if position else 0) == number
     assert (count(store), count(store, "events")) == (rows, rows * events_each)
     assert store.totals().get("records", 0) == rows
@@ -807,7 +808,7 @@ from tests.analytics.storage.test_store import LARGE, numbered
 
 location = StoreLocation(**json.loads(sys.argv[1]))
 store = Store(StoreLocation(location.catalog and Path(location.catalog), location.dsn, location.tables))
-position = store.claim("log", "0")
+position = store.acquire_partition("log", "0")
 at = position.high if position else 0
 upkeep = Upkeep(store, events_s=None, streams_s=None)
 
@@ -863,7 +864,7 @@ def test_killed_at_any_moment_every_row_is_stored_once(
         rest, _ = process.communicate()
         seen = int(rest.split()[-1]) if rest.split() and rest.endswith("\n") else seen
     store = Store(location)
-    position = store.claim("log", "0")
+    position = store.acquire_partition("log", "0")
     assert position is not None
     assert seen <= position.high <= seen + 1  # the last one may have been committed and not printed
     wanted = [one for number in range(position.high) for one in numbered(number)]
@@ -888,7 +889,7 @@ from analytics.storage.store import Store
 from tests.analytics.storage.rows import commit_of, new_ids
 from tests.analytics.storage.test_store import LARGE
 store = Store(StoreLocation(dsn=sys.argv[1], tables=sys.argv[2]))
-store.claim("log", sys.argv[3])
+store.acquire_partition("log", sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 for high in range(1, 16):
@@ -925,7 +926,7 @@ store.close()
 def test_duckdb_is_the_version_whose_catalog_format_and_conflicts_are_known() -> None:
     """`layout` writes DuckLake's format and `is_conflict` reads its messages: check both when DuckDB changes."""
     assert duckdb.__version__ == "1.5.5"
-    assert layout.FORMAT_VERSION == "1.0"
+    assert ducklake_format.FORMAT_VERSION == "1.0"
 
 
 def test_a_new_catalog_is_private_and_in_wal_mode(tmp_path: Path) -> None:

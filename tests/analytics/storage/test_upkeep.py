@@ -15,11 +15,12 @@ import duckdb
 import polars as pl
 import pytest
 
+from analytics.assembly.partition import Position
 from analytics.storage import upkeep as upkeep_module
 from analytics.storage.catalog import is_conflict
 from analytics.storage.database import attach, new_database
 from analytics.storage.location import StoreLocation
-from analytics.storage.store import INLINED_ROWS, Commit, Store, StoredPosition, Tap
+from analytics.storage.store import INLINED_ROWS, Commit, Store, Tap
 from analytics.storage.upkeep import READERS_S, Upkeep, ages_s
 from ingest.ids import smallest_uuid7
 from tests.analytics.storage.rows import (
@@ -65,12 +66,12 @@ def everything(upkeep: Upkeep) -> None:
 
 
 def test_upkeep_changes_no_row_position_kept_record_tap_or_counter(store: Store, upkeep: Upkeep) -> None:
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     (kept,) = new_ids(1)
     batches = [new_ids(3 if number % 2 else LARGE) for number in range(6)]
     for high, ids in enumerate(batches):
         commit = commit_of("log", "0", high, ids, each=2, open_ids=(kept,))
-        commit.keep = [("0", kept, b"\x00%d" % high)]
+        commit.kept_records = [("0", kept, b"\x00%d" % high)]
         commit.taps = [Tap("tap", 0, "inc", 10**18, 10**18 + high * 10**9, False, {"streams_opened": high})]
         store.commit(commit)
 
@@ -87,7 +88,7 @@ def test_upkeep_changes_no_row_position_kept_record_tap_or_counter(store: Store,
     assert len(files(store, "streams")) == len(files(store, "events")) == 1
     assert not files(store) & written
     again = Store(store.location)
-    assert again.claim("log", "0") == StoredPosition(5, 4, (kept,))
+    assert again.acquire_partition("log", "0") == Position(5, 4, (kept,))
     again.commit(commit_of("log", "0", 6, new_ids(1)))
     assert count(store) == 3 * LARGE + 10
     again.close()
@@ -95,7 +96,7 @@ def test_upkeep_changes_no_row_position_kept_record_tap_or_counter(store: Store,
 
 def test_positions_taps_and_counters_are_never_flushed(store: Store, upkeep: Upkeep) -> None:
     for high in range(1, 4):
-        store.claim("log", "0")
+        store.acquire_partition("log", "0")
         store.commit(commit_of("log", "0", high, new_ids(2)))
         upkeep.merge_all()
     assert ask(store, "SELECT high FROM log_positions") == [(3,)]
@@ -128,7 +129,7 @@ def test_merge_needs_enough_small_files(
 
 
 def test_commits_go_on_during_upkeep(store: Store, upkeep: Upkeep) -> None:
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     stop, failed = threading.Event(), []
     tasks: list[Callable[[], object]] = [
         lambda: upkeep.flush(least_rows=1),
@@ -408,7 +409,7 @@ def test_counters_are_right_before_their_rows_are_summed(
 
 def test_commits_go_on_while_old_rows_are_deleted(store: Store) -> None:
     fill(store, days=6, per_day=30, each=10)
-    store.claim("log", "0")
+    store.acquire_partition("log", "0")
     upkeep, ended = retaining(store, events_s=1 * DAY_S, streams_s=3 * DAY_S), threading.Event()
     failed: list[BaseException] = []
 

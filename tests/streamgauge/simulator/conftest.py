@@ -13,7 +13,7 @@ import pytest
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.server import Simulator, SimulatorOptions
 from tests.e2e.running import until
-from tests.streamgauge.simulator.simulating import simulating
+from tests.streamgauge.simulator.simulator_thread import simulator_thread
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def simulator() -> Iterator[Simulator]:
     options = SimulatorOptions(
         listen="127.0.0.1:0", rate_faults=0, time_scale=0.05, keepalive_s=0.05, keep_text=True
     )
-    with simulating(options) as running:
+    with simulator_thread(options) as running:
         yield running
 
 

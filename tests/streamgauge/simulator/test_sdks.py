@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from streamgauge.simulator.ledger import LedgerRow
+from streamgauge.simulator.response_writers.chat_vendors import CHAT_WRITERS
 from streamgauge.simulator.server import Simulator
-from streamgauge.simulator.speakers.vendors import CHAT_SPEAKERS
 from tests.streamgauge.simulator.conftest import ended
 
 
@@ -48,7 +48,7 @@ def claude(simulator: Simulator) -> Iterator[anthropic.Anthropic]:
 MESSAGES: Any = [{"role": "user", "content": "How high is the water?"}]
 
 
-@pytest.mark.parametrize("speaker", [speaker.name for speaker in CHAT_SPEAKERS])
+@pytest.mark.parametrize("speaker", [writer.vendor for writer in CHAT_WRITERS])
 def test_openai_chat_stream(simulator: Simulator, chat: openai.OpenAI, speaker: str) -> None:
     asked = Asked(simulator, speaker=speaker, tool_calls=1)
     text, arguments, names, usage, chunks = "", "", [], None, 0

@@ -1,4 +1,4 @@
-"""Routes, refusals and the life of the simulator."""
+"""Routes, rejected requests, start and stop of the simulator."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from pathlib import Path
 import httpx
 import pytest
 
-from streamgauge.simulator.ledger import read_lines
-from streamgauge.simulator.remote import RemoteLedger
+from streamgauge.simulator.ledger import decode_lines
+from streamgauge.simulator.remote_ledger import RemoteLedger
 from streamgauge.simulator.server import Simulator, SimulatorOptions
 from tests.streamgauge.simulator.conftest import Script, ended
-from tests.streamgauge.simulator.simulating import simulating
+from tests.streamgauge.simulator.simulator_thread import simulator_thread
 
 
-def test_ledger_over_http_is_the_ledger(simulator: Simulator, client: httpx.Client, script: Script) -> None:
+def test_ledger_over_http_equals_the_ledger(
+    simulator: Simulator, client: httpx.Client, script: Script
+) -> None:
     script()
     response = client.get("/simulator/ledger")
-    assert read_lines(response.content) == list(simulator.ledger.rows())
+    assert decode_lines(response.content) == list(simulator.ledger.rows())
     assert response.headers["x-simulator-dropped"] == "0"
 
 
-def test_remote_ledger_follows(simulator: Simulator, script: Script) -> None:
+def test_remote_ledger_fetches_new_rows(simulator: Simulator, script: Script) -> None:
     remote = RemoteLedger(simulator.url)
     script()
     remote.refresh()
@@ -37,7 +39,7 @@ def test_remote_ledger_follows(simulator: Simulator, script: Script) -> None:
     remote.refresh()
     assert len(remote) == before + 2
     assert remote.rows() == list(simulator.ledger.rows())
-    assert (remote.dropped, remote.under_way) == (0, 0)
+    assert (remote.dropped, remote.open_rows) == (0, 0)
 
 
 def test_status_counts_requests(client: httpx.Client, script: Script) -> None:
@@ -57,7 +59,7 @@ def test_status_counts_requests(client: httpx.Client, script: Script) -> None:
         ("/v1/embeddings", b"{}", {}, 404),
     ],
 )
-def test_requests_that_make_no_sense_are_refused_and_accounted(
+def test_invalid_requests_get_an_error_and_a_ledger_row(
     simulator: Simulator,
     client: httpx.Client,
     path: str,
@@ -72,14 +74,14 @@ def test_requests_that_make_no_sense_are_refused_and_accounted(
     assert (row.status, row.expected_outcome, row.end_ns is not None) == (status, "http_error", True)
 
 
-def test_bytes_that_are_not_http_are_answered_400(simulator: Simulator) -> None:
+def test_bytes_that_are_not_http_get_400(simulator: Simulator) -> None:
     port = int(simulator.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(b"\x16\x03\x01 nonsense\r\n\r\n")
         assert raw.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_request_without_an_id_gets_one_in_the_answer(simulator: Simulator, client: httpx.Client) -> None:
+def test_request_without_id_gets_one_in_the_response(simulator: Simulator, client: httpx.Client) -> None:
     response = client.post(
         "/v1/messages", json={}, headers={"x-simulate": '{"ttft_ms":1,"gap_ms":0,"tokens":1}'}
     )
@@ -87,7 +89,7 @@ def test_a_request_without_an_id_gets_one_in_the_answer(simulator: Simulator, cl
     assert not row.client_request_id
 
 
-def test_the_trace_that_was_received_is_kept(simulator: Simulator, client: httpx.Client) -> None:
+def test_received_trace_is_recorded(simulator: Simulator, client: httpx.Client) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     headers = {
         "traceparent": trace,
@@ -99,20 +101,20 @@ def test_the_trace_that_was_received_is_kept(simulator: Simulator, client: httpx
     assert (row.trace_id, row.span_id) == (trace.split("-")[1], trace.split("-")[2])
 
 
-def test_more_streams_than_allowed_are_refused_and_counted() -> None:
+def test_streams_above_the_limit_get_503_and_are_counted() -> None:
     options = SimulatorOptions(listen="127.0.0.1:0", rate_faults=0, max_streams=0)
-    with simulating(options) as simulator, httpx.Client(base_url=simulator.url) as client:
+    with simulator_thread(options) as simulator, httpx.Client(base_url=simulator.url) as client:
         assert client.post("/v1/messages", json={}).status_code == 503
         assert simulator.status()["refused"] == 1
 
 
-def test_a_taken_address_is_one_line_with_the_way_out(simulator: Simulator) -> None:
+def test_address_in_use_is_one_line_with_a_remedy(simulator: Simulator) -> None:
     options = SimulatorOptions(listen=simulator.url.removeprefix("http://"))
-    with pytest.raises(OSError, match=r"cannot listen on .* --listen"), simulating(options):
+    with pytest.raises(OSError, match=r"cannot listen on .* --listen"), simulator_thread(options):
         pass
 
 
-def test_the_command_announces_itself_and_stops_cleanly(tmp_path: Path) -> None:
+def test_command_writes_the_announce_file_and_removes_it_at_exit(tmp_path: Path) -> None:
     announced = tmp_path / "simulator.json"
     argv = [
         sys.executable,
@@ -139,7 +141,7 @@ def test_the_command_announces_itself_and_stops_cleanly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--listen", "nonsense"], ["--rate-faults", "2"], ["--no-such-flag"]])
-def test_wrong_flags_end_in_one_line_and_exit_code_2(arguments: list[str]) -> None:
+def test_invalid_flags_give_one_line_and_exit_code_2(arguments: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "streamgauge.simulator", *arguments],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The clients send what they say, see what was sent, and leave when they are told to."""
+"""Clients send the drawn requests, record the responses, and abort as configured."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from streamgauge.simulator.asking import Question
+from streamgauge.simulator.client_requests import ClientRequest
 from streamgauge.simulator.ledger import LedgerRow
-from streamgauge.simulator.profiles import PROFILES
+from streamgauge.simulator.planning.profiles import PROFILES
 from streamgauge.simulator.server import Simulator
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
 from tests.streamgauge.simulator.conftest import all_ended
@@ -32,7 +32,7 @@ def sent(
     return clients, rows
 
 
-def test_every_request_is_answered_and_its_bytes_are_those_that_were_sent(simulator: Simulator) -> None:
+def test_every_client_receives_the_bytes_that_were_sent(simulator: Simulator) -> None:
     clients, rows = sent(simulator, "whole", 60, abort_share=0.0)
     assert len(clients) == len(rows) == 60
     for client in clients:
@@ -41,11 +41,11 @@ def test_every_request_is_answered_and_its_bytes_are_those_that_were_sent(simula
         assert (client.body_bytes, client.body_sha256) == (row.body_bytes, row.body_sha256)
 
 
-def test_a_body_that_ends_with_the_connection_is_no_error_but_a_cut_one_is(simulator: Simulator) -> None:
+def test_body_may_end_with_the_connection_but_not_inside_a_chunk(simulator: Simulator) -> None:
     async def exchange(wish: str) -> ClientRow:
         traffic = Traffic(TrafficOptions(base_url=simulator.url, run="close"))
         headers = (("x-simulate", wish), ("content-type", "application/json"))
-        question = Question(
+        request = ClientRequest(
             request_id=wish,
             model="m",
             path="/v1/messages",
@@ -53,7 +53,7 @@ def test_a_body_that_ends_with_the_connection_is_no_error_but_a_cut_one_is(simul
             body=b'{"stream":true}',
             streamed=True,
         )
-        await traffic._one(question, None, False)
+        await traffic._send_one(request, None, False)
         return traffic.rows[wish]
 
     whole = asyncio.run(exchange('{"ttft_ms":1,"gap_ms":0,"tokens":3,"framing":"close"}'))
@@ -61,12 +61,12 @@ def test_a_body_that_ends_with_the_connection_is_no_error_but_a_cut_one_is(simul
     assert (whole.error, cut.error) == (None, "EOFError")
 
 
-def test_all_models_are_asked(simulator: Simulator) -> None:
+def test_all_models_get_requests(simulator: Simulator) -> None:
     _, rows = sent(simulator, "all", 150, abort_share=0.0)
     assert {row.model for row in rows.values()} == set(PROFILES)
 
 
-def test_client_ttft_is_no_shorter_than_the_simulators(simulator: Simulator) -> None:
+def test_client_ttft_is_at_least_the_simulated_ttft(simulator: Simulator) -> None:
     clients, rows = sent(simulator, "ttft", 40, abort_share=0.0, stream_share=1.0)
     compared = 0
     for client in clients:
@@ -78,7 +78,7 @@ def test_client_ttft_is_no_shorter_than_the_simulators(simulator: Simulator) -> 
     assert compared > 30
 
 
-def test_clients_that_leave_say_so(simulator: Simulator) -> None:
+def test_aborting_clients_are_marked(simulator: Simulator) -> None:
     soon = {"abort_share": 1.0, "abort_after_s": (0.0, 0.03)}
     clients, _ = sent(simulator, "leave", 30, models=("gemma-sim",), stream_share=1.0, **soon)
     left = [client for client in clients if client.aborted]
@@ -87,13 +87,13 @@ def test_clients_that_leave_say_so(simulator: Simulator) -> None:
     assert all(client.end_ns is not None for client in left)
 
 
-def test_the_same_seed_asks_the_same(simulator: Simulator) -> None:
+def test_same_seed_draws_the_same_requests(simulator: Simulator) -> None:
     one, _ = sent(simulator, "same", 20, abort_share=0.0)
     two, _ = sent(simulator, "same", 20, abort_share=0.0)
     assert [(c.model, c.path, c.streamed) for c in one] == [(c.model, c.path, c.streamed) for c in two]
 
 
-def test_arrivals_beyond_the_concurrency_are_counted_not_queued(simulator: Simulator) -> None:
+def test_arrivals_above_the_concurrency_are_counted_not_queued(simulator: Simulator) -> None:
     async def flood() -> Traffic:
         options = TrafficOptions(
             base_url=simulator.url,
@@ -107,23 +107,23 @@ def test_arrivals_beyond_the_concurrency_are_counted_not_queued(simulator: Simul
         making = asyncio.create_task(traffic.run(stop))
         async with asyncio.timeout(20):
             while not traffic.turned_away:
-                assert traffic.under_way <= 2
+                assert traffic.open_requests <= 2
                 await asyncio.sleep(0)
         stop.set()
         await making
         return traffic
 
     traffic = asyncio.run(flood())
-    assert traffic.under_way == 0
+    assert traffic.open_requests == 0
     assert traffic.sent == len(traffic.rows)
 
 
-def test_a_url_that_is_none_is_refused() -> None:
+def test_url_without_http_scheme_is_rejected() -> None:
     with pytest.raises(ValueError, match="not an http URL"):
         Traffic(TrafficOptions(base_url="ftp://x"))
 
 
-def test_a_dead_server_is_an_error_of_the_row() -> None:
+def test_unreachable_server_is_an_error_in_the_row() -> None:
     options = TrafficOptions(base_url="http://127.0.0.1:9", run="dead", abort_share=0.0)
     (client,) = asyncio.run(send(options, 1))
     assert client.error == "ConnectionRefusedError"

@@ -1,0 +1,231 @@
+"""The parent's side of one child process: start it, send frames, collect answers, kill it.
+
+A thread per child reads its answers, so no caller ever blocks on the pipe. When the child ends, every open call completes
+with `Died`. The child is killed by SIGKILL; it has nothing to clean up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import analytics
+from analytics.query import pipe_messages
+from analytics.query.errors import QueryError, StoreUnavailable, of_kind
+from analytics.query.query_child import Options
+
+START_S = 20.0
+"""A child takes 0.5 s to start on an idle machine."""
+FRAME_SLACK_BYTES = 2**20
+"""Arrow's schema and padding besides the data."""
+KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
+"""Environment of a child that needs no account: it may run statements of other people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The child ended before it answered. `reason` is one line."""
+
+    returncode: int
+    reason: str
+
+    @property
+    def signal_name(self) -> str | None:
+        """`SIGSEGV` and the like; None when it exited by itself."""
+        return signal.Signals(-self.returncode).name if self.returncode < 0 else None
+
+
+@dataclass(slots=True)
+class Call:
+    """One request. `answer` is set when `done` is."""
+
+    id: int
+    done: threading.Event = field(default_factory=threading.Event)
+    shared: bool = False
+    """The child ran another call at some moment of this one."""
+    answer: tuple[dict[str, Any], bytes] | Died | None = None
+
+
+class ChildProcess:
+    """One child process. Threads may share it."""
+
+    def __init__(
+        self,
+        module: str,
+        options: Options,
+        *,
+        alone: bool = False,
+        more: dict[str, Any] | None = None,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Start the process. Raises OSError.
+
+        The calling thread must live as long as the child: the kernel ends a child with the thread that started it.
+        `alone`: it is meant for a single query. `more`: further options in the first frame. `on_event` receives frames
+        that answer no call; it and `on_end` are called by the reading thread and must not block.
+        """
+        self.alone = alone
+        self._on_event = on_event
+        self._on_end = on_end
+        self.running = 0
+        """Queries that the owner assigned to it; guarded by the owner's lock."""
+        self.retired = False
+        """No further query may be assigned to it."""
+        self.ready = threading.Event()
+        """Set when the child can answer, and when it ended."""
+        self._start_error: QueryError | None = None
+        self._calls: dict[int, Call] = {}
+        self._made = 0
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()
+        self._died: Died | None = None
+        self._max_body_bytes = options.limits.max_answer_bytes + FRAME_SLACK_BYTES
+        self._diagnostics = tempfile.TemporaryFile()  # noqa: SIM115 - the reading thread closes it
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._diagnostics,
+            cwd="/",
+            env=environment(options),
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._stdin, False)
+        self.send(options.to_json() | (more or {}), time.monotonic() + START_S)
+        threading.Thread(target=self._read, name=f"query-child-{self._process.pid}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def died(self) -> Died | None:
+        """How it ended, None while it runs."""
+        return self._died
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take another query, as far as is known."""
+        return self._died is None and not self.retired
+
+    def wait_ready(self, timeout_s: float = START_S) -> None:
+        """Wait until it can answer. Raises StoreUnavailable."""
+        if not self.ready.wait(timeout_s):
+            self.kill()
+            raise StoreUnavailable(f"the query process did not start within {timeout_s:g} s. Try again.")
+        if self._start_error is not None:
+            raise self._start_error
+
+    def call(self, request: dict[str, Any], deadline_s: float) -> Call:
+        """Send a request. The returned call completes when the answer arrives or the child ends."""
+        with self._lock:
+            self._made += 1
+            call = Call(self._made)
+            if self._died is not None:
+                call.answer = self._died
+                call.done.set()
+                return call
+            for other in self._calls.values():
+                other.shared = call.shared = True
+            self._calls[call.id] = call
+        self.send({"id": call.id, **request}, deadline_s)
+        return call
+
+    def send(self, header: dict[str, Any], deadline_s: float) -> None:
+        """Write one frame. A child that does not read until the deadline is killed."""
+        try:
+            with self._sending:
+                if not pipe_messages.send_before(self._stdin, header, deadline_s):
+                    self.kill()
+        except (OSError, ValueError):
+            self.kill()  # the reading thread reports its end
+
+    def kill(self) -> None:
+        """End the process. Every open call completes."""
+        self.retired = True
+        self._process.kill()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the process and wait until the kernel has removed it."""
+        self.kill()
+        self.ready.wait(timeout_s)
+        self._process.wait(timeout_s)
+
+    def _read(self) -> None:
+        try:
+            while (frame := pipe_messages.receive(self._stdout, self._max_body_bytes)) is not None:
+                self._receive(*frame)
+        except (pipe_messages.BrokenMessage, OSError):
+            pass  # it ended, or sent what it must not
+        self._process.kill()
+        died = Died(self._process.wait(), self._last_words())
+        with self._lock:
+            self._died = died
+            calls, self._calls = list(self._calls.values()), {}
+        for call in calls:
+            call.answer = died
+            call.done.set()
+        if not self.ready.is_set():
+            self._start_error = self._start_error or StoreUnavailable(
+                f"the query process ended while it started: {died.reason}"
+            )
+            self.ready.set()
+        with self._sending:
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe is not None
+                pipe.close()
+        self._diagnostics.close()
+        if self._on_end is not None:
+            self._on_end()
+
+    def _receive(self, header: dict[str, Any], body: bytes) -> None:
+        if "id" not in header:
+            if "error" in header:
+                self._start_error = of_kind(header["error"], header.get("message"))
+            elif "ready" not in header:
+                if self._on_event is not None:
+                    self._on_event(header)
+                return
+            self.ready.set()
+            return
+        with self._lock:
+            call = self._calls.pop(header["id"], None)
+        if call is not None:
+            call.answer = header, body
+            call.done.set()
+
+    def _last_words(self) -> str:
+        """The last line that the process wrote to stderr, or how it ended."""
+        self._diagnostics.seek(0, os.SEEK_END)
+        self._diagnostics.seek(max(0, self._diagnostics.tell() - 2000))
+        lines = self._diagnostics.read().decode(errors="replace").split("\n")
+        written = [line.strip() for line in lines if line.strip()]
+        return written[-1] if written else f"exit code {self._process.returncode}"
+
+
+def environment(options: Options) -> dict[str, str]:
+    """Environment of a child. Accounts (S3, PostgreSQL) are passed on only where the store needs them."""
+    location = options.location
+    if location.dsn is not None or str(location.tables).startswith("s3://") or not options.untrusted:
+        given = dict(os.environ)
+    else:
+        given = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    assert analytics.__file__ is not None
+    given["PYTHONPATH"] = str(Path(analytics.__file__).parents[1])
+    given["OPENBLAS_NUM_THREADS"] = "1"  # numpy's library reserves memory for each thread
+    given["MALLOC_ARENA_MAX"] = "2"  # each arena reserves 64 MiB of the limited address space
+    given["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # returns memory to the system at once
+    return given

@@ -1,0 +1,316 @@
+"""Run queries in child processes with limits that hold whatever the statement does.
+
+A child that exceeds its deadline by `GRACE_S` is killed, as is one that uses too much memory or CPU time; a crash of
+DuckDB ends only the child. The caller gets an error that says so, and the next query gets another child.
+
+- Untrusted: each child runs one statement at a time, confined and filtered; a spare child hides the start-up time.
+- Trusted: one child runs `Limits.concurrent` queries at once. When it ends because of one of them, each of the others is
+  repeated once in a child of its own, within its own deadline.
+
+The caller waits at most `timeout_s` for a turn and the answer together, plus `GRACE_S` and the start of a child
+(0.5 s; at most `child.START_S`) where none is warm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from analytics.query.catalog_copy import CatalogCopy, identity_of
+from analytics.query.child_process import START_S, ChildProcess, Died
+from analytics.query.errors import (
+    QueryError,
+    QueryRejected,
+    QueryTimeout,
+    StoreUnavailable,
+    of_kind,
+    too_much_memory,
+    too_slow,
+)
+from analytics.query.limits import TRUSTED, UNTRUSTED, Limits
+from analytics.query.query_child import Options
+from analytics.query.reader import no_tables
+from analytics.query.to_polars import to_polars
+from analytics.storage.location import StoreLocation
+
+GRACE_S = 0.5
+"""Time for the child to interrupt the query itself, before it is killed."""
+MODULE = "analytics.query.query_child"
+
+
+class QueryPool:
+    """Queries on one store. Threads may share it."""
+
+    def __init__(self, location: StoreLocation, *, untrusted: bool, limits: Limits | None = None) -> None:
+        """`untrusted`: the statements come from other people. The first child starts in the background."""
+        self.limits = limits or (UNTRUSTED if untrusted else TRUSTED)
+        self._location = location
+        self._untrusted = untrusted
+        self._folder = Path(tempfile.mkdtemp(prefix="streamgauge-query-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._copy = CatalogCopy(location.catalog, self._folder) if untrusted and location.catalog else None
+        self._lock = threading.Lock()
+        self._turns = threading.BoundedSemaphore(self.limits.concurrent)
+        self._waiting = 0
+        self._children: list[ChildProcess] = []
+        self._identity: tuple[int, int] | None = None
+        self._closed = False
+        # One thread starts all children, because the kernel ends a child together with the thread that started it.
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="query-starter")
+        self._starter.submit(self._warm_up)
+
+    def query(self, sql: str, *, max_rows: int = 100_000, timeout_s: float = 20.0) -> pl.DataFrame:
+        """The rows of one SELECT. UUIDs are text, instants are in UTC, intervals are durations.
+
+        Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout and StoreUnavailable.
+        """
+        max_rows = min(max_rows, self.limits.max_rows)
+        timeout_s = min(timeout_s, self.limits.timeout_s)
+        deadline_s = time.monotonic() + timeout_s
+        self._take_turn(timeout_s)
+        try:
+            try:
+                body = self._attempt(sql, max_rows, timeout_s, deadline_s, alone=False)
+            except _Repeat as e:
+                body = self._attempt(sql, max_rows, timeout_s, deadline_s, alone=e.alone)
+        except _Repeat as e:
+            raise e.error from None
+        finally:
+            self._turns.release()
+        return to_polars(self._table(body))
+
+    def close(self) -> None:
+        """End all children. Queries that run fail."""
+        with self._lock:
+            self._closed = True
+            children, self._children = self._children, []
+        for child in children:
+            child.kill()
+        self._starter.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            children += self._children
+        for child in children:
+            child.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> QueryPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take_turn(self, timeout_s: float) -> None:
+        if self._closed:
+            raise _closed()
+        if self._turns.acquire(blocking=False):
+            return
+        with self._lock:
+            if self._waiting >= self.limits.waiting:
+                raise QueryRejected(
+                    f"busy: {self._waiting} queries are already waiting. Try again in a few seconds."
+                )
+            self._waiting += 1
+        try:
+            if not self._turns.acquire(timeout=max(timeout_s, 0.0)):
+                raise QueryTimeout(
+                    f"busy: the query waited {timeout_s:g} s for {self.limits.concurrent} others to finish. "
+                    "Try again later."
+                )
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _attempt(self, sql: str, max_rows: int, timeout_s: float, deadline_s: float, *, alone: bool) -> bytes:
+        started_s = time.monotonic()
+        self._check_store()
+        child = self._assign(alone)
+        try:
+            child.wait_ready()
+            deadline_s += time.monotonic() - started_s  # starting a child does not count
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise too_slow(timeout_s)
+            request = {"sql": sql, "max_rows": max_rows, "timeout_s": left_s}
+            call = child.call(request, deadline_s + GRACE_S)
+            if not call.done.wait(max(0.0, deadline_s + GRACE_S - time.monotonic())):
+                child.kill()
+                raise too_slow(timeout_s)
+            answer = call.answer
+            if isinstance(answer, Died):
+                if call.shared:  # another query may be the cause
+                    raise _Repeat(self._ended(answer), alone=True)
+                raise self._ended(answer)
+            assert answer is not None
+            header, body = answer
+            child.retired |= bool(header.get("broken")) or self._has_grown(header)
+            if "error" in header:
+                error = of_kind(header["error"], header.get("message"))
+                if isinstance(error, StoreUnavailable):  # compaction may have removed a file of the snapshot
+                    raise _Repeat(error, alone=False)
+                raise too_slow(timeout_s) if isinstance(error, QueryTimeout) else error
+            return body
+        finally:
+            self._release(child)
+
+    def _check_store(self) -> None:
+        """Refresh the copy of the catalog, and retire children that read a store which was replaced."""
+        catalog = self._location.catalog
+        if catalog is None:
+            return
+        try:
+            identity = identity_of(catalog)
+        except FileNotFoundError:
+            raise no_tables(self._location) from None
+        except OSError as e:
+            raise StoreUnavailable(f"cannot read the store {self._location.label}: {e.strerror}.") from None
+        if self._copy is not None:
+            self._copy.refresh()
+        with self._lock:
+            if identity != self._identity:
+                for child in self._children if self._identity is not None else ():
+                    child.retired = True
+                self._identity = identity
+
+    def _assign(self, alone: bool) -> ChildProcess:
+        """A child with room for another query; a new one if there is none."""
+        try:
+            return (None if alone else self._free()) or self._starter.submit(self._free_or_new, alone).result(
+                START_S
+            )
+        except (OSError, RuntimeError, TimeoutError) as e:
+            raise StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
+
+    def _free(self) -> ChildProcess | None:
+        most = 1 if self._untrusted else self.limits.concurrent
+        with self._lock:
+            self._sweep()
+            free = [c for c in self._children if c.alive and not c.alone and c.running < most]
+            if not free:
+                return None
+            child = next((c for c in free if c.ready.is_set()), free[0])  # rather not one that still starts
+            child.running += 1
+            if not self._has_spare():
+                self._start_later()
+            return child
+
+    def _free_or_new(self, alone: bool) -> ChildProcess:
+        """On the starting thread: several queries that found no child share the one that the first of them started."""
+        return (None if alone else self._free()) or self._start(alone, 1)
+
+    def _start(self, alone: bool, running: int) -> ChildProcess:
+        child = ChildProcess(
+            MODULE,
+            Options(
+                location=self._location,
+                limits=self.limits,
+                untrusted=self._untrusted,
+                folder=self._folder,
+                catalog_copy=self._copy.path if self._copy else None,
+                parent=os.getpid(),
+            ),
+            alone=alone,
+        )
+        child.running = running
+        with self._lock:
+            self._children.append(child)
+            if self._closed:
+                child.kill()
+            elif self._untrusted and running and not self._has_spare():
+                self._start_later()
+        return child
+
+    def _start_later(self) -> None:
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            self._starter.submit(self._start_spare)
+
+    def _start_spare(self) -> None:
+        with self._lock:
+            if self._closed or self._has_spare():
+                return
+        with contextlib.suppress(OSError):
+            self._start(alone=False, running=0)
+
+    def _warm_up(self) -> None:
+        with contextlib.suppress(QueryError, OSError):
+            self._check_store()
+            self._start_spare()
+
+    def _has_spare(self) -> bool:
+        """Whether a child can take the next query at once. Under the lock."""
+        shared = [c for c in self._children if c.alive and not c.alone]
+        return any(not c.running for c in shared) if self._untrusted else bool(shared)
+
+    def _release(self, child: ChildProcess) -> None:
+        with self._lock:
+            child.running -= 1
+            if child.alone:
+                child.retired = True
+            self._sweep()
+            if not self._has_spare() and not self._closed:
+                self._start_later()
+
+    def _sweep(self) -> None:
+        """Kill children that are retired and idle, and forget those that ended. Under the lock."""
+        for child in self._children:
+            if not child.alive and not child.running:
+                child.kill()
+        self._children = [c for c in self._children if c.alive or c.running]
+
+    def _has_grown(self, header: dict[str, Any]) -> bool:
+        """Little of the address space is left for the next query: DuckDB's half is full and half of the rest is used."""
+        return int(header.get("grown_bytes", 0)) > self.limits.memory_bytes * 3 // 4
+
+    def _ended(self, died: Died) -> QueryError:
+        if self._closed:
+            return _closed()
+        name = died.signal_name
+        if name == "SIGXCPU":
+            return QueryTimeout(
+                f"query stopped: it used more than {self.limits.cpu_s} s of CPU time. "
+                "Narrow the time range or aggregate first."
+            )
+        if name in ("SIGKILL", "SIGABRT") or "bad_alloc" in died.reason or "MemoryError" in died.reason:
+            return too_much_memory(self.limits.memory_bytes)
+        if name is not None:
+            return QueryRejected(
+                f"the query ended its process (signal {name}): DuckDB cannot run this statement. "
+                "Simplify its expressions or reduce their nesting."
+            )
+        return QueryRejected(f"the query ended its process: {died.reason}. Simplify the statement.")
+
+    def _table(self, body: bytes) -> pa.Table:
+        try:
+            table = pa.ipc.open_stream(body).read_all()
+            if self._untrusted:
+                table.validate(full=True)  # a process that ran hostile SQL wrote these bytes
+        except (pa.ArrowException, OSError, ValueError) as e:
+            raise QueryRejected(
+                f"cannot read the answer: {' '.join(str(e).split())}. Simplify the statement."
+            ) from None
+        return table
+
+
+def _closed() -> StoreUnavailable:
+    return StoreUnavailable("cannot run the query: the query process is closed.")
+
+
+class _Repeat(Exception):
+    """The query failed for a reason that may not be its own. `error` counts if it fails again."""
+
+    def __init__(self, error: QueryError, *, alone: bool) -> None:
+        self.error = error
+        self.alone = alone

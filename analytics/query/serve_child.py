@@ -1,0 +1,94 @@
+"""The child process of `streamgauge serve`: a Quack server, confined like every child that runs untrusted statements.
+
+The first frame on stdin holds `worker.Options` and `host`, `port`, `token`. The child replies `{"ready": true}` or an
+error. Then it sends a frame at the start and the end of each query (`quack_gate`) and receives `{"refreshed": N}`.
+It ends with stdin.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+from analytics.query import pipe_messages, sandbox
+from analytics.query.errors import QueryError
+from analytics.query.query_child import Options, confine, limit, open_reader
+
+GATE = "streamgauge_gate"
+QUACK_THREADS = 160
+"""quack_serve starts 128 threads, some of them after it returns. Without address space for their stacks the server hangs."""
+
+
+def main() -> int:
+    """Serve until stdin ends."""
+    events = os.dup(1)
+    os.dup2(2, 1)
+    first = pipe_messages.receive(0)
+    if first is None:
+        return 0
+    options = Options.from_json(first[0])
+    confine(options, bind_port=int(first[0]["port"]))
+    lock = threading.Lock()
+
+    def report(event: dict[str, Any]) -> None:
+        with lock:
+            pipe_messages.send(events, event)
+
+    try:
+        gate = serve(options, first[0]["host"], first[0]["port"], first[0]["token"], report)
+    except (QueryError, OSError) as e:
+        report(
+            {
+                "error": type(e).__name__ if isinstance(e, QueryError) else "StoreUnavailable",
+                "message": str(e),
+            }
+        )
+        return 1
+    report({"ready": True})
+    while (frame := pipe_messages.receive(0)) is not None:
+        gate.refreshed(int(frame[0]["refreshed"]))
+    os._exit(0)  # sessions that are still open have no supervisor
+
+
+def serve(options: Options, host: str, port: int, token: str, report: Any) -> Any:
+    """Listen. Returns the gate. Raises StoreUnavailable, OSError.
+
+    `httpfs` is loaded before the lock-down: afterwards the server could not load it, and every request would fail.
+    """
+    import duckdb
+    from duckdb.func import FunctionNullHandling
+
+    from analytics.query.quack_gate import Gate
+    from analytics.storage.database import load, one_line
+
+    reader = open_reader(options)
+    connection = reader.connection
+    load(connection, "httpfs", "quack")
+    gate = Gate(reader, options.limits, report)
+    connection.create_function(
+        GATE,
+        gate.__call__,
+        ["VARCHAR", "VARCHAR"],
+        "VARCHAR",
+        null_handling=FunctionNullHandling.SPECIAL,
+        side_effects=True,
+    )
+    connection.execute(f"SET GLOBAL quack_authorization_function = '{GATE}'")
+    reader.lock_down()
+    limit(options, reserved_bytes=QUACK_THREADS * sandbox.stack_bytes())
+    try:
+        connection.execute(
+            f"CALL quack_serve('quack:{host}:{port}', token = ?, allow_other_hostname = {host != 'localhost'})",
+            [token],
+        )
+    except duckdb.Error as e:
+        raise OSError(
+            f"cannot listen on {host}:{port}: {one_line(e)}. Pass --sql-port or --sql-host."
+        ) from None
+    return gate
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,386 @@
+"""Compare measured streams with the simulator's ground truth. Pure.
+
+`check_measurements` takes the ledger, rows of `streams`, and optionally the clients' own measurements. It returns one
+`Discrepancy` for each disagreement. Without any:
+
+- Each simulated request has exactly one row in `streams`, and no other POST has one.
+- Outcome, error type and phase, status, finish reason, ids and trace are as simulated.
+- Events, output events, comments, malformed events, characters, tool calls, bytes and tokens are equal. Where bytes may have
+  been lost on the way (reset, abort) they are at most what was sent.
+- `ttft`, `ttfo` and `last_output`, measured from t0, are at least the simulator's times from the end of the request: t0
+  precedes the arrival of the request, and an arrival follows its write. Tap and simulator must run on one machine, because
+  both use CLOCK_MONOTONIC.
+- No client measured a shorter TTFT, from the start of its request, than the tap measured from t0.
+- Measured times exceed their minimum by at most `Bounds`.
+
+Values that the simulator does not know (no usage was sent, say) are not compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from streamgauge.simulator.ledger import LedgerRow
+from streamgauge.simulator.traffic import ClientRow
+
+Row = Mapping[str, Any]
+"""A row of `streams`, by column name."""
+
+CLOCK_GRANULARITY_NS = 1_000
+_MIN_FOR_MEDIAN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Largest differences between measured and simulated times. A discrepancy states the exceeded bound."""
+
+    ttft_each_ns: int = 5_000_000_000
+    """TTFT of one stream: includes connecting, forwarding and scheduling on a busy machine."""
+    ttft_median_ns: int = 250_000_000
+    """Median TTFT of all streams: about 1 ms on an idle machine; the bound allows for one with no free core."""
+    span_each_ns: int = 5_000_000_000
+    """Time from first to last output of one stream, in either direction."""
+    span_median_ns: int = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discrepancy:
+    """One difference between measured and simulated."""
+
+    kind: str
+    """`missing`, `doubled`, `unknown`, `open`, `span`, `median …`, `client …`, or the column that differs."""
+    request_id: str
+    simulated: object
+    measured: object
+    note: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.request_id}: {self.kind}: simulated {self.simulated!r}, measured {self.measured!r}"
+        return f"{text} ({self.note})" if self.note else text
+
+
+def check_measurements(
+    ledger: Iterable[LedgerRow],
+    streams: Iterable[Row],
+    *,
+    clients: Iterable[ClientRow] | None = None,
+    bounds: Bounds | None = None,
+    tap_may_lose: bool = False,
+) -> list[Discrepancy]:
+    """Return all discrepancies, in the order of the requests.
+
+    `tap_may_lose` accepts missing streams and the outcome `tap_lost`, for tests that kill the tap.
+    """
+    bounds = bounds or Bounds()
+    clients_by_id = {c.request_id: c for c in clients} if clients is not None else None
+    simulated: dict[str, list[LedgerRow]] = defaultdict(list)
+    for row in ledger:
+        simulated[row.request_id].append(row)
+    measured: dict[str | None, list[Row]] = defaultdict(list)
+    for stream in streams:
+        measured[stream["request_id"]].append(stream)
+
+    found: list[Discrepancy] = []
+    ttft_late: list[int] = []
+    span_off: list[int] = []
+    for request_id, rows in simulated.items():
+        streams_of = sorted(measured.pop(request_id, []), key=lambda s: s["started_at"])
+        if len(streams_of) != len(rows):
+            if len(streams_of) > len(rows) or not tap_may_lose:
+                kind = "missing" if len(streams_of) < len(rows) else "doubled"
+                found.append(
+                    Discrepancy(
+                        kind=kind, request_id=request_id, simulated=len(rows), measured=len(streams_of)
+                    )
+                )
+            continue
+        for row, stream in zip(sorted(rows, key=lambda r: r.received_ns), streams_of, strict=True):
+            client = clients_by_id.get(request_id) if clients_by_id is not None else None
+            comparison = _Comparison(row, stream, client, bounds)
+            found += comparison.compare(tap_may_lose)
+            if comparison.ttft_late_ns is not None:
+                ttft_late.append(comparison.ttft_late_ns)
+            if comparison.span_off_ns is not None:
+                span_off.append(comparison.span_off_ns)
+    found += _unknown(measured, clients_by_id)
+    found += _medians(ttft_late, span_off, bounds)
+    return found
+
+
+def _unknown(
+    measured: Mapping[str | None, Sequence[Row]], clients_by_id: Mapping[str, ClientRow] | None
+) -> Iterable[Discrepancy]:
+    """Streams without a simulated request. A client may abort before the request reaches the simulator."""
+    for request_id, streams in measured.items():
+        client = (
+            clients_by_id.get(request_id) if clients_by_id is not None and request_id is not None else None
+        )
+        for stream in streams:
+            before_upstream = client is not None and client.aborted and stream["outcome"] == "client_abort"
+            if stream["method"] == "POST" and not before_upstream:
+                yield Discrepancy(
+                    kind="unknown",
+                    request_id=request_id or "?",
+                    simulated=None,
+                    measured=stream["outcome"],
+                    note=f"stream {stream['stream_id']} was not simulated",
+                )
+
+
+def _medians(ttft_late: Sequence[int], span_off: Sequence[int], bounds: Bounds) -> Iterable[Discrepancy]:
+    for kind, values, bound in (
+        ("median ttft", ttft_late, bounds.ttft_median_ns),
+        ("median span", [abs(v) for v in span_off], bounds.span_median_ns),
+    ):
+        if len(values) >= _MIN_FOR_MEDIAN and (middle := int(median(values))) > bound:
+            yield Discrepancy(
+                kind=kind,
+                request_id=f"all {len(values)} streams",
+                simulated=0,
+                measured=middle,
+                note=f"ns; more than {bound}",
+            )
+
+
+class _Comparison:
+    """Compares one request with one row of `streams`."""
+
+    def __init__(self, row: LedgerRow, stream: Row, client: ClientRow | None, bounds: Bounds) -> None:
+        self.row, self.stream, self.client, self.bounds = row, stream, client, bounds
+        self.found: list[Discrepancy] = []
+        self.ttft_late_ns: int | None = None
+        self.span_off_ns: int | None = None
+        self.aborted = (client is not None and client.aborted) or row.client_left_ns is not None
+        self.exact = row.exact and not self.aborted
+        """All sent bytes must have arrived."""
+
+    def compare(self, tap_may_lose: bool) -> list[Discrepancy]:
+        row, stream = self.row, self.stream
+        if row.end_ns is None:
+            self._differs("open", "not complete", stream["outcome"])
+            return self.found
+        if tap_may_lose and stream["outcome"] == "tap_lost":
+            return self.found
+        self._identity()
+        same_outcome = self._outcome()
+        if same_outcome and row.streamed and row.status == 200:
+            self._counts()
+            self._times()
+        if same_outcome:
+            self._tokens()
+        self._transparency()
+        return self.found
+
+    def _identity(self) -> None:
+        row, stream = self.row, self.stream
+        self._equal("method", row.method)
+        if row.trace_id is not None:
+            self._equal("trace_id", row.trace_id)
+            self._equal("span_id", row.span_id)
+        if row.speaker is None:
+            return
+        # If the client leaves before the response headers, status and `streamed` are unknown.
+        has_status = stream["http_status"] is not None or self.exact
+        self._equal("streamed", row.streamed, when=has_status and row.status == 200)
+        self._equal("http_status", row.status, when=has_status)
+        if stream["dialect"] == "unknown" and row.status == 200 and row.output_events and self.exact:
+            self._differs("dialect", row.speaker, stream["dialect"])
+
+    def _outcome(self) -> bool:
+        """Whether the outcomes agree. If not, the other columns are not compared."""
+        row, outcome = self.row, self.stream["outcome"]
+        allowed = {row.expected_outcome}
+        if self.aborted:
+            # The last bytes and the disconnect may cross: the tap decides which came first.
+            allowed.add("client_abort")
+        if outcome not in allowed:
+            self._differs("outcome", row.expected_outcome, outcome, f"fault {row.fault}")
+            return False
+        if outcome != row.expected_outcome:
+            return True
+        if outcome == "ok":
+            self._equal("error_type", None)
+            # A disconnect after the terminal changes only the phase.
+            self._equal(
+                "error_phase", None, when=not (self.aborted and self.stream["error_phase"] == "post_finish")
+            )
+        else:
+            self._equal("error_type", row.error_type, when=row.error_type is not None)
+            self._equal("error_phase", row.error_phase, when=self.exact)
+        return True
+
+    def _counts(self) -> None:
+        row = self.row
+        for column, value in (
+            ("output_event_count", row.output_events),
+            ("comment_count", row.comments),
+            ("malformed_events", row.malformed_events),
+            ("reasoning_chars", row.reasoning_chars),
+            ("response_bytes", row.body_bytes),
+        ):
+            self._count(column, value)
+        events = self.stream["event_count"] or 0
+        if self.exact and events not in (row.events, row.events + row.unframed):
+            self._differs("event_count", row.events, events)
+        elif events > row.events + row.unframed:
+            self._differs("event_count", row.events, events, "more than was sent")
+        if not row.refusal_chars and row.choices == 1:
+            self._count("text_chars", row.text_chars)
+        if self.exact and row.expected_outcome == "ok":
+            self._count("tool_call_count", row.tool_calls)
+            self._equal("finish_reason", row.finish_reason, when=row.finish_reason is not None)
+        self._equal("response_id", row.response_id, when=self.exact and row.expected_outcome == "ok")
+
+    def _count(self, column: str, value: int) -> None:
+        measured = self.stream[column]
+        if self.exact:
+            if (measured or 0) != value:
+                self._differs(column, value, measured)
+        elif (measured or 0) > value:
+            self._differs(column, value, measured, "more than was sent")
+
+    def _tokens(self) -> None:
+        row, usage = self.row, self.row.usage
+        if usage is None or not row.usage_final or not self.exact:
+            return
+        for column in ("input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens"):
+            self._equal(column, getattr(usage, column))
+        if self.stream["token_source"] not in ("usage", "usage_delta"):
+            self._differs("token_source", "usage", self.stream["token_source"])
+
+    def _times(self) -> None:
+        row, stream = self.row, self.stream
+        for column, at_ns in (
+            ("ttfb_ns", row.first_byte_ns),
+            ("ttfc_ns", row.first_event_ns),
+            ("ttft_ns", row.first_output_ns),
+            ("ttfo_ns", row.first_answer_ns),
+            ("last_output_ns", row.last_output_ns if self.exact else None),
+        ):
+            measured = stream[column]
+            if at_ns is None or (measured is None and not self.exact):
+                continue
+            if measured is None:
+                self._differs(column, at_ns - row.complete_ns, None)
+                continue
+            late_ns = measured - (at_ns - row.complete_ns)
+            if late_ns < -CLOCK_GRANULARITY_NS:
+                self._differs(column, at_ns - row.complete_ns, measured, "earlier than sent: impossible")
+            elif late_ns > self.bounds.ttft_each_ns:
+                note = f"more than {self.bounds.ttft_each_ns} ns late"
+                self._differs(column, at_ns - row.complete_ns, measured, note)
+            if column == "ttft_ns":
+                self.ttft_late_ns = late_ns
+                seen_ns = self.client.ttft_ns(row) if self.client is not None else None
+                if seen_ns is not None and measured > seen_ns + CLOCK_GRANULARITY_NS:
+                    self._differs(
+                        "client ttft", seen_ns, measured, "later than the client received it: impossible"
+                    )
+        if self.exact:
+            self._gaps()
+
+    def _gaps(self) -> None:
+        row, stream = self.row, self.stream
+        if (
+            row.first_output_ns is None
+            or row.last_output_ns is None
+            or row.output_events < 2
+            or row.choices > 1
+        ):
+            return
+        if stream["ttft_ns"] is None or stream["last_output_ns"] is None:
+            return
+        simulated_ns = row.last_output_ns - row.first_output_ns
+        span_ns = stream["last_output_ns"] - stream["ttft_ns"]
+        self.span_off_ns = span_ns - simulated_ns
+        if abs(self.span_off_ns) > self.bounds.span_each_ns:
+            self._differs("span", simulated_ns, span_ns, f"ns; more than {self.bounds.span_each_ns} apart")
+        n = row.visible_tokens
+        if row.usage is None or not row.usage_final or n is None or n < 2:
+            return
+        itl_ns = stream["itl_ns"]
+        if itl_ns is None or abs(itl_ns * (n - 1) - span_ns) > 1_000 + n:
+            self._differs(
+                "itl_ns", simulated_ns / (n - 1), itl_ns, f"(last - first output) / (N - 1) with N = {n}"
+            )
+
+    def _transparency(self) -> None:
+        """The client received exactly the bytes that were sent."""
+        row, client = self.row, self.client
+        if client is None or not self.exact or row.speaker is None or row.body_sha256 is None:
+            return
+        if row.status is None:  # the tap generated the response
+            return
+        if client.body_bytes != row.body_bytes:
+            self._differs("client bytes", row.body_bytes, client.body_bytes)
+        elif client.body_sha256 is not None and client.body_sha256 != row.body_sha256:
+            self._differs("client body", row.body_sha256, client.body_sha256)
+
+    def _equal(self, column: str, value: object, *, when: bool = True) -> None:
+        if when and self.stream[column] != value:
+            self._differs(column, value, self.stream[column])
+
+    def _differs(self, kind: str, simulated: object, measured: object, note: str = "") -> None:
+        details = ", ".join(
+            filter(None, (note, f"{self.row.speaker} {self.row.model}", f"fault {self.row.fault}"))
+        )
+        self.found.append(
+            Discrepancy(
+                kind=kind,
+                request_id=self.row.request_id,
+                simulated=simulated,
+                measured=measured,
+                note=details,
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TtftOverhead:
+    """Measured minus simulated TTFT, over the `streams` that are exact. Never negative."""
+
+    streams: int
+    median_ns: int
+    largest_ns: int
+
+
+def ttft_overhead(ledger: Iterable[LedgerRow], streams: Iterable[Row]) -> TtftOverhead | None:
+    """The time that forwarding, connecting and scheduling add to TTFT; None without exact streams."""
+    measured = {stream["request_id"]: stream["ttft_ns"] for stream in streams}
+    late = [
+        ttft_ns - (row.first_output_ns - row.complete_ns)
+        for row in ledger
+        if row.exact
+        and row.first_output_ns is not None
+        and (ttft_ns := measured.get(row.request_id)) is not None
+    ]
+    return TtftOverhead(len(late), int(median(late)), max(late)) if late else None
+
+
+def report_discrepancies(
+    found: Iterable[Discrepancy], limit: int = 20, write: Callable[[str], None] = print
+) -> int:
+    """Print the first `limit` discrepancies and counts by kind. Returns the total."""
+    found = list(found)
+    for discrepancy in found[:limit]:
+        write(str(discrepancy))
+    if len(found) > limit:
+        kinds: dict[str, int] = defaultdict(int)
+        for discrepancy in found:
+            kinds[discrepancy.kind] += 1
+        write(f"… {len(found)} in total: " + ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())))
+    return len(found)
+
+
+STREAM_COLUMNS = (
+    "stream_id", "request_id", "method", "dialect", "started_at", "http_status", "streamed", "outcome", "error_type",
+    "error_phase", "finish_reason", "response_id", "trace_id", "span_id", "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns",
+    "last_output_ns", "itl_ns", "input_tokens", "output_tokens", "reasoning_tokens", "cached_input_tokens",
+    "token_source", "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count",
+    "comment_count", "response_bytes", "malformed_events",
+)  # fmt: skip
+"""The columns of `streams` that `check_measurements` reads."""

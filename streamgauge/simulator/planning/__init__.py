@@ -1,0 +1,1 @@
+"""Decides what the simulator answers to a request, before any byte is sent."""

@@ -1,0 +1,272 @@
+"""Send one planned response: pacing, framing, compression and faults.
+
+Times are measured from the end of the request. A write is never early, and a late write does not delay the next ones.
+Each write goes to the `RowBuilder` with the time taken immediately before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+
+from streamgauge.simulator.connection import Connection, Request
+from streamgauge.simulator.ledger import RowBuilder
+from streamgauge.simulator.planning.response_plan import Piece, ResponsePlan
+from streamgauge.simulator.planning.simulate_header import http_fault_status
+from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter
+
+_YIELD_EVERY = 64
+"""Writes without a pause before other streams are scheduled."""
+
+
+class ResponseSender:
+    """Sends one response."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: Request,
+        plan: ResponsePlan,
+        writer: ResponseWriter,
+        row_builder: RowBuilder,
+        keepalive_s: float,
+    ) -> None:
+        self.connection = connection
+        self.request = request
+        self.plan = plan
+        self.writer = writer
+        self.row_builder, self.row = row_builder, row_builder.row
+        self.keepalive_s = keepalive_s
+        self._due_s = 0.0
+        self._sent_outputs = 0
+        self._compress = None
+        if plan.coding != "identity":
+            self._compress = zlib.compressobj(6, zlib.DEFLATED, 31 if plan.coding == "gzip" else 15)
+        self._held: list[BodyPart] | None = None
+        self._unpaused = 0
+
+    async def run(self) -> None:
+        """Send the response. The ledger row is complete when this returns or is cancelled."""
+        try:
+            await self._run()
+        finally:
+            self.row_builder.copy_totals(self.writer)
+            client_left_ns = self.connection.client_left_ns
+            if client_left_ns is not None and not self.connection.closing:
+                self.row.client_left_ns = client_left_ns
+            self.row_builder.ended(time.monotonic_ns() if client_left_ns is None else client_left_ns)
+
+    async def _run(self) -> None:
+        plan = self.plan
+        status = http_fault_status(plan.fault)
+        if status is not None:
+            await self._until(plan.head_s)
+            self._http_error(status)
+        elif plan.fault == "reset_before_head":
+            await self._until(plan.head_s)
+            self.row_builder.fault_occurred(time.monotonic_ns())
+            await self.connection.reset()
+        elif plan.streamed:
+            await self._stream()
+        else:
+            await self._whole()
+
+    # time
+
+    def _elapsed_s(self) -> float:
+        """Seconds since the end of the request."""
+        return (time.monotonic_ns() - self.request.complete_ns) / 1e9
+
+    async def _until(self, due_s: float) -> None:
+        """Wait until `due_s` after the end of the request. Never returns early."""
+        self._due_s = max(self._due_s, due_s)
+        due_ns = self.request.complete_ns + int(self._due_s * 1e9)
+        waited = False
+        while (left_ns := due_ns - time.monotonic_ns()) > 0:
+            waited = True
+            # Loop timers have millisecond resolution and may fire 1 ms early.
+            await asyncio.sleep(left_ns // 1_000_000 / 1000 + 0.001)
+        self._unpaused = 0 if waited else self._unpaused + 1
+        if self._unpaused >= _YIELD_EVERY:
+            self._unpaused = 0
+            await asyncio.sleep(0)
+        await self.connection.writable()
+
+    async def _until_with_keepalives(self, due_s: float) -> None:
+        """Wait like `_until`, and send the vendor's keep-alives meanwhile."""
+        while due_s - self._due_s > self.keepalive_s * 1.5 and self._held is None:
+            body_part = self.writer.keepalive()
+            if body_part is None:
+                break
+            await self._until(self._due_s + self.keepalive_s)
+            self._write([body_part])
+        await self._until(due_s)
+
+    # bytes
+
+    def _headers(self, status: int, content_type: str, more: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        self.row.status = status
+        self.row.head_ns = time.monotonic_ns()
+        headers = [
+            ("content-type", content_type),
+            ("cache-control", "no-cache"),
+            ("x-request-id", self.plan.request_id),
+            *self.writer.response_headers,
+            *more,
+        ]
+        if not self.request.keep_alive or self.plan.framing == "close":
+            headers.append(("connection", "close"))
+        return headers
+
+    def _write(self, body_parts: list[BodyPart]) -> None:
+        if not body_parts:
+            return
+        if self._held is not None:
+            self._held += body_parts
+            return
+        body = b"".join(body_part.data for body_part in body_parts)
+        if self._compress is not None:
+            body = self._compress.compress(body) + self._compress.flush(zlib.Z_SYNC_FLUSH)
+        framed = body if self.plan.framing == "close" else b"%x\r\n%b\r\n" % (len(body), body)
+        at_ns = time.monotonic_ns()
+        self.connection.write(framed)
+        self.row_builder.wrote(body_parts, body, at_ns)
+
+    def _end(self) -> None:
+        """End the body cleanly."""
+        if self._compress is not None:
+            trailer, self._compress = self._compress.flush(), None
+            self._write([BodyPart(data=trailer, events=0)])
+        if self.plan.framing == "close":
+            self.connection.close()
+        else:
+            self.connection.write(b"0\r\n\r\n")
+
+    # responses
+
+    def _http_error(self, status: int) -> None:
+        body, kind = self.writer.http_error(status, _MESSAGES.get(status, "The request failed."))
+        data = msgspec.json.encode(body)
+        more = [("retry-after", "1")] if status in (429, 503) else []
+        headers = self._headers(status, "application/json", more)
+        self.row.error_type = kind or str(status)
+        self.row_builder.fault_occurred(time.monotonic_ns())
+        self.row_builder.wrote([BodyPart(data=data, events=0)], data, time.monotonic_ns())
+        self.connection.respond(status, headers, data)
+
+    async def _whole(self) -> None:
+        """Send a response that is not streamed, after the time that the stream would have taken."""
+        gaps, total_s = self.plan.gaps(), self.plan.ttft_s
+        for piece in self._pieces():
+            self.writer.add_piece(piece)
+            total_s += next(gaps)
+        await self._until(total_s)
+        body, usage = self.writer.whole_body()
+        data = msgspec.json.encode(body)
+        headers = self._headers(200, "application/json", [])
+        body_part = BodyPart(data=data, events=0, usage=usage, final_usage=True, terminal=True)
+        self.row_builder.wrote([body_part], data, time.monotonic_ns())
+        self.connection.respond(200, headers, data)
+
+    def _pieces(self) -> Iterator[Piece]:
+        for piece in self.plan.pieces():
+            if piece.kind == "refusal" and not self.writer.has_refusals:
+                piece = Piece(kind="text", text=piece.text, tokens=piece.tokens, choice=piece.choice)
+            yield piece
+
+    async def _stream(self) -> None:
+        await self._begin_stream()
+        gaps, due_s = self.plan.gaps(), self.plan.ttft_s
+        for index, (piece, is_last) in enumerate(_with_last(self._pieces())):
+            if index:
+                due_s += next(gaps)
+            if self._sent_outputs == self.plan.fault_after and self.row.fault_ns is None:
+                due_s, continues = await self._fault(due_s)
+                if not continues:
+                    return
+            if self._held is None:
+                await self._until_with_keepalives(due_s)
+            self.writer.add_piece(piece)
+            body_parts = self.writer.write_piece(piece, is_last)
+            self._write(body_parts)
+            self._sent_outputs += sum(part.piece is not None for part in body_parts)
+        await self._until(due_s)
+        # A fault after the last piece comes before the finish, unless the last piece included the finish.
+        if self.row.fault_ns is None and self.row.terminal_ns is None:
+            due_s, continues = await self._fault(due_s)
+            if not continues:
+                return
+        held, self._held = self._held or [], None
+        self._write(held + self.writer.finish())
+        if self.plan.fault == "linger":
+            await self._until(self._elapsed_s() + self.plan.stall_s)
+        self._end()
+
+    async def _begin_stream(self) -> None:
+        """Send the headers and what precedes the first piece."""
+        plan = self.plan
+        await self._until(plan.head_s)
+        more = [] if plan.framing == "close" else [("transfer-encoding", "chunked")]
+        if plan.coding != "identity":
+            more.append(("content-encoding", plan.coding))
+        self.connection.respond(200, self._headers(200, self.writer.content_type, more), None)
+        for ttft_share, body_part in self.writer.preamble():
+            await self._until_with_keepalives(plan.ttft_s * ttft_share)
+            self._write([body_part])
+
+    async def _fault(self, due_s: float) -> tuple[float, bool]:
+        """Execute the planned fault. Returns the new due time, and whether the stream continues."""
+        fault, plan = self.plan.fault, self.plan
+        if fault in ("none", "linger", "slow_first_byte"):
+            return due_s, True
+        await self._until_with_keepalives(due_s)
+        self.row_builder.fault_occurred(time.monotonic_ns())
+        if fault == "stall":
+            # Measured from now, not from the schedule: the silence is never shorter than planned.
+            return max(due_s, self._elapsed_s()) + plan.stall_s, True
+        if fault == "burst":
+            self._held = []
+            return due_s, True
+        if fault in ("malformed", "malformed_event"):
+            self._write([self.writer.malformed_event()])
+            self.row.malformed_events += 1
+            if fault == "malformed_event":
+                return due_s, True
+            self._end()
+        elif fault == "truncate":
+            self._end()
+        elif fault == "inband_error":
+            body_parts, self.row.error_type = self.writer.inband_error()
+            self._write(body_parts)
+            self._end()
+        elif fault == "cut":
+            self.connection.close()
+        elif fault == "reset":
+            await self.connection.reset()
+        return due_s, False
+
+
+def _with_last(pieces: Iterator[Piece]) -> Iterator[tuple[Piece, bool]]:
+    """Each piece, and whether it is the last."""
+    previous: Piece | None = None
+    for piece in pieces:
+        if previous is not None:
+            yield previous, False
+        previous = piece
+    if previous is not None:
+        yield previous, True
+
+
+_MESSAGES = {
+    400: "The request is not valid.",
+    401: "Incorrect API key provided.",
+    404: "The model does not exist.",
+    429: "Rate limit reached. Please try again in 1s.",
+    500: "The server had an error while processing your request.",
+    503: "The engine is currently overloaded, please try again later.",
+    529: "Overloaded",
+}

@@ -1,0 +1,217 @@
+"""OpenAI Responses: numbered events add and complete items and parts; the final event repeats the whole response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamgauge.simulator.planning.response_plan import Piece, ResponsePlan
+from streamgauge.simulator.response_writers.chat import openai_error
+from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter, Usage
+
+
+class Responses(ResponseWriter):
+    """Reasoning as summary text, refusals, function calls; `response.completed`, `.incomplete` or `.failed`."""
+
+    vendor = "responses"
+    has_refusals = True
+    reports_hidden_reasoning = True
+
+    def __init__(self, plan: ResponsePlan, created_s: int) -> None:
+        super().__init__(plan, created_s)
+        self.id = f"resp_{plan.token}"
+        self.sequence = -1
+        self.open: tuple[str, int] | None = None
+        self.items: list[dict[str, Any]] = []
+        self.item_text = ""
+
+    def _event(self, kind: str, piece: Piece | None = None, **body: Any) -> BodyPart:
+        self.sequence += 1
+        return BodyPart(
+            data=self.event({"type": kind, "sequence_number": self.sequence, **body}, kind), piece=piece
+        )
+
+    def _response(self, status: str, **more: Any) -> dict[str, Any]:
+        return {
+            "id": self.id, "object": "response", "created_at": self.created_s, "status": status, "error": None,
+            "incomplete_details": None, "instructions": None, "metadata": {}, "model": self.plan.model,
+            "output": [], "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "tools": [],
+            "top_p": 1.0, "usage": None, **more,
+        }  # fmt: skip
+
+    def preamble(self) -> list[tuple[float, BodyPart]]:
+        created = self._event("response.created", response=self._response("in_progress"))
+        in_progress = self._event("response.in_progress", response=self._response("in_progress"))
+        body_parts = [(0.3, created), (0.3, in_progress)]
+        if self.plan.reasoning == "hidden":
+            item = {"id": f"rs_{self.plan.token}", "type": "reasoning", "summary": []}
+            body_parts.append((0.35, self._event("response.output_item.added", output_index=0, item=item)))
+            body_parts.append((0.95, self._event("response.output_item.done", output_index=0, item=item)))
+            self.items.append(item)
+        return body_parts
+
+    def write_piece(self, piece: Piece, last: bool) -> list[BodyPart]:
+        open_item = ("tool", piece.tool) if piece.kind.startswith("tool") else (piece.kind, 0)
+        body_parts: list[BodyPart] = []
+        if self.open != open_item:
+            body_parts += self._close_item()
+            self.open = open_item
+            body_parts += self._open_item(piece)
+        index, item = len(self.items) - 1, self.items[-1]
+        at = {"item_id": item["id"], "output_index": index}
+        if piece.kind == "tool_start":
+            return body_parts
+        self.item_text += piece.text
+        if piece.kind == "tool_arguments":
+            return [
+                *body_parts,
+                self._event("response.function_call_arguments.delta", piece, **at, delta=piece.text),
+            ]
+        if piece.kind == "reasoning":
+            kind = "response.reasoning_summary_text.delta"
+            return [*body_parts, self._event(kind, piece, **at, summary_index=0, delta=piece.text)]
+        if piece.kind == "refusal":
+            return [
+                *body_parts,
+                self._event("response.refusal.delta", piece, **at, content_index=0, delta=piece.text),
+            ]
+        kind = "response.output_text.delta"
+        pad = self.plan.token[: 1 + len(piece.text) % 16]
+        body = {**at, "content_index": 0, "delta": piece.text, "logprobs": [], "obfuscation": pad}
+        return [*body_parts, self._event(kind, piece, **body)]
+
+    def _open_item(self, piece: Piece) -> list[BodyPart]:
+        index = len(self.items)
+        self.item_text = ""
+        if piece.kind == "tool_start":
+            tool = self.tools[piece.tool]
+            item: dict[str, Any] = {
+                "id": f"fc_{self.plan.token}{piece.tool}", "type": "function_call", "status": "in_progress",
+                "arguments": "", "call_id": tool["id"], "name": tool["name"],
+            }  # fmt: skip
+            self.items.append(item)
+            return [self._event("response.output_item.added", piece, output_index=index, item=item)]
+        if piece.kind == "reasoning":
+            item = {"id": f"rs_{self.plan.token}", "type": "reasoning", "summary": []}
+            self.items.append(item)
+            part = {"type": "summary_text", "text": ""}
+            return [
+                self._event("response.output_item.added", output_index=index, item=item),
+                self._event(
+                    "response.reasoning_summary_part.added",
+                    item_id=item["id"], output_index=index, summary_index=0, part=part,
+                ),
+            ]  # fmt: skip
+        item = {
+            "id": f"msg_{self.plan.token}", "type": "message", "status": "in_progress", "role": "assistant",
+            "content": [],
+        }  # fmt: skip
+        self.items.append(item)
+        return [
+            self._event("response.output_item.added", output_index=index, item=item),
+            self._event(
+                "response.content_part.added",
+                item_id=item["id"], output_index=index, content_index=0, part=self._part(piece.kind, ""),
+            ),
+        ]  # fmt: skip
+
+    @staticmethod
+    def _part(kind: str, text: str) -> dict[str, Any]:
+        if kind == "refusal":
+            return {"type": "refusal", "refusal": text}
+        return {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
+
+    def _close_item(self) -> list[BodyPart]:
+        if self.open is None:
+            return []
+        kind, index, item = self.open[0], len(self.items) - 1, self.items[-1]
+        at = {"item_id": item["id"], "output_index": index}
+        self.open = None
+        if kind == "tool":
+            item = {**item, "status": "completed", "arguments": self.item_text}
+            body_parts = [
+                self._event("response.function_call_arguments.done", **at, arguments=self.item_text)
+            ]
+        elif kind == "reasoning":
+            part = {"type": "summary_text", "text": self.item_text}
+            item = {**item, "summary": [part]}
+            body_parts = [
+                self._event(
+                    "response.reasoning_summary_text.done", **at, summary_index=0, text=self.item_text
+                ),
+                self._event("response.reasoning_summary_part.done", **at, summary_index=0, part=part),
+            ]
+        else:
+            part = self._part(kind, self.item_text)
+            item = {**item, "status": "completed", "content": [part]}
+            if kind == "refusal":
+                body_parts = [
+                    self._event("response.refusal.done", **at, content_index=0, refusal=self.item_text)
+                ]
+            else:
+                body_parts = [
+                    self._event(
+                        "response.output_text.done", **at, content_index=0, text=self.item_text, logprobs=[]
+                    )
+                ]
+            body_parts.append(self._event("response.content_part.done", **at, content_index=0, part=part))
+        self.items[-1] = item
+        return [*body_parts, self._event("response.output_item.done", output_index=index, item=item)]
+
+    def usage(self) -> tuple[dict[str, Any], Usage]:
+        plan = self.plan
+        raw = {
+            "input_tokens": plan.input_tokens, "input_tokens_details": {"cached_tokens": plan.cached_tokens},
+            "output_tokens": self.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": self.reasoning_tokens},
+            "total_tokens": plan.input_tokens + self.output_tokens,
+        }  # fmt: skip
+        return raw, Usage(plan.input_tokens, self.output_tokens, self.reasoning_tokens, plan.cached_tokens)
+
+    def _last(self) -> tuple[str, dict[str, Any], Usage]:
+        raw, usage = self.usage()
+        cut = self.plan.length_finish and not self.plan.tool_calls
+        status = "incomplete" if cut else "completed"
+        more = {"incomplete_details": {"reason": "max_output_tokens"}} if cut else {}
+        return status, self._response(status, output=self.items, usage=raw, **more), usage
+
+    def finish(self) -> list[BodyPart]:
+        body_parts = self._close_item()
+        status, response, usage = self._last()
+        body_part = self._event(f"response.{status}", response=response)
+        body_part.usage, body_part.final_usage, body_part.terminal, body_part.finish_reason = (
+            usage,
+            True,
+            True,
+            status,
+        )
+        return [*body_parts, body_part]
+
+    def inband_error(self) -> tuple[list[BodyPart], str]:
+        error: dict[str, Any] = {"code": "server_error", "message": "The model failed while generating."}
+        if int(self.plan.token[0], 16) % 2:  # vendors use both: an error event, or a failed response
+            return [self._event("error", **error, param=None)], "server_error"
+        response = self._response("failed", output=self.items, error=error)
+        return [self._event("response.failed", response=response)], "server_error"
+
+    def whole_body(self) -> tuple[dict[str, Any], Usage]:
+        self.items = []
+        if self.reasoning:
+            part = {"type": "summary_text", "text": self.reasoning}
+            self.items.append({"id": f"rs_{self.plan.token}", "type": "reasoning", "summary": [part]})
+        if self.text[0] or self.refusal:
+            kind, text = ("refusal", self.refusal) if self.refusal else ("text", self.text[0])
+            self.items.append({
+                "id": f"msg_{self.plan.token}", "type": "message", "status": "completed", "role": "assistant",
+                "content": [self._part(kind, text)],
+            })  # fmt: skip
+        for number, tool in enumerate(self.tools):
+            self.items.append({
+                "id": f"fc_{self.plan.token}{number}", "type": "function_call", "status": "completed",
+                "arguments": tool["arguments"], "call_id": tool["id"], "name": tool["name"],
+            })  # fmt: skip
+        _, response, usage = self._last()
+        return response, usage
+
+    @classmethod
+    def http_error(cls, status: int, message: str) -> tuple[dict[str, Any], str | None]:
+        return openai_error(status, message)

@@ -1,0 +1,212 @@
+"""Queries in child processes: what hostile statements can and cannot do to the caller and to other queries."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
+from analytics.query.limits import MIB, TRUSTED, UNTRUSTED
+from analytics.query.query_pool import QueryPool
+from analytics.storage.location import StoreLocation, locate
+from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
+
+LIMITS = replace(UNTRUSTED, memory_bytes=512 * MIB)
+TIMEOUT_S = 1.0
+LATEST_S = TIMEOUT_S + 2
+DEEP_JSON = "(repeat('[', 20000) || repeat(']', 20000))"
+DEEP_OBJECT = "(repeat('{\"a\":', 20000) || '1' || repeat('}', 20000))"
+DEEP_STRUCTURE = "repeat('[', 9000) || '\"INT\"' || repeat(']', 9000)"
+
+HOSTILE = {
+    "json literal to variant": f"SELECT '{'[' * 20000}{']' * 20000}'::JSON::VARIANT",
+    "json to variant": f"SELECT {DEEP_JSON}::JSON::VARIANT",
+    "deep objects": f"SELECT {DEEP_OBJECT}::JSON::VARIANT",
+    "from_json": f"SELECT from_json('[1]', {DEEP_STRUCTURE})",
+    "json_transform": f"SELECT json_transform('[1]', {DEEP_STRUCTURE})",
+    "repeat": "SELECT repeat('x', 0 - (-3000000000))",
+    "range value": "SELECT range(0, 1 - (-200000000))",
+    "format": "SELECT format('{:>{}}', 'x', 2000000000)",
+    "chained ctes": "WITH a0 AS (SELECT 1 AS x)"
+    + "".join(f", a{i + 1} AS (SELECT *, * FROM a{i})" for i in range(20))
+    + " SELECT * FROM a20",
+    "recursion": "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT count(*) FROM t",
+    "many unions": "SELECT 1" + " UNION ALL SELECT 1" * 12_000,
+    "quantile states": "SELECT quantile_cont(range, 0.5) FROM range(1000000000)",
+    "one long call": "SELECT levenshtein(s, s || 'x') FROM (SELECT repeat('ab', 100000) AS s)",
+    "insert": "INSERT INTO streams VALUES (uuid(), now(), 'ok', 1)",
+    "delete": "DELETE FROM streams",
+    "copy": "COPY streams TO '/tmp/streamgauge-hostile.csv'",
+    "attach": "ATTACH '/tmp/streamgauge-hostile.duckdb' AS other",
+    "install": "INSTALL spatial",
+    "sqlite_scan": "FROM sqlite_scan('/tmp/x', 'ducklake_snapshot')",
+    "file": "FROM '/etc/passwd'",
+}
+
+
+@pytest.fixture(scope="module")
+def untrusted(location: StoreLocation) -> Iterator[QueryPool]:
+    with QueryPool(location, untrusted=True, limits=LIMITS) as process:
+        process.query("SELECT 1")  # the start of a child does not count towards deadlines
+        yield process
+
+
+@pytest.fixture
+def trusted(location: StoreLocation) -> Iterator[QueryPool]:
+    with QueryPool(location, untrusted=False) as process:
+        yield process
+
+
+@pytest.mark.parametrize("sql", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_statement_ends_in_time_and_the_next_query_works(untrusted: QueryPool, sql: str) -> None:
+    started_s = time.monotonic()
+    with pytest.raises((QueryRejected, QueryTimeout)) as error:
+        untrusted.query(sql, timeout_s=TIMEOUT_S)
+    assert time.monotonic() - started_s < LATEST_S
+    assert str(error.value)
+    assert "\n" not in str(error.value)
+    assert untrusted.query("SELECT count(*) FROM streams").item() == ROWS
+
+
+def test_a_crash_is_reported_with_its_signal(untrusted: QueryPool) -> None:
+    with pytest.raises(QueryRejected, match="signal SIGSEGV"):
+        untrusted.query(HOSTILE["from_json"])
+
+
+def test_too_much_memory_names_the_limit(untrusted: QueryPool) -> None:
+    with pytest.raises(QueryRejected, match="more than 512 MiB of memory"):
+        untrusted.query(HOSTILE["repeat"])
+
+
+def test_a_large_answer_is_refused(location: StoreLocation) -> None:
+    with QueryPool(location, untrusted=True, limits=replace(LIMITS, max_answer_bytes=MIB)) as process:
+        with pytest.raises(QueryRejected, match="larger than 1 MiB"):
+            process.query("SELECT repeat('x', 1000) FROM range(2000)")
+        with pytest.raises(QueryRejected, match="more than 10 rows"):
+            process.query("FROM range(11)", max_rows=10)
+
+
+def test_types_survive_the_way_to_the_parent(untrusted: QueryPool) -> None:
+    row = untrusted.query(
+        "SELECT stream_id, started_at, INTERVAL 90 SECOND AS i, sum(ttft_ns) OVER () AS total "
+        "FROM streams ORDER BY stream_id LIMIT 1"
+    ).row(0, named=True)
+    assert row["stream_id"] == "0198b2d0-0000-7000-8000-000000000000"
+    assert row["started_at"].isoformat() == "2026-09-21T14:13:20+00:00"
+    assert (row["i"].total_seconds(), row["total"]) == (90.0, ROWS * (ROWS - 1) // 2)
+
+
+@pytest.mark.parametrize("is_untrusted", [True, False])
+def test_each_query_sees_the_newest_commit(tmp_path: Path, is_untrusted: bool) -> None:
+    location = make_store(tmp_path, rows=3)
+    with QueryPool(location, untrusted=is_untrusted) as process:
+        for expected in (3, 4, 5):
+            assert process.query("SELECT count(*) FROM streams").item() == expected
+            add_stream(location)
+
+
+def test_a_missing_store_is_unavailable_until_it_exists(tmp_path: Path) -> None:
+    with QueryPool(locate("sqlite", tmp_path), untrusted=False) as process:
+        with pytest.raises(StoreUnavailable, match="streamgauge up"):
+            process.query("SELECT 1")
+        assert list(tmp_path.iterdir()) == []
+        make_store(tmp_path, rows=3)
+        assert process.query("SELECT count(*) FROM streams").item() == 3
+
+
+def test_internal_tables_are_not_visible(untrusted: QueryPool) -> None:
+    for source in ("duckdb_tables()", "information_schema.tables", "duckdb_columns()"):
+        assert "streamgauge_positions" not in str(untrusted.query(f"FROM {source}").to_dicts())
+
+
+def test_a_child_that_stops_responding_does_not_hold_its_caller(untrusted: QueryPool) -> None:
+    untrusted.query("SELECT 1")
+    for child in list(untrusted._children):
+        child.ready.wait(10)
+        os.kill(child.pid, signal.SIGSTOP)
+    started_s = time.monotonic()
+    with pytest.raises(QueryTimeout):
+        untrusted.query("SELECT 1", timeout_s=0.5)
+    assert time.monotonic() - started_s < 2.5
+    for child in list(untrusted._children):
+        child.kill()
+    assert untrusted.query("SELECT 1").item() == 1
+
+
+def run_all(actions: list[Callable[[], object]]) -> list[object]:
+    """Run them at once; each result or QueryError, in order."""
+    results: list[object] = [None] * len(actions)
+
+    def run(place: int) -> None:
+        try:
+            results[place] = actions[place]()
+        except QueryError as e:
+            results[place] = e
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(actions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+SLOW = "SELECT count(*) FROM range(20000) a, range(20000) b WHERE a.range + b.range = 7"
+"""Takes about a second."""
+
+
+def test_trusted_queries_survive_the_crash_of_another(trusted: QueryPool) -> None:
+    trusted.query("SELECT 1")
+    results = run_all(
+        [
+            lambda: trusted.query(SLOW).item(),
+            lambda: time.sleep(0.2) or trusted.query(HOSTILE["from_json"]),
+            lambda: trusted.query(SLOW).item(),
+        ]
+    )
+    assert (results[0], results[2]) == (8, 8)
+    assert isinstance(results[1], QueryRejected)
+    assert trusted.query("SELECT count(*) FROM streams").item() == ROWS
+
+
+def test_trusted_queries_share_one_child(trusted: QueryPool) -> None:
+    results = run_all([lambda n=n: trusted.query(f"SELECT {n}").item() for n in range(12)])
+    assert results == list(range(12))
+    assert len(trusted._children) == 1
+
+
+def test_queries_beyond_the_limits_wait_or_are_refused(location: StoreLocation) -> None:
+    limits = replace(TRUSTED, concurrent=1, waiting=1)
+    with QueryPool(location, untrusted=False, limits=limits) as process:
+        process.query("SELECT 1")
+        errors = [str(e) for e in run_all([lambda: process.query(RUNAWAY, timeout_s=0.7)] * 3)]
+    assert sum("already waiting" in e for e in errors) == 1
+    assert sum("time limit" in e or "for 1 others" in e for e in errors) == 2
+
+
+def test_cpu_time_is_limited(location: StoreLocation) -> None:
+    limits = replace(TRUSTED, cpu_s=1)
+    with (
+        QueryPool(location, untrusted=False, limits=limits) as process,
+        pytest.raises(QueryTimeout, match="CPU"),
+    ):
+        process.query(RUNAWAY, timeout_s=10)
+
+
+def test_no_child_and_no_file_is_left_after_close(location: StoreLocation) -> None:
+    process = QueryPool(location, untrusted=True, limits=LIMITS)
+    process.query("SELECT 1")
+    children, folder = list(process._children), process._folder
+    process.close()
+    assert children
+    assert not any(Path(f"/proc/{child.pid}").exists() for child in children)
+    assert not folder.exists()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        process.query("SELECT 1")

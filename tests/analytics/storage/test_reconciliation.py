@@ -1,0 +1,77 @@
+"""The account: each term from its own source, and what cannot be known is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analytics.storage.reconciliation import Captured, Ledger, TapRun, captured, unread_in_folder
+from ingest.record_log.embedded_writer import EmbeddedWriter
+from ingest.record_log.run_totals import RunTotals
+from tests.analytics.traffic import entries, stream_id
+
+
+def run(number: int, opened: int, *, stopped: bool) -> TapRun:
+    return TapRun(
+        "tap-1",
+        0,
+        f"incarnation-{number}",
+        number * 1000,
+        number * 1000 + 500,
+        stopped,
+        {"streams_opened": opened},
+    )
+
+
+def test_what_runs_elsewhere_said_at_their_end_is_exact() -> None:
+    assert captured([run(1, 5, stopped=True), run(2, 7, stopped=True)], {}, {}, now_ms=10_000) == Captured(
+        12, 12
+    )
+
+
+def test_notes_of_this_folders_runs_bound_what_was_captured_while_it_grows() -> None:
+    before = {"incarnation-2": RunTotals(streams_opened=9, streams_in_log=8)}
+    after = {"incarnation-2": RunTotals(streams_opened=11, streams_in_log=10)}
+    said = captured([run(1, 5, stopped=True), run(2, 7, stopped=False)], before, after, now_ms=10_000)
+    assert said == Captured(5 + 8, 5 + 11)
+
+
+def test_a_run_that_was_killed_and_noted_its_totals_is_known() -> None:
+    noted = {"incarnation-1": RunTotals(streams_opened=7, streams_in_log=6)}
+    assert captured([run(1, 5, stopped=False)], noted, noted, now_ms=61_500) == Captured(6, 7)
+
+
+def test_a_run_that_began_between_the_two_looks_has_no_lower_bound_yet() -> None:
+    after = {"incarnation-1": RunTotals(streams_opened=3, streams_in_log=3)}
+    assert captured([], {}, after, now_ms=0) == Captured(0, 3)
+
+
+def test_a_run_elsewhere_that_did_not_end_is_a_lower_bound_and_said_so() -> None:
+    said = captured([run(1, 5, stopped=False)], {}, {}, now_ms=61_500)
+    assert (said.at_least, said.at_most) == (5, None)
+    assert "60 s old" in said.unknown[0]
+
+
+@pytest.mark.parametrize(
+    ("at_least", "at_most", "stored", "reconciles"),
+    [(10, 10, 10, True), (10, 10, 9, False), (10, 10, 11, False), (10, 12, 11, True), (10, None, 99, True)],
+)
+def test_it_reconciles_when_nothing_contradicts_it(
+    at_least: int, at_most: int | None, stored: int, reconciles: bool
+) -> None:
+    ledger = Ledger(Captured(at_least, at_most), stored=stored - 4, expired=1, lost=1, open=1, in_log=1)
+    assert ledger.accounted == stored
+    assert ledger.reconciles is reconciles
+
+
+def test_streams_behind_the_position_are_found_in_the_log(tmp_path: Path) -> None:
+    with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
+        writer.append(list(entries(range(4), width=4)))
+        at = writer.next_offset
+        writer.append(list(entries(range(10, 13), width=4)))
+        writer.append([b"garbage"])
+        unread = unread_in_folder(tmp_path / "log", {"w0": at})
+        assert unread.stream_ids == {stream_id(n) for n in (10, 11, 12)}
+        assert unread.complete
+        assert len(unread_in_folder(tmp_path / "log", {}).stream_ids) == 7

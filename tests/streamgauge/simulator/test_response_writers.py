@@ -1,0 +1,182 @@
+"""The ledger's counts match each vendor's body, parsed by an independent SSE parser."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from streamgauge.simulator.planning.profiles import PROFILES
+from streamgauge.simulator.response_writers import RESPONSE_WRITERS
+from streamgauge.simulator.server import Simulator
+from tests.streamgauge.simulator.conftest import Script
+
+MODELS = sorted(PROFILES)
+
+
+def events(body: bytes) -> tuple[list[tuple[str, str]], int]:
+    """(name, data) of each event, and the number of comments. Only for streams of the simulator."""
+    found, comments = [], 0
+    for block in body.replace(b"\r\n", b"\n").decode().split("\n\n"):
+        name, data = "", []
+        for line in block.split("\n"):
+            if line.startswith(":"):
+                comments += 1
+            elif line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                data.append(line.removeprefix("data: "))
+        if data:
+            found.append((name, "\n".join(data)))
+    return found, comments
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_ledger_counts_match_the_body(script: Script, model: str) -> None:
+    response, body, row = script(model, PROFILES[model].path, tokens=12, reasoning_tokens=6, tool_calls=2)
+    found, comments = events(body)
+    assert response.status_code == 200
+    assert row.expected_outcome == "ok"
+    assert (row.events, row.comments, row.body_bytes) == (len(found), comments, len(body))
+    for _, data in found:
+        assert data == "[DONE]" or json.loads(data)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_body_contains_the_generated_text_in_order(script: Script, model: str) -> None:
+    _, body, row = script(model, PROFILES[model].path, tokens=12)
+    texts: list[str] = []
+    for _, data in events(body)[0]:
+        if data != "[DONE]":
+            texts += fragments(json.loads(data))
+    assert "".join(texts) == row.text
+    assert len(row.text or "") == row.text_chars
+    assert len(texts) == row.output_events
+
+
+def fragments(event: dict[str, Any]) -> list[str]:
+    """Text of one event in any dialect."""
+    kind = event.get("type")
+    if kind in ("response.output_text.delta", "message.delta"):
+        return [event["content"] if kind == "message.delta" else event["delta"]]
+    if kind == "content_block_delta":
+        return [event["delta"]["text"]]
+    if kind == "content-delta":
+        return [event["delta"]["message"]["content"]["text"]]
+    if kind is not None:
+        return []
+    if "candidates" in event:
+        return [p["text"] for p in event["candidates"][0]["content"]["parts"] if p["text"]]
+    found = []
+    for choice in event["choices"]:
+        text = choice["delta"].get("content") if "delta" in choice else choice.get("text")
+        if text:
+            found.append(text)
+    return found
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_response_without_streaming_has_the_same_text_and_usage(
+    script: Script, simulator: Simulator, model: str
+) -> None:
+    path = PROFILES[model].path.replace(":streamGenerateContent?alt=sse", ":generateContent")
+    response, body, row = script(model, path, {"stream": False}, tokens=12)
+    assert response.headers["content-type"] == "application/json"
+    assert json.dumps(row.text)[1:-1] in json.dumps(json.loads(body))
+    assert not row.streamed
+    assert row.expected_outcome == "ok"
+    assert row.usage is not None
+    assert row.usage.output_tokens == 12
+
+
+def test_every_vendor_has_a_model_or_a_path(script: Script) -> None:
+    offered = {profile.vendor for profile in PROFILES.values()}
+    by_path = {
+        "fireworks_completions": "/inference/v1/completions",
+        "fireworks_messages": "/inference/v1/messages",
+    }
+    assert offered | set(by_path) == set(RESPONSE_WRITERS)
+    for vendor, path in by_path.items():
+        _, _, row = script("kimi-sim", path)
+        assert row.speaker == vendor
+
+
+def test_path_decides_the_vendor_of_an_unknown_model(script: Script) -> None:
+    for path, vendor in (
+        ("/v1/chat/completions", "openai"),
+        ("/proxy/v1/messages", "anthropic"),
+        ("/v1/responses", "responses"),
+        ("/v2/chat", "cohere"),
+        ("/v1beta/models/whatever:streamGenerateContent?alt=sse", "gemini"),
+    ):
+        _, _, row = script("no-such-model", path)
+        assert (row.speaker, row.expected_outcome) == (vendor, "ok")
+
+
+def test_choices_are_interleaved_and_each_finishes(script: Script) -> None:
+    _, body, row = script(body={"n": 3}, tokens=4)
+    chunks = [json.loads(data) for _, data in events(body)[0] if data != "[DONE]"]
+    order = [c["index"] for chunk in chunks for c in chunk["choices"] if c["delta"].get("content")]
+    assert order == [0, 1, 2] * 4
+    finished = [c["index"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
+    assert finished == [0, 1, 2]
+    assert row.output_events == 12
+    assert row.output_tokens == 12
+
+
+def test_logprobs_list_every_token_if_requested(script: Script) -> None:
+    _, body, row = script(
+        "kimi-sim", "/inference/v1/chat/completions", {"logprobs": True}, tokens=11, chunk_tokens=3
+    )
+    listed: list[list[dict[str, Any]]] = []
+    for _, data in events(body)[0]:
+        for choice in [] if data == "[DONE]" else json.loads(data)["choices"]:
+            listed += [choice["logprobs"]["content"]] if choice.get("logprobs") else []
+    assert [len(tokens) for tokens in listed] == [3, 3, 3, 2]
+    assert "".join(token["token"] for tokens in listed for token in tokens) == row.text
+
+
+def test_continuous_usage_grows_by_the_tokens_of_each_chunk(script: Script) -> None:
+    options = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    _, body, row = script("mixtral-sim", "/v1/chat/completions", options, tokens=6)
+    chunks = [json.loads(data) for _, data in events(body)[0] if data != "[DONE]"]
+    counts = [
+        c["usage"]["completion_tokens"]
+        for c in chunks
+        if c["choices"] and c["choices"][0]["delta"].get("content")
+    ]
+    assert counts == [1, 2, 3, 4, 5, 6]
+    assert row.usage_reports == len(chunks)
+
+
+def test_lm_studio_events_follow_the_documented_order(script: Script) -> None:
+    _, body, _ = script("oss-sim-20b", "/api/v1/chat", tokens=3, reasoning_tokens=2, tool_calls=1)
+    names = [name for name, _ in events(body)[0]]
+    assert names[0] == "chat.start"
+    assert names[-1] == "chat.end"
+    order = [
+        "prompt_processing.start",
+        "prompt_processing.end",
+        "reasoning.start",
+        "reasoning.end",
+        "message.start",
+    ]
+    assert [name for name in names if name in order] == order
+    assert names.index("tool_call.start") < names.index("tool_call.arguments")
+
+
+def test_azure_begins_with_filter_results_without_id(script: Script) -> None:
+    model = PROFILES["gpt-sim-azure"]
+    _, body, row = script(model.model, model.path)
+    first = json.loads(events(body)[0][0][1])
+    assert (first["id"], first["model"], first["choices"]) == ("", "", [])
+    assert "prompt_filter_results" in first
+    assert row.response_id != ""
+
+
+def test_keepalives_are_sent_during_a_long_silence(script: Script) -> None:
+    _, body, row = script("llama-sim-8b", fault="stall", fault_after=3, stall_ms=300)
+    assert b": heartbeat\n\n" in body
+    assert row.comments >= 3
+    assert row.expected_outcome == "ok"

@@ -1,0 +1,69 @@
+"""docs/explanation/guarantees.md names existing tests, docs/reference/limits.md has the limits of the code."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from streamgauge.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
+LIMITS = (ROOT / "docs" / "reference" / "limits.md").read_text()
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1}
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
+    assert len(named) > 50
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not re.search(rf"^(def|class|async def) {name}\b", (ROOT / path).read_text(), re.MULTILINE)
+    ]
+    assert missing == []
+
+
+def test_every_test_of_chaos_stands_on_the_page() -> None:
+    for path in sorted((ROOT / "tests" / "chaos").glob("test_*.py")):
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE):
+            assert f"`tests/chaos/{path.name}::{name}`" in PAGE, name
+
+
+def value_of(name: str) -> Any:
+    """What a setting (`--flag`), a constant (`a.b.NAME`) or a default (`a.b.Class(argument)`) is in the code."""
+    if name.startswith("--"):
+        return Settings.model_fields[name.removeprefix("--").replace("-", "_")].default
+    name, _, argument = name.removesuffix(")").partition("(")
+    module, _, attribute = name.rpartition(".")
+    found = getattr(importlib.import_module(module), attribute)
+    return inspect.signature(found).parameters[argument].default if argument else found
+
+
+def test_every_cap_is_that_of_the_code() -> None:
+    said = re.findall(r"([\d,]+d?)(?: (KiB|MiB|GiB|ms))? \(`([^`]+)`\)", LIMITS)
+    assert len(said) > 35
+    for number, unit, name in said:
+        value = value_of(name)
+        expected = number if number.endswith("d") else int(number.replace(",", "")) * UNITS.get(unit, 1)
+        assert value == expected, f"{name} is {value}, the page says {number} {unit}"
+
+
+def test_every_counter_is_one_of_the_code() -> None:
+    sources = "".join(
+        path.read_text() for part in ("ingest", "analytics") for path in (ROOT / part).rglob("*.py")
+    )
+    rows = [row.strip("|").split("|") for row in LIMITS.splitlines() if row.startswith("| ")][1:]
+    counters = [name for row in rows for name in re.findall(r"`([^`]+)`", row[-1])]
+    assert len(counters) > 20
+    for name in counters:
+        parts = {
+            name,
+            name.removeprefix("log_"),
+            name.removesuffix("_rows"),
+            name.removeprefix("expired_").removesuffix("_rows"),
+        }
+        assert any(re.search(rf"\b{re.escape(part)}\b", sources) for part in parts), name
