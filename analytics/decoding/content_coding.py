@@ -1,9 +1,9 @@
-"""Undo the content coding of a body, read by read, for measuring only: what the client gets is never touched.
+"""Undo the content coding of a response body (`content-encoding`), read by read, for measuring. Clients get the original.
 
-gzip (several members), deflate (with or without its zlib wrapper), br and zstd, also stacked ("gzip, br"). A body whose
-first bytes are plainly not what the header says is taken as it is. Bytes that do not decode end the decoding and set
-`broken`; a body that grows out of all proportion (`MAX_RATIO`, above `FREE_BYTES`) ends it too and sets `bomb`: an honest
-stream of like chunks compresses some 50 times, the bound leaves room for four times that.
+Supported: gzip (several members), deflate (with or without its zlib wrapper), br and zstd, also stacked ("gzip, br"). A body
+whose first bytes contradict the header is taken as it is. Invalid bytes end the decoding and set `broken`. A body that
+expands beyond `FREE_BYTES` plus `MAX_RATIO` times its size ends it too and sets `bomb`. A legitimate stream of similar chunks
+compresses about 50 times; the limit allows four times that.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import zstandard
 FREE_BYTES = 64 * 2**20
 MAX_RATIO = 200
 _SLICE_BYTES = 512
-"""zstd gives back all that its input holds, at most 128 KiB for 3 bytes: small slices bound what one call makes."""
+"""zstd returns all output of its input, up to 128 KiB for 3 bytes. Small slices limit the output of one call."""
 _CHUNK_BYTES = 2**20
 
 
-class _Undo(Protocol):
+class _Decompressor(Protocol):
     def feed(self, data: bytes, limit: int) -> bytes:
-        """Decoded bytes; may stop at about `limit`. Raises on bytes that are not of its coding."""
+        """Decode; may stop after about `limit` bytes. Raises on invalid bytes."""
 
     @property
     def complete(self) -> bool:
-        """Whether the coding's end has been seen."""
+        """Whether the end of the coding has been reached."""
 
 
 class _Zlib:
@@ -52,7 +52,7 @@ class _Zlib:
             if len(data) < 2:
                 self._held = data
                 return b""
-            # Servers differ in what they call deflate: a zlib header is a multiple of 31 with method 8, else it is raw.
+            # Servers disagree about deflate. A zlib header is a multiple of 31 with method 8; anything else is raw.
             self._raw = not (data[0] & 15 == 8 and (data[0] * 256 + data[1]) % 31 == 0)
             self._z = self._new()
         self._started = True
@@ -95,7 +95,7 @@ class _Zstd:
 
     @staticmethod
     def _new() -> zstandard.ZstdDecompressionObj:
-        # A window of 8 MiB is what RFC 9659 allows for this content coding.
+        # RFC 9659 limits the window of this content coding to 8 MiB.
         return zstandard.ZstdDecompressor(max_window_size=2**23).decompressobj()
 
     @property
@@ -123,7 +123,7 @@ _NAMES = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "br": "br", "z
 
 
 class BodyDecoder:
-    """Decodes one body as its `content-encoding` header says. `feed` gives what can be read so far."""
+    """Decodes one body according to its `content-encoding` header."""
 
     def __init__(
         self, content_encoding: str, *, free_bytes: int = FREE_BYTES, max_ratio: int = MAX_RATIO
@@ -131,34 +131,34 @@ class BodyDecoder:
         names = [n.strip().lower() for n in content_encoding.split(",")]
         self._names = [n for n in names if n not in ("", "identity")]
         self.broken = any(n not in _NAMES for n in self._names) or len(self._names) > 4
-        """The bytes are not what the header says, or say it in a coding that nobody reads: measured undecoded."""
+        """The coding is not supported, or the bytes are invalid. Only the size of the rest is measured."""
         self.bomb = False
-        self._chain: list[_Undo] | None = None
+        self._chain: list[_Decompressor] | None = None
         self._head = b""
         self._in = self._out = 0
         self._free, self._ratio = free_bytes, max_ratio
 
     @property
     def plain(self) -> bool:
-        """Nothing to decode: the caller may skip `feed`."""
+        """No coding: the caller may skip `feed`."""
         return not self._names and not self.broken
 
     def feed(self, data: bytes) -> bytes:
-        """Decode one read."""
+        """Decode one read, as far as possible."""
         if self.plain or self.broken or self.bomb:
             return data if self.plain else b""
         self._in += len(data)
         if self._chain is None:
             data = self._head + data
-            if not self._begin(data):
+            if not self._start(data):
                 self._head = data
                 return b""
             self._head = b""
-            if not self._names:  # it is not what the header says
+            if not self._names:  # the bytes contradict the header
                 return data
-        for undo in self._chain or ():
+        for decompressor in self._chain or ():
             try:
-                data = undo.feed(data, self._free + self._ratio * self._in - self._out)
+                data = decompressor.feed(data, self._free + self._ratio * self._in - self._out)
             except (zlib.error, brotli.error, zstandard.ZstdError):
                 self.broken = True
                 return b""
@@ -169,10 +169,10 @@ class BodyDecoder:
 
     @property
     def unfinished(self) -> bool:
-        """The body ended before its coding did: cut, as a truncated download is."""
-        return bool(self._head) or any(not undo.complete for undo in self._chain or ())
+        """The body ended before its coding did."""
+        return bool(self._head) or any(not d.complete for d in self._chain or ())
 
-    def _begin(self, data: bytes) -> bool:
+    def _start(self, data: bytes) -> bool:
         outer = _NAMES[self._names[-1]]
         magic = _MAGIC.get(outer, b"")
         if len(data) < len(magic) and magic.startswith(data):
@@ -180,7 +180,7 @@ class BodyDecoder:
         if not data.startswith(magic):
             self._names = []
             return True
-        makers: dict[str, Callable[[], _Undo]] = {
+        makers: dict[str, Callable[[], _Decompressor]] = {
             "gzip": lambda: _Zlib(True),
             "deflate": lambda: _Zlib(False),
             "br": _Brotli,

@@ -1,4 +1,4 @@
-"""What was found in a stream, under the names that measuring and reading use: a view on the `StreamAccumulator` of the moment."""
+"""The results of decoding a stream, as `analytics.measures`, telemetry and `streamgauge read` use them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def _from_accumulator(name: str) -> Any:
 
 
 class DecodedStream:
-    """Times in ns from t0; None: not seen (yet)."""
+    """A view of the current `StreamAccumulator`, which is replaced when another dialect is selected.
+
+    Times in ns from t0; None = not seen so far.
+    """
 
     _accumulator: StreamAccumulator
 
@@ -31,7 +34,7 @@ class DecodedStream:
     finish_ns: int | None = _from_accumulator("finish_ns")
     """When the first choice finished."""
     terminal_ns: int | None = _from_accumulator("terminal_ns")
-    """The semantic terminal: every choice seen has finished, or a terminal event came."""
+    """The semantic terminal: each choice seen has finished, or a terminal event arrived."""
     terminal_seq: int | None = _from_accumulator("terminal_seq")
     done_seen: bool = _from_accumulator("done_seen")
     error: ErrorReport | None = _from_accumulator("error")
@@ -72,13 +75,13 @@ class DecodedStream:
 
     @property
     def tool_times(self) -> list[ToolCall]:
-        """Every tool call of every choice that a dated event began, by its beginning."""
+        """Every tool call that a dispatched event began, of all choices, by start time."""
         calls = [c for choice in self._accumulator.choices.values() for c in choice.tool_calls.values()]
         return sorted((c for c in calls if c.began_ns is not None), key=lambda c: c.began_ns or 0)
 
     @property
     def finish_reasons(self) -> list[str]:
-        """The finish reason of each choice that has one, by the choice's index."""
+        """The finish reasons of all choices, by index."""
         choices = self._accumulator.choices
         return [reason for index in sorted(choices) if (reason := choices[index].finish_reason)]
 

@@ -1,15 +1,15 @@
-"""Find the events in a decoded body, whatever its label says.
+"""Detect how a body is framed, and split it into events.
 
-The first bytes decide, the content type only breaks ties, because servers mislabel both ways:
+The first bytes decide; the content type only breaks ties, because servers send wrong ones. Framings:
 
-- `sse`: lines with SSE field names, or an event-stream that is nothing else.
-- `lines`: one JSON value a line (NDJSON, `application/stream+json`), each an event dated by the read that ended its line.
-- `array`: a JSON array that grows by elements (Gemini without `alt=sse`), each an event dated likewise.
-- `body`: one JSON value, HTML, anything else, or nothing: a response that was not streamed, or an error. Kept whole up
-  to `MAX_BODY_BYTES`; what is beyond is not kept.
+- `sse`: lines with SSE field names, or an event-stream without any.
+- `lines`: one JSON value per line.
+- `array`: a JSON array that grows by elements (Gemini without `alt=sse`). Each element is an event.
+- `body`: one JSON value, HTML, anything else, or nothing: a response that was not streamed, or an error. Kept whole, up to
+  `MAX_BODY_BYTES`.
 
-Inside an SSE body, lines that are no SSE but spell a JSON value (Gemini's bare error, an `error: {…}` line) are given in
-`stray`, once the value is whole: they say something, but are no events.
+Events are dated by the read that completed them. JSON values in an SSE body outside of SSE fields are collected in
+`unframed`: their content counts, but they are not events.
 """
 
 from __future__ import annotations
@@ -23,61 +23,59 @@ import msgspec
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoded.tolerant_json import json_or_none
 from analytics.decoding.json_array import ArraySplitter
-from analytics.decoding.sse import MAX_EVENT_BYTES, SSEDecoder
-from analytics.decoding.unframed_json import StrayLines
+from analytics.decoding.json_lines import LineSplitter
+from analytics.decoding.sse import SSEDecoder
+from analytics.decoding.unframed_json import UnframedJSON
 
 Framing = Literal["undecided", "sse", "lines", "array", "body"]
 
 MAX_BODY_BYTES = 16 * 2**20
 MAX_LEADING_SPACE = 4096
-_SPACE = b" \t\r\n"
+_SPACE = b" \t\r\n\x1e"  # RS (1E) starts the records of JSON text sequences
 _BOM = b"\xef\xbb\xbf"
-_RS = b"\x1e"  # what JSON text sequences begin their records with
 _LINE_TYPES = ("ndjson", "jsonl", "stream+json", "jsonlines", "json-seq", "json-lines")
-_LEAD = re.compile(rb"(?:event: ?([^\r\n]*)\r?\n)?data: ?")
-_TRAILS = (b"\n\n", b"\r\n\r\n")
+_PREFIX = re.compile(rb"(?:event: ?([^\r\n]*)\r?\n)?data: ?")
+_SUFFIXES = (b"\n\n", b"\r\n\r\n")
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
-class Ending(msgspec.Struct):
-    """What the end of a body leaves over."""
+class BodyEnd(msgspec.Struct):
+    """What remains at the end of a body."""
 
     tail: RawEvent | None = None
-    """An event that has data but never got its end: not dispatched."""
+    """An event with data that was never completed, so it was not dispatched."""
     body: bytes | None = None
     """The whole body, when it held no events."""
 
 
-class Wrapping(NamedTuple):
-    """What stands around the data of one event, in a read that holds nothing else."""
+class Envelope(NamedTuple):
+    """The bytes around the data of a read's only event."""
 
-    name: str
-    """Of the event."""
-    lead: bytes
-    trail: bytes
+    event_name: str
+    prefix: bytes
+    suffix: bytes
 
 
 class Framer:
-    """Reads one body, in order."""
+    """Splits one body, fed in order."""
 
     def __init__(self, content_type: str = "", *, streams: bool = True) -> None:
-        """`streams`: False where the status says that this is an error's body; then JSON is never taken as lines."""
+        """`streams=False`: the status is an error's, so JSON is never taken as lines."""
         self.framing: Framing = "undecided"
-        self.stray: list[RawEvent] = []
-        """What was said outside of events, so far."""
+        self.unframed: list[RawEvent] = []
+        self.begins_with_json = False
+        """The first character starts a JSON object or array."""
         self._sse = SSEDecoder()
-        self._lines = _LineSplitter()
+        self._lines = LineSplitter()
         self._array = ArraySplitter()
+        self._unframed_json = UnframedJSON()
         self._type = content_type.partition(";")[0].strip().lower()
         self._streams = streams
         self._kept: list[tuple[int, bytes]] = []
         self._kept_bytes = 0
-        self.begins_with_json = False
-        """The first character is a JSON object's or array's."""
         self._head = b""
         self._may_be_array = True
-        self._line_ended = False  # of an undecided body that begins with JSON: its first line is whole
-        self._stray_lines = StrayLines()
+        self._first_line_ended = False  # of an undecided body that begins with JSON
         self._last_ns = 0
 
     @property
@@ -89,60 +87,63 @@ class Framer:
         return self._sse.oversized_events + self._array.oversized_events + self._lines.oversized_events
 
     @property
-    def at_rest(self) -> bool:
-        """Between two events of a framing that is known, with nothing carried over."""
+    def between_events(self) -> bool:
+        """The framing is SSE or lines, and nothing is carried over from earlier reads."""
         if self.framing == "sse":
-            return self._sse.at_rest
-        return self.framing == "lines" and self._lines.at_rest
-
-    def wrapping_of(self, read: bytes, event: RawEvent) -> Wrapping | None:
-        """What stands in this read around the event's data; None if there is more to it.
-
-        At rest, a read with the same around JSON without a line end says an event of the same name, and nothing else.
-        """
-        if not event.data or b"\n" in event.data or b"\r" in event.data:
-            return None
-        lead, _, trail = read.partition(event.data)
-        if self.framing == "lines":
-            plain = not lead and trail == b"\n"
-        else:
-            found = _LEAD.fullmatch(lead)
-            plain = found is not None and (found[1] or b"") == event.name.encode() and trail in _TRAILS
-        return Wrapping(event.name, lead, trail) if plain else None
-
-    def pass_over(self, reads: int, last_ns: int) -> None:
-        """So many reads, the last of them at that time, were read elsewhere: one event each. Only at rest."""
-        self._last_ns = last_ns
-        (self._sse if self.framing == "sse" else self._lines).pass_over(reads)
+            return self._sse.between_events
+        return self.framing == "lines" and self._lines.between_events
 
     @property
     def read_count(self) -> int:
-        """Reads fed so far."""
+        """Reads fed so far, of SSE or lines."""
         return self._sse.read_count if self.framing == "sse" else self._lines.read_count
 
-    def feed_many(self, frames: Sequence[tuple[int, bytes]]) -> list[RawEvent]:
-        """The events that these reads (arrival, bytes) complete."""
+    def envelope_of(self, read: bytes, event: RawEvent) -> Envelope | None:
+        """The bytes around the event's data, if the read holds nothing else.
+
+        Between events, another read with the same envelope around JSON without a line end holds one event of that name.
+        """
+        if not event.data or b"\n" in event.data or b"\r" in event.data:
+            return None
+        prefix, _, suffix = read.partition(event.data)
+        if self.framing == "lines":
+            plain = not prefix and suffix == b"\n"
+        else:
+            found = _PREFIX.fullmatch(prefix)
+            plain = found is not None and (found[1] or b"") == event.name.encode() and suffix in _SUFFIXES
+        return Envelope(event.name, prefix, suffix) if plain else None
+
+    def skip_reads(self, count: int, last_ns: int) -> None:
+        """Count reads of one event each that were decoded without this class. Only valid between events."""
+        self._last_ns = last_ns
+        if self.framing == "sse":
+            self._sse.read_count += count
+        else:
+            self._lines.read_count += count
+
+    def feed_many(self, reads: Sequence[tuple[int, bytes]]) -> list[RawEvent]:
+        """Return the events that these reads (arrival, bytes) complete."""
         events: list[RawEvent] = []
         at = 0
-        while at < len(frames) and self.framing != "sse":
-            at_ns, data = frames[at]
+        while at < len(reads) and self.framing != "sse":
+            at_ns, data = reads[at]
             events += self.feed(data, at_ns)
             at += 1
-        if frames:
-            self._last_ns = frames[-1][0]
-        feed, stray = self._sse.feed, self._sse.stray
-        for at_ns, data in frames[at:] if at else frames:
+        if reads:
+            self._last_ns = reads[-1][0]
+        feed, unframed_lines = self._sse.feed, self._sse.unframed_lines
+        for at_ns, data in reads[at:] if at else reads:
             events += feed(data, at_ns)
-            if stray:
-                self._look_at_stray(at_ns)
+            if unframed_lines:
+                self._collect_unframed(at_ns)
         return events
 
     def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
-        """The events that this read completes."""
+        """Return the events that this read completes."""
         if self.framing == "sse":
             events = self._sse.feed(data, at_ns)
-            if self._sse.stray:
-                self._look_at_stray(at_ns)
+            if self._sse.unframed_lines:
+                self._collect_unframed(at_ns)
             return events
         if self.framing == "lines":
             return self._lines.feed(data, at_ns)
@@ -159,28 +160,27 @@ class Framer:
         kept, self._kept = self._kept, []
         return [event for at, part in kept for event in self.feed(part, at)]
 
-    def finish(self) -> Ending:
-        """The body is over."""
+    def finish(self) -> BodyEnd:
         if self.framing == "sse":
             tail = self._sse.finish()
-            if self._sse.stray:
-                self._look_at_stray(self._last_ns)
-            return Ending(RawEvent(tail[0], tail[1], 0, self._sse.read_count) if tail else None)
+            if self._sse.unframed_lines:
+                self._collect_unframed(self._last_ns)
+            return BodyEnd(RawEvent(tail[0], tail[1], 0, self._sse.read_count) if tail else None)
         if self.framing == "lines":
-            return Ending(self._lines.finish())
+            return BodyEnd(self._lines.finish())
         if self.framing == "array":
-            return Ending()
-        return Ending(None, b"".join(data for _, data in self._kept))
+            return BodyEnd()
+        return BodyEnd(None, b"".join(data for _, data in self._kept))
 
     def _decide(self, newest: bytes) -> Framing:
-        """What the body is, as soon as its bytes leave no doubt: never by how they were cut."""
+        """The framing, as soon as the bytes leave no doubt, however they are divided into reads."""
         if self.begins_with_json:
             return self._decide_json(newest)
         self._head += newest
         head = self._head
         if len(head) < len(_BOM) and _BOM.startswith(head):
             return "undecided"
-        head = head.removeprefix(_BOM).lstrip(_SPACE + _RS)
+        head = head.removeprefix(_BOM).lstrip(_SPACE)
         if not head:
             if len(self._head) <= MAX_LEADING_SPACE:
                 return "undecided"
@@ -196,82 +196,32 @@ class Framer:
         return "undecided" if any(field.startswith(head) for field in _FIELDS) else "body"
 
     def _decide_json(self, newest: bytes) -> Framing:
-        """One JSON value may be a whole body; a value, a line end and another value are lines."""
+        """One JSON value may be a whole body. A value, a line end and another value are lines."""
         if not self._streams:
             return "body"
-        if any(self._type.endswith(t) for t in _LINE_TYPES):
+        if self._type.endswith(_LINE_TYPES):
             return "lines"
-        self._line_ended |= b"\n" in newest
-        if not self._line_ended and not self._may_be_array:
+        self._first_line_ended |= b"\n" in newest
+        if not self._first_line_ended and not self._may_be_array:
             return "undecided"
-        data = b"".join(part for _, part in self._kept).removeprefix(_BOM).lstrip(_SPACE + _RS)
+        data = b"".join(part for _, part in self._kept).removeprefix(_BOM).lstrip(_SPACE)
         if data[:1] == b"[":
-            second = data[1:].lstrip(_SPACE)[:1]
+            second = data[1:].lstrip(b" \t\r\n")[:1]
             return "undecided" if not second else "array" if second == b"{" else "body"
         self._may_be_array = False
         line, _, rest = data.partition(b"\n")
-        rest = rest.lstrip(_SPACE + _RS)
+        rest = rest.lstrip(_SPACE)
         if not rest:
             return "undecided"
         if rest[:1] == b"{" and isinstance(json_or_none(line), dict):
             return "lines"
         if self._type == "text/event-stream" or rest.startswith(_FIELDS[:2]):
-            return "sse"  # bare JSON where events should be: its lines are stray
+            return "sse"  # bare JSON in place of events: unframed lines
         return "undecided" if any(field.startswith(rest) for field in _FIELDS[:2]) else "body"
 
-    def _look_at_stray(self, at_ns: int) -> None:
-        for line in self._sse.stray:
-            found = self._stray_lines.add(line)
+    def _collect_unframed(self, at_ns: int) -> None:
+        for line in self._sse.unframed_lines:
+            found = self._unframed_json.add(line)
             if found is not None:
-                self.stray.append(RawEvent(*found, at_ns, self._sse.read_count - 1))
-        self._sse.stray.clear()
-
-
-class _LineSplitter:
-    """One JSON value a line."""
-
-    def __init__(self) -> None:
-        self.oversized_events = 0
-        self._parts: list[bytes] = []
-        self._bytes = 0
-        self._read_seq = 0
-
-    @property
-    def at_rest(self) -> bool:
-        return not self._bytes
-
-    @property
-    def read_count(self) -> int:
-        return self._read_seq
-
-    def pass_over(self, reads: int) -> None:
-        self._read_seq += reads
-
-    def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
-        read_seq = self._read_seq
-        self._read_seq += 1
-        *whole, rest = data.split(b"\n")
-        events: list[RawEvent] = []
-        for part in whole:
-            size = self._bytes + len(part)
-            line = self._clean(b"".join([*self._parts, part]))
-            self._parts, self._bytes = [], 0
-            if size > MAX_EVENT_BYTES:
-                self.oversized_events += 1
-            elif line:
-                events.append(RawEvent("", line, at_ns, read_seq))
-        self._bytes += len(rest)
-        if self._bytes <= MAX_EVENT_BYTES:
-            self._parts.append(rest)
-        else:
-            self._parts.clear()
-        return events
-
-    def finish(self) -> RawEvent | None:
-        line = self._clean(b"".join(self._parts))
-        return RawEvent("", line, 0, self._read_seq) if line and self._bytes <= MAX_EVENT_BYTES else None
-
-    @staticmethod
-    def _clean(line: bytes) -> bytes:
-        """Some servers put SSE's `data:` before the lines of what they call NDJSON."""
-        return line.strip(_SPACE + _RS).removeprefix(_BOM).removeprefix(b"data:").strip(_SPACE)
+                self.unframed.append(RawEvent(*found, at_ns, self._sse.read_count - 1))
+        self._sse.unframed_lines.clear()

@@ -1,7 +1,7 @@
-"""Split a JSON array that arrives bit by bit into its elements (objects or arrays), without parsing them.
+"""Split a JSON array that arrives piece by piece into its elements (objects or arrays), without parsing them.
 
-Brackets are counted outside strings; an element is dated by the read that closed it. An element over the bound is counted
-and skipped.
+Brackets are counted outside strings. An element is dated by the read that closed it. An element above
+`sse.MAX_EVENT_BYTES` is counted and skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TOKEN = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 
 
 class ArraySplitter:
-    """Splits one array. Bytes outside its elements are ignored."""
+    """Splits one array. Ignores bytes outside its elements."""
 
     def __init__(self) -> None:
         self.oversized_events = 0
@@ -27,7 +27,7 @@ class ArraySplitter:
         self._read_seq = 0
 
     def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
-        """The elements that this read closes."""
+        """Return the elements that this read closes."""
         read_seq = self._read_seq
         self._read_seq += 1
         events: list[RawEvent] = []

@@ -1,11 +1,10 @@
-"""Read one response body: content coding, framing, dialect. No I/O, no clock: bytes and times in, values out.
+"""Decode one response body: content coding, framing, dialect. No I/O, no clock.
 
-The dialect is guessed from the exchange (path, headers) and judged by the first events: the one that recognises them
-most surely reads the stream, and when that is another than the guess, the first events are read again by it. Without any
-that knows them the stream is `unknown`: its bytes, events and times are measured all the same.
+Input: reads (arrival in ns from t0, bytes) in order. Output: the members of `DecodedStream`, valid at any time and final after
+`finish`. When the first events select another dialect than the request did, they are decoded again by it.
 
-An event without its blank line at the end is never an event (no row, no time of its own); if it is a terminator or whole JSON,
-what it says is taken and `unterminated_tail` is set.
+An event without its blank line at the end of the body is not an event: it has no row and no time. If it is a terminator or
+complete JSON, its content counts and `unterminated_tail` is set.
 """
 
 from __future__ import annotations
@@ -13,302 +12,242 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analytics.decoded.decoded_event import OUTPUT_KINDS, DecodedEvent, ServerStat, as_decoded_event
-from analytics.decoded.dialect import Dialect, DialectReader, ExchangeInfo
+from analytics.decoded.dialect import DialectReader, ExchangeInfo
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoded.tolerant_json import json_or_none
 from analytics.decoding.accumulator import StreamAccumulator
 from analytics.decoding.content_coding import BodyDecoder
 from analytics.decoding.decoded_stream import DecodedStream
-from analytics.decoding.framing import Framer, Wrapping
+from analytics.decoding.dialect_selection import DialectSelector
+from analytics.decoding.framing import Envelope, Framer
 from analytics.decoding.sse import MAX_EVENT_BYTES
 from analytics.decoding.template import EventTemplate
-from analytics.dialects import all_dialects, choose_by_event, choose_by_exchange
 from analytics.dialects.errors import error_in_body, unlabelled_error
 from analytics.dialects.unknown import NAME as UNKNOWN
 from analytics.dialects.unknown import UnknownReader
 from analytics.dialects.vendors import header_stats, vendor_of
 from ingest.records import CodingFault
 
-SURE = 5
-"""A score at which an event settles the dialect."""
-GUESS = 3
-"""A claim below this is dropped when no event bears it out."""
-MAX_HEAD_EVENTS = 16
-MAX_HEAD_BYTES = 2**20
 _DONE = DecodedEvent(kind="terminal", done_marker=True)
-FIRST_STRIDE, MAX_STRIDE = 3, 512
-"""So many reads are framed one by one before it is tried again to read many at once; each time in vain twice as many."""
+MIN_FRAMED_READS, MAX_FRAMED_READS = 3, 512
+"""Reads framed one by one before the template is tried on reads again; doubled after each failed attempt."""
 FEW_READS = 6
-"""So many are not worth a try."""
+"""So few remaining reads are framed one by one without an attempt."""
 _STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl")
 
 
 class StreamDecoder(DecodedStream):
-    """Decodes one response. Every result is valid at any time, and final after `finish`."""
+    """Decodes one response."""
 
     def __init__(
         self, exchange: ExchangeInfo, *, keep_text: bool = False, coding_undone: bool = False
     ) -> None:
-        """`coding_undone`: the body comes without the content coding that its head tells of."""
+        """`coding_undone`: the body arrives without the content coding that its headers declare."""
         self.exchange = exchange
         self.first_byte_ns: int | None = None
         self.body_bytes = 0
         """As received, content coding included."""
         self.unterminated_tail = False
         self.tail_event_count = 0
-        """1 if the tail was whole and has been read: an event to a reader of files, none by the rules of SSE."""
+        """1 if the body ended in an event without its blank line."""
         self._keep_text = keep_text
         self._coding_undone = coding_undone
         self._coding = BodyDecoder(
             "" if coding_undone else exchange.response_headers.get("content-encoding", "")
         )
-        self._coding_plain = self._coding.plain
+        self._identity_coding = self._coding.plain
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
-        self._dialect: Dialect | None
-        self._dialect, self._claim = choose_by_exchange(exchange)
-        self._accumulator = StreamAccumulator(keep_text=keep_text)
-        self._reader: DialectReader = self._new_reader()
-        self._template = EventTemplate(self._reader)
-        self._wrapping: Wrapping | None = None
-        self._stride = FIRST_STRIDE
-        self._head: list[RawEvent] | None = []  # the first events, until the dialect is settled
-        self._head_bytes = 0
-        self._borne_out = False  # some event was recognised by the dialect
-        self._last: tuple[RawEvent, int | None] | None = None  # the last event, and its row if it has one
+        self._selector = DialectSelector(exchange)
+        self._last_event: tuple[RawEvent, int | None] | None = None  # and its seq, if it was dispatched
         self._last_read_ns = 0
-        self._body_read = False
+        self._finished = False
+        self._envelope: Envelope | None = None  # of the reads that match the template
+        self._framed_reads = MIN_FRAMED_READS
+        self._start_decoding()
 
     # -- feeding -------------------------------------------------------------------------------------------------
 
-    def feed(self, frames: Sequence[tuple[int, bytes]]) -> None:
-        """Reads of the body, in order: (arrival in ns from t0, bytes)."""
-        if frames:
-            times, reads = zip(*frames, strict=True)
-            self.feed_reads(times, reads)
+    def feed(self, reads: Sequence[tuple[int, bytes]]) -> None:
+        """Decode reads of the body: (arrival in ns from t0, bytes)."""
+        if reads:
+            times, data = zip(*reads, strict=True)
+            self.feed_reads(times, data)
 
     def feed_reads(
         self, times: Sequence[int], reads: Sequence[bytes], *, wire_bytes: int | None = None
     ) -> None:
-        """The same, arrivals and bytes apart, as they are used: equally many, at least one.
+        """Decode at least one read; `times` are their arrivals.
 
-        `wire_bytes`: what all of them were as received, where the content coding was undone before.
+        `wire_bytes`: their size as received, where the content coding was undone before.
         """
         self.body_bytes += sum(map(len, reads)) if wire_bytes is None else wire_bytes
         self._last_read_ns = times[-1]
         if self.first_byte_ns is None:
             pairs = zip(times, reads, strict=True)
             self.first_byte_ns = next((at_ns for at_ns, data in pairs if data or self._coding_undone), None)
-        if self._coding_undone or not self._coding_plain:
+        if self._coding_undone or not self._identity_coding:
             undo = bytes if self._coding_undone else self._coding.feed
             made = [(at_ns, plain) for at_ns, data in zip(times, reads, strict=True) if (plain := undo(data))]
             times, reads = zip(*made, strict=True) if made else ((), ())
         at, count = 0, len(times)
         while at < count:
-            before, at = at, self._skim(times, reads, at)
-            stride = 1 if at > before else self._stride
-            self._stride = min(2 * stride, MAX_STRIDE)
-            end = min(at + stride, count) if count - at > FEW_READS else count
+            before, at = at, self._decode_matching_reads(times, reads, at)
+            framed = 1 if at > before else self._framed_reads
+            self._framed_reads = min(2 * framed, MAX_FRAMED_READS)
+            end = min(at + framed, count) if count - at > FEW_READS else count
             events = self._framer.feed_many(list(zip(times[at:end], reads[at:end], strict=True)))
             at = end
             if events:
-                self._read(events)
-                if self._template.trusted and (at < count or self._wrapping is None):
-                    self._wrapping = self._framer.wrapping_of(reads[at - 1], events[-1]) or self._wrapping
+                self._decode_events(events)
+                if self._template.trusted and (at < count or self._envelope is None):
+                    self._envelope = self._framer.envelope_of(reads[at - 1], events[-1]) or self._envelope
 
-    def _skim(self, times: Sequence[int], reads: Sequence[bytes], at: int) -> int:
-        """Read the reads from `at` on that are one event each and fit the template; the index of the first that is not."""
-        template, wrapping, framer = self._template, self._wrapping, self._framer
-        if wrapping is None or wrapping.name != template.name or not (template.trusted and framer.at_rest):
+    def coding_failed(self, fault: CodingFault) -> None:
+        """Record that the content coding, undone before, was faulty."""
+        setattr(self._coding, fault, True)
+
+    def finish(self) -> None:
+        """End the body, complete or not."""
+        if self._finished:
+            return
+        self._finished = True
+        end = self._framer.finish()
+        if self._framer.unframed:
+            self._decode_unframed()
+        if end.tail is not None:
+            self._decode_tail(end.tail)
+        if end.body is not None:
+            self._decode_body(end.body)
+        first_events = self._selector.first_events
+        if first_events:
+            if self.exchange.status >= 400 and self._accumulator.error is None:
+                self._accumulator.error = error_in_body(first_events[0].data)
+            else:
+                dialect = self._selector.dialect
+                self._selector.settle()
+                if self._selector.dialect is not dialect:
+                    self._start_decoding(first_events)
+        self._find_unlabelled_error()
+
+    def _start_decoding(self, events: Sequence[RawEvent] = ()) -> None:
+        """Start with the selected dialect, by decoding the events so far."""
+        dialect = self._selector.dialect
+        self._reader: DialectReader = UnknownReader() if dialect is None else dialect.reader(self.exchange)
+        self._accumulator = StreamAccumulator(keep_text=self._keep_text)
+        self._template = EventTemplate(self._reader)
+        self._envelope = None
+        self._framed_reads = MIN_FRAMED_READS
+        self._accumulator.add_events(events, self._template.read_many(events))
+
+    def _select_dialect(self, events: Sequence[RawEvent], *, dispatched: bool = True) -> None:
+        selector = self._selector
+        dialect, first_events = selector.dialect, selector.first_events
+        selector.consider(events, dispatched=dispatched)
+        if selector.dialect is not dialect:
+            self._start_decoding(first_events)
+
+    def _decode_events(self, events: Sequence[RawEvent]) -> None:
+        if not self._selector.settled:
+            self._select_dialect(events)
+        self._accumulator.add_events(events, self._template.read_many(events))
+        back = 2 if len(events) > 1 and _is_done(events[-1].data) else 1
+        if not _is_done(events[-back].data):
+            self._last_event = (events[-back], self.event_count - back)
+
+    def _decode_matching_reads(self, times: Sequence[int], reads: Sequence[bytes], at: int) -> int:
+        """Decode the reads from `at` on that are one event each and match the template; return the index of the next."""
+        template, envelope, framer = self._template, self._envelope, self._framer
+        if envelope is None or envelope.event_name != template.event_name:
             return at
-        around_bytes = len(wrapping.lead) + len(wrapping.trail)
+        if not (template.trusted and framer.between_events):
+            return at
+        envelope_bytes = len(envelope.prefix) + len(envelope.suffix)
         while at < len(reads):
             window = template.window
-            run = template.fit_reads(reads[at : at + window], wrapping.lead, wrapping.trail)
+            run = template.match_reads(reads[at : at + window], envelope.prefix, envelope.suffix)
             if run is None:
                 break
             end = at + len(run.texts)
-            sizes = [len(read) - around_bytes for read in reads[at:end]]
+            sizes = [len(read) - envelope_bytes for read in reads[at:end]]
             if max(sizes) > MAX_EVENT_BYTES:
                 break
-            self._accumulator.add_run(run, wrapping.name, times[at:end], sizes, framer.read_count)
-            framer.pass_over(end - at, times[end - 1])
-            self._last = None
+            self._accumulator.add_run(run, envelope.event_name, times[at:end], sizes, framer.read_count)
+            framer.skip_reads(end - at, times[end - 1])
+            self._last_event = None
             if end - at < window:
                 return end
             at = end
         return at
 
-    def coding_failed(self, fault: CodingFault) -> None:
-        """The content coding, undone before, did not hold."""
-        setattr(self._coding, fault, True)
+    def _decode_unframed(self) -> None:
+        """Add the content of JSON outside of events, dated by its read.
 
-    def finish(self) -> None:
-        """The body is over, cleanly or not."""
-        if self._body_read:
-            return
-        self._body_read = True
-        ending = self._framer.finish()
-        if self._framer.stray:
-            self._read_stray()
-        if ending.tail is not None:
-            self._read_tail(ending.tail)
-        if ending.body is not None:
-            self._read_body(ending.body)
-        if self._head:
-            head = self._head
-            if self.exchange.status >= 400 and self._accumulator.error is None:
-                self._accumulator.error = error_in_body(head[0].data)
-            else:
-                self._settle(head)
-        self._hear_last_words()
-
-    def _read(self, events: list[RawEvent]) -> None:
-        if self._head is not None:
-            self._judge(events)
-        self._accumulator.add_events(events, self._template.read_many(events))
-        back = 2 if len(events) > 1 and _is_done(events[-1].data) else 1
-        if not _is_done(events[-back].data):
-            self._last = (events[-back], len(self._accumulator.events) - back)
-
-    def _hear_last_words(self) -> None:
-        """A stream that ends without its terminal may have said why in its last event, in no shape of its dialect."""
-        accumulator = self._accumulator
-        ended = (
-            accumulator.error is not None or accumulator.terminal_seen or accumulator.finish_ns is not None
-        )
-        if self._last is None or self._dialect is None or ended:
-            return
-        event, seq = self._last
-        if seq is not None and accumulator.events.kind[seq] in (*OUTPUT_KINDS, "ping"):
-            return
-        error = unlabelled_error(event.data)
-        if error is not None:
-            accumulator.error, accumulator.error_ns, accumulator.error_seq = error, event.at_ns, seq
-            if seq is not None:
-                accumulator.events.kind[seq] = "error"
-
-    def _read_stray(self) -> None:
-        """What was said between the events, or instead of them, counts for what it says, dated by its read.
-
-        Read at the end, by the dialect that the events have settled: so the cut of the bytes changes nothing.
+        Done at the end, by the dialect that the events selected, so that the division into reads changes nothing.
         """
-        if self._head is not None and not self._borne_out:
-            self._judge(self._framer.stray, rows=False)
-        for event in self._framer.stray:
-            self._accumulator.add_event(
-                as_decoded_event(self._reader.read(event.name, event.data)), event.at_ns, row=False
-            )
-            self._last = (event, None)
+        if not self._selector.settled and not self._selector.confirmed:
+            self._select_dialect(self._framer.unframed, dispatched=False)
+        for event in self._framer.unframed:
+            answer = as_decoded_event(self._reader.read(event.name, event.data))
+            self._accumulator.add_event(answer, event.at_ns, row=False)
+            self._last_event = (event, None)
 
-    def _read_tail(self, tail: RawEvent) -> None:
+    def _decode_tail(self, tail: RawEvent) -> None:
         self.tail_event_count = 1
         done = _is_done(tail.data)
         if not done and not isinstance(json_or_none(tail.data), (dict, list)):
             return
         self.unterminated_tail = True
-        if self._head is not None:
-            self._judge([tail], rows=False)
+        if not self._selector.settled:
+            self._select_dialect([tail], dispatched=False)
         answer = _DONE if done else self._reader.read(tail.name, tail.data)
         self._accumulator.add_event(as_decoded_event(answer), self._last_read_ns, row=False)
-        self._last = (RawEvent(tail.name, tail.data, self._last_read_ns, tail.read_seq), None)
+        self._last_event = (RawEvent(tail.name, tail.data, self._last_read_ns, tail.read_seq), None)
 
-    def _read_body(self, body: bytes) -> None:
+    def _decode_body(self, body: bytes) -> None:
         if self.exchange.status >= 400:
             self._accumulator.error = error_in_body(body)
             return
         if not body.strip():
             return
-        if self._dialect is None or not self._dialect.recognises("", body):
-            found, score = choose_by_event("", body)
-            if found is not None and score >= SURE and found is not self._dialect:
-                self._dialect = found
-                self._restart()
-        for reading in self._reader.read_body(body):
-            self._accumulator.add_event(reading, self._last_read_ns if reading.error else None, row=False)
+        dialect = self._selector.dialect
+        self._selector.consider_body(body)
+        if self._selector.dialect is not dialect:
+            self._start_decoding()
+        for event in self._reader.read_body(body):
+            self._accumulator.add_event(event, self._last_read_ns if event.error else None, row=False)
 
-    # -- choosing the dialect ------------------------------------------------------------------------------------
+    def _find_unlabelled_error(self) -> None:
+        """A stream that ends without its terminal may report the reason in its last event, in no form of its dialect."""
+        found = self._accumulator
+        ended = found.error is not None or found.terminal_seen or found.finish_ns is not None
+        if self._last_event is None or self._selector.dialect is None or ended:
+            return
+        event, seq = self._last_event
+        if seq is not None and found.events.kind[seq] in (*OUTPUT_KINDS, "ping"):
+            return
+        error = unlabelled_error(event.data)
+        if error is not None:
+            found.error, found.error_ns, found.error_seq = error, event.at_ns, seq
+            if seq is not None:
+                found.events.kind[seq] = "error"
 
-    def _judge(self, events: list[RawEvent], *, rows: bool = True) -> None:
-        """Let the first events speak for a dialect. If they speak for another one, what was read is read again by it.
-
-        `rows`: they are events, to be read again with the others.
-        """
-        head = self._head or []
-        before = self._dialect
-        looked_at = len(head)
-        settled = False
-        for event in events:
-            settled = self._speaks(event) >= SURE
-            looked_at += 1
-            self._head_bytes += len(event.data)
-            settled |= looked_at > MAX_HEAD_EVENTS or self._head_bytes > MAX_HEAD_BYTES
-            if settled:
-                break  # as if the events had come one by one
-        if self._dialect is not before:
-            self._restart()
-            self._accumulator.add_events(head, self._template.read_many(head))
-        if settled:
-            self._settle(head)
-        elif rows:
-            self._head = [*head, *events]
-
-    def _settle(self, head: list[RawEvent]) -> None:
-        """The first events have spoken. What was claimed by a vague path only, and borne out by none of them, is dropped."""
-        self._head = None
-        if self._dialect is not None and not self._borne_out and self._claim < GUESS:
-            self._dialect = None
-            self._restart()
-            self._accumulator.add_events(head, self._template.read_many(head))
-
-    def _speaks(self, event: RawEvent) -> int:
-        """Choose the dialect that this event speaks for; how surely it does."""
-        if not event.data or _is_done(event.data):
-            return 0
-        own = self._dialect
-        sureness = own.recognises(event.name, event.data) if own is not None else 0
-        if own is not None and sureness >= SURE:
-            self._borne_out = True
-            return sureness
-        best, best_score = own, sureness and sureness + self._claim
-        for dialect in all_dialects():
-            found = dialect.recognises(event.name, event.data)
-            if found < GUESS <= self._claim and not sureness:
-                continue  # a word that many use (`error`, `ping`) does not outweigh the path
-            claim = dialect.claims(self.exchange) if found else 0
-            if found and found + claim > best_score:
-                best, best_score, sureness, self._claim = dialect, found + claim, found, claim
-        self._dialect = best
-        self._borne_out |= best_score > 0
-        return sureness
-
-    def _restart(self) -> None:
-        self._accumulator = StreamAccumulator(keep_text=self._keep_text)
-        self._reader = self._new_reader()
-        self._template = EventTemplate(self._reader)
-        self._wrapping = None
-        self._stride = FIRST_STRIDE
-
-    def _new_reader(self) -> DialectReader:
-        return UnknownReader() if self._dialect is None else self._dialect.reader(self.exchange)
-
-    # -- what was found --------------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------------
 
     @property
     def dialect(self) -> str:
-        return UNKNOWN if self._dialect is None else self._dialect.name
+        return UNKNOWN if self._selector.dialect is None else self._selector.dialect.name
 
     @property
     def provider(self) -> str | None:
-        """The vendor: told by the exchange, else by a field of the stream, else what the dialect is named after."""
+        """The vendor: by host, path or headers, else by a field of the stream, else the dialect's own."""
+        dialect = self._selector.dialect
         return (
-            vendor_of(self.exchange)
-            or self._accumulator.provider
-            or (self._dialect.provider if self._dialect else None)
+            vendor_of(self.exchange) or self._accumulator.provider or (dialect.provider if dialect else None)
         )
 
     @property
     def operation(self) -> str | None:
-        return self._dialect.operation if self._dialect else None
+        return self._selector.dialect.operation if self._selector.dialect else None
 
     @property
     def framing(self) -> str:
@@ -317,25 +256,22 @@ class StreamDecoder(DecodedStream):
 
     @property
     def body_is_json(self) -> bool:
-        """Whether a body that was not streamed is JSON, as far as its first bytes tell."""
+        """Whether a body that was not streamed begins as JSON."""
         return self._framer.begins_with_json
 
     @property
     def coding_note(self) -> str | None:
-        """What is wrong with the content coding, in words."""
+        """The fault of the content coding, in words."""
         if self._coding.broken:
-            return "the compressed bytes do not decode: read up to there"
+            return "the compressed bytes are invalid: decoded up to the fault"
         if self._coding.bomb:
-            return "the compressed bytes grow beyond all proportion: read up to there"
-        return (
-            "the compressed bytes end before their end"
-            if self._body_read and self._coding.unfinished
-            else None
-        )
+            return "the compressed bytes expand beyond the limit: decoded up to it"
+        unfinished = self._finished and self._coding.unfinished
+        return "the compressed bytes are cut short: decoded up to their end" if unfinished else None
 
     @property
     def streamed(self) -> bool:
-        """Whether it came as events. Where nothing came, what the response called itself."""
+        """Whether the body came as events; by content type when nothing came."""
         if self._framer.framing in ("sse", "lines", "array"):
             return True
         if self.body_bytes and not self._coding.broken:
@@ -346,21 +282,18 @@ class StreamDecoder(DecodedStream):
 
     @property
     def usage_source(self) -> str | None:
-        """`usage`, or `usage_delta` where the last report is of a stream that never finished."""
-        if self._accumulator.usage is None:
+        """`usage`, or `usage_delta` where the last report comes from a stream that never finished."""
+        found = self._accumulator
+        if found.usage is None:
             return None
-        whole = (
-            self._accumulator.finish_ns is not None or self._accumulator.terminal_seen or not self.streamed
-        )
-        return "usage" if whole else "usage_delta"
+        finished = found.finish_ns is not None or found.terminal_seen or not self.streamed
+        return "usage" if finished else "usage_delta"
 
     @property
     def server_stats(self) -> list[tuple[int | None, ServerStat]]:
         """(seq of the event, or None for response headers; the number)."""
-        return [
-            *((None, stat) for stat in header_stats(self.exchange.response_headers)),
-            *self._accumulator.server_stats,
-        ]
+        headers = [(None, stat) for stat in header_stats(self.exchange.response_headers)]
+        return [*headers, *self._accumulator.server_stats]
 
     @property
     def comment_count(self) -> int:
@@ -368,12 +301,9 @@ class StreamDecoder(DecodedStream):
 
     @property
     def malformed_events(self) -> int:
-        """Events that could not be read or were over the bound, and one for a content coding that did not hold."""
-        return (
-            self._accumulator.malformed_events
-            + self._framer.oversized_events
-            + (self._coding.broken or self._coding.bomb)
-        )
+        """Events that are malformed or too large, plus one for a faulty content coding."""
+        coding_faults = self._coding.broken or self._coding.bomb
+        return self._accumulator.malformed_events + self._framer.oversized_events + coding_faults
 
 
 def _is_done(data: bytes) -> bool:

@@ -1,16 +1,18 @@
-"""Read again what differs from an earlier event in one JSON string only, without parsing the rest of it.
+"""Decode events that differ from an earlier one in a single JSON string, without parsing the rest.
 
-Nearly all events of a stream are the same bytes around another piece of text. Once a reader answered a `Delta`, the bytes
-before and after its piece are a stencil: an event that begins and ends with them, and has one JSON string between them, is
-the same JSON with another string there, so it says the same `Delta` with another piece. A reader must therefore answer
-a `Delta` only where the answer follows from the event's own bytes, given that it answered one for the same bytes before.
+Nearly all events of a stream consist of the same bytes around a different text. Once a reader returned a `TextDelta`, the
+bytes before and after its text form the template. An event with the same prefix and suffix, and one JSON string between
+them, decodes to the same `TextDelta` with that string as its text.
 
-The stencil is trusted after the reader has once agreed with it, and given up for a while where it does not pay: events that
-carry a running number or padding never fit.
+The template is used after the reader has confirmed it on a second event. It is suspended for `PAUSE_EVENTS` where it does not
+pay: events with a running number or padding never match.
 
-Many events are tried at once. Their bytes at the places of the pieces are cut out, and the events are made again around
-what was cut: if that gives the bytes that came, each of them fits. Then all pieces are decoded as one JSON string, with a
-mark between them. No piece can swallow a mark: after a backslash, or within a character, it is no JSON.
+Many events are matched at once. The bytes between prefix and suffix are cut out of each, and the batch is rebuilt around
+them; if the result equals the input, every event matches. Then all texts are decoded as one JSON string with a separator
+between them. A text cannot hide a separator: after a backslash or inside a character it makes the JSON invalid.
+
+Measured with `bench decode` ("openai_chat"): without templates the decoder handles a quarter of the events per second;
+with templates on events only (`read_many`, not `match_reads`), less than half.
 """
 
 from __future__ import annotations
@@ -28,29 +30,29 @@ from analytics.decoded.tolerant_json import FAULTS
 _decode_string = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.encode
 
-MAX_LEARNED_IN_VAIN = 8
+MAX_FAILED_TEMPLATES = 8
 PAUSE_EVENTS = 512
-FIRST_LOOK, MAX_LOOK = 2, 64
-"""So many events are asked at a time while there is nothing to go by: each time in vain twice as many."""
+MIN_SAMPLE, MAX_SAMPLE = 2, 64
+"""Events given to the reader at once while there is no template; doubled each time they yield none."""
 MIN_WINDOW, MAX_WINDOW = 8, 128
-"""Events tried at once: twice as many after all of them fitted, half as many after one did not."""
-MAX_ODD_AT_END = 4
-"""So many of those tried, at most, are left out where they do not begin as the others: a stream's last say something else."""
-MAX_STENCIL_BYTES = 16 * 1024
+"""Events matched at once: doubled after all of them matched, halved after one did not."""
+MAX_UNLIKE_AT_END = 4
+"""Events at the end of a batch that may be left out because their prefix differs (finish, usage, [DONE])."""
+MAX_TEMPLATE_BYTES = 16 * 1024
 _DONE = DecodedEvent(kind="terminal", done_marker=True)
-_MARK = "\x7f"
+_SEPARATOR = "\x7f"
 
 
 class EventTemplate:
-    """Stands before one reader of one stream."""
+    """Decodes the events of one stream, with or without its reader."""
 
     def __init__(self, reader: DialectReader) -> None:
-        self.name = ""
-        """The name of the events that it is for."""
+        self.event_name = ""
+        """The name of the events that match."""
         self.trusted = False
-        """It answers without the reader what fits."""
+        """The reader has confirmed the template: matching events are decoded without it."""
         self.window = MAX_WINDOW
-        """So many events are best tried at once."""
+        """Number of events that are best matched at once."""
         self._read = reader.read
         self._read_many: Callable[[Sequence[RawEvent]], list[DecodedEvent | TextDelta]] | None = getattr(
             reader, "read_many", None
@@ -58,59 +60,59 @@ class EventTemplate:
         self._prefix = self._suffix = b""
         self._kind: EventKind = "text"
         self._choice = 0
-        self._look = FIRST_LOOK
-        self._vain = 0
+        self._sample = MIN_SAMPLE
+        self._failed_templates = 0
         self._pause = 0
 
     def read_many(self, events: Sequence[RawEvent]) -> list[DecodedEvent | TextDelta | DeltaRun]:
-        """The reader's answers, one for each event; a `Run` answers as many as it has pieces."""
-        answers: list[DecodedEvent | TextDelta | DeltaRun] = []
+        """Decode events. A `DeltaRun` covers as many events as it has texts."""
+        decoded: list[DecodedEvent | TextDelta | DeltaRun] = []
         at = 0
         while at < len(events):
             if self.trusted:
                 likely = events[at].data.startswith(self._prefix)
-                run = self._fit_events(events, at) if likely else None
+                run = self._match_events(events, at) if likely else None
                 if run is not None:
-                    answers.append(run)
+                    decoded.append(run)
                     at += len(run.texts)
                     continue
             elif not self._prefix:
-                some = events[at : at + (self._pause if self._pause > 0 else self._look)]
-                told = self._ask(some)
-                answers += told
-                at += len(some)
+                sample = events[at : at + (self._pause if self._pause > 0 else self._sample)]
+                answers = self._read_by_reader(sample)
+                decoded += answers
+                at += len(sample)
                 if self._pause > 0:
-                    self._pause -= len(some)
-                elif type(told[-1]) is TextDelta:
-                    self._learn(some[-1], told[-1])
+                    self._pause -= len(sample)
+                elif type(answers[-1]) is TextDelta:
+                    self._learn(sample[-1], answers[-1])
                 else:
-                    self._look = min(2 * self._look, MAX_LOOK)
+                    self._sample = min(2 * self._sample, MAX_SAMPLE)
                 continue
-            answers.append(self._test(events[at]))
+            decoded.append(self._confirm(events[at]))
             at += 1
-        return answers
+        return decoded
 
-    def fit_reads(self, reads: Sequence[bytes], lead: bytes, trail: bytes) -> DeltaRun | None:
-        """The run of the first reads that hold one fitting event each, between `lead` and `trail`; None: not even one.
+    def match_reads(self, reads: Sequence[bytes], prefix: bytes, suffix: bytes) -> DeltaRun | None:
+        """Decode the leading reads that hold one matching event each, between `prefix` and `suffix`; None if there is none.
 
-        Only for a trusted stencil. Best given `window` reads.
+        Requires `trusted`. Pass `window` reads for the best speed.
         """
-        pieces = self._pieces(reads, lead + self._prefix, self._suffix + trail)
-        return DeltaRun(self._kind, pieces, self._choice) if pieces else None
+        texts = self._texts(reads, prefix + self._prefix, self._suffix + suffix)
+        return DeltaRun(self._kind, texts, self._choice) if texts else None
 
-    def _fit_events(self, events: Sequence[RawEvent], at: int) -> DeltaRun | None:
-        some = events[at : at + self.window]
-        same = next((n for n, event in enumerate(some) if event.name != self.name), len(some))
-        pieces = self._pieces([event.data for event in some[:same]], self._prefix, self._suffix)
-        return DeltaRun(self._kind, pieces, self._choice) if pieces else None
+    def _match_events(self, events: Sequence[RawEvent], at: int) -> DeltaRun | None:
+        batch = events[at : at + self.window]
+        same_name = next((n for n, event in enumerate(batch) if event.name != self.event_name), len(batch))
+        texts = self._texts([event.data for event in batch[:same_name]], self._prefix, self._suffix)
+        return DeltaRun(self._kind, texts, self._choice) if texts else None
 
-    def _pieces(self, parts: Sequence[bytes], prefix: bytes, suffix: bytes) -> list[str]:
-        """What stands between prefix and suffix in the first so many of the parts, which all fit."""
+    def _texts(self, parts: Sequence[bytes], prefix: bytes, suffix: bytes) -> list[str]:
+        """The strings between prefix and suffix of the leading parts that match."""
         start, end = len(prefix), -len(suffix)
-        fits = len(parts)
-        while fits > len(parts) - MAX_ODD_AT_END and fits and parts[fits - 1][:start] != prefix:
-            fits -= 1  # the last of a stream: finish, usage, [DONE]
-        tried = parts[:fits]
+        count = len(parts)
+        while count > len(parts) - MAX_UNLIKE_AT_END and count and parts[count - 1][:start] != prefix:
+            count -= 1
+        tried = parts[:count]
         cut: list[bytes] = list(map(itemgetter(slice(start, end)), tried))
         if prefix + (suffix + prefix).join(cut) + suffix != b"".join(tried):
             cut = []
@@ -118,29 +120,29 @@ class EventTemplate:
                 if len(part) < start - end or part[:start] != prefix or part[end:] != suffix:
                     break
                 cut.append(part[start:end])
-        pieces = _strings(cut)
-        if len(pieces) < len(parts):
+        texts = _decode_strings(cut)
+        if len(texts) < len(parts):
             self.window = max(MIN_WINDOW, self.window // 2)
-        elif len(pieces) == self.window:
+        elif len(texts) == self.window:
             self.window = min(MAX_WINDOW, self.window * 2)
-        if len(pieces) > 1:
-            self._vain = 0
-        return pieces
+        if len(texts) > 1:
+            self._failed_templates = 0
+        return texts
 
-    def _test(self, event: RawEvent) -> DecodedEvent | TextDelta:
-        """Ask the reader, and hold the answer against the stencil, or take a new one from it."""
-        told = self._ask((event,))[0]
-        fits = not self.trusted and event.name == self.name
-        pieces = self._pieces((event.data,), self._prefix, self._suffix) if fits else []
-        if pieces:
-            self.trusted = told == TextDelta(self._kind, pieces[0], self._choice)
+    def _confirm(self, event: RawEvent) -> DecodedEvent | TextDelta:
+        """Decode by the reader, and confirm the template with the result or learn a new one."""
+        answer = self._read_by_reader((event,))[0]
+        may_match = not self.trusted and event.name == self.event_name
+        texts = self._texts((event.data,), self._prefix, self._suffix) if may_match else []
+        if texts:
+            self.trusted = answer == TextDelta(self._kind, texts[0], self._choice)
             if not self.trusted:
-                self._give_up()
-        elif type(told) is TextDelta:
-            self._learn(event, told)
-        return told
+                self._suspend()
+        elif type(answer) is TextDelta:
+            self._learn(event, answer)
+        return answer
 
-    def _ask(self, events: Sequence[RawEvent]) -> list[DecodedEvent | TextDelta]:
+    def _read_by_reader(self, events: Sequence[RawEvent]) -> list[DecodedEvent | TextDelta]:
         if self._read_many is not None:
             return self._read_many(events)
         read = self._read
@@ -149,44 +151,45 @@ class EventTemplate:
             for event in events
         ]
 
-    def _learn(self, event: RawEvent, told: TextDelta) -> None:
-        self._vain += 1
+    def _learn(self, event: RawEvent, answer: TextDelta) -> None:
+        self._failed_templates += 1
         self.trusted = False
-        if self._vain > MAX_LEARNED_IN_VAIN:
-            self._give_up()
+        if self._failed_templates > MAX_FAILED_TEMPLATES:
+            self._suspend()
             return
         data = event.data
-        if len(data) > MAX_STENCIL_BYTES:
+        if len(data) > MAX_TEMPLATE_BYTES:
             return
-        written = _encode(told.text)
-        at = data.find(written)
-        if told.tokens is not None or told.usage is not None or at < 0 or data.find(written, at + 1) >= 0:
+        encoded = _encode(answer.text)
+        at = data.find(encoded)
+        unique = at >= 0 and data.find(encoded, at + 1) < 0
+        if answer.tokens is not None or answer.usage is not None or not unique:
             self._prefix = b""
             return
-        self._prefix, self._suffix = data[: at + 1], data[at + len(written) - 1 :]
-        self.name, self._kind, self._choice = event.name, told.kind, told.choice
-        self._look = FIRST_LOOK
+        self._prefix, self._suffix = data[: at + 1], data[at + len(encoded) - 1 :]
+        self.event_name, self._kind, self._choice = event.name, answer.kind, answer.choice
+        self._sample = MIN_SAMPLE
 
-    def _give_up(self) -> None:
+    def _suspend(self) -> None:
         self._prefix = b""
         self.trusted = False
-        self._vain = 0
+        self._failed_templates = 0
         self._pause = PAUSE_EVENTS
 
 
-def _strings(cut: Sequence[bytes]) -> list[str]:
-    """The first so many of these insides of JSON strings that are one, and not empty."""
+def _decode_strings(cut: Sequence[bytes]) -> list[str]:
+    """Decode the leading ones that are the inside of a JSON string and not empty."""
     if not cut:
         return []
     try:
-        pieces = _decode_string(b'"%b"' % b"\x7f".join(cut)).split(_MARK)
+        texts = _decode_string(b'"%b"' % b"\x7f".join(cut)).split(_SEPARATOR)
     except FAULTS:
-        pieces = []
-    if len(pieces) != len(cut):  # one of them is none, or holds the mark
-        pieces = []
+        texts = []
+    if len(texts) != len(cut):  # one of them is invalid, or contains the separator
+        texts = []
         for inside in cut:
             try:
-                pieces.append(_decode_string(b'"%b"' % inside))
+                texts.append(_decode_string(b'"%b"' % inside))
             except FAULTS:
                 break
-    return pieces[: pieces.index("")] if "" in pieces else pieces
+    return texts[: texts.index("")] if "" in texts else texts

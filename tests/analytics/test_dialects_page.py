@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from analytics import dialects
 from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding import stream_decoder as decode_module
+from analytics.decoding import dialect_selection
 from analytics.dialects import all_dialects, vendors
 from analytics.dialects.openai_choices import PROVIDER_FIELDS
 from streamgauge.read import Told, read_file
@@ -88,8 +87,7 @@ def test_the_how_to_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     module: dict[str, Any] = {}
     exec(compile(code, "acme_talk.py", "exec"), module)
     with_acme = (*all_dialects(), module["DIALECT"])
-    monkeypatch.setattr(dialects, "all_dialects", lambda: with_acme)
-    monkeypatch.setattr(decode_module, "all_dialects", lambda: with_acme)
+    monkeypatch.setattr(dialect_selection, "all_dialects", lambda: with_acme)
     (tmp_path / "talk.sse").write_text(body + "\n")
     (tmp_path / "talk.json").write_text(sidecar)
     expected = json.loads(sidecar)["expected"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from analytics.decoded.dialect import ExchangeInfo
-from analytics.decoding.sse import MAX_STRAY_BYTES, SSEDecoder
+from analytics.decoding.sse import MAX_UNFRAMED_BYTES, SSEDecoder
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects
 
@@ -50,7 +50,7 @@ def one_input(data: bytes) -> None:
     for at in range(0, len(body), step + 1):
         decoder.feed(body[at : at + step + 1], at)
         assert decoder._carry_bytes <= 64 + step + 1
-    assert sum(map(len, decoder.stray)) <= MAX_STRAY_BYTES
+    assert sum(map(len, decoder.unframed_lines)) <= MAX_UNFRAMED_BYTES
 
 
 def _read(exchange: ExchangeInfo, body: bytes, size: int) -> tuple[object, ...]:

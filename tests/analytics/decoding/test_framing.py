@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoding.framing import MAX_BODY_BYTES, Ending, Framer, Framing
+from analytics.decoding.framing import MAX_BODY_BYTES, BodyEnd, Framer, Framing
 
 LONG = json.dumps({"error": [[1]] * 300}, indent=1).encode()
 A, B = b'{"a": 1}', b'{"b": "x\\"}]"}'
@@ -17,7 +17,7 @@ A, B = b'{"a": 1}', b'{"b": "x\\"}]"}'
 
 def read(
     body: bytes, content_type: str = "", cuts: list[int] | None = None, **options: bool
-) -> tuple[list[bytes], Ending, Framer]:
+) -> tuple[list[bytes], BodyEnd, Framer]:
     framer = Framer(content_type, **options)
     edges = [0, *sorted(cut for cut in cuts or [] if cut < len(body)), len(body)]
     found = [
@@ -86,7 +86,7 @@ def test_json_between_events_is_no_event_but_is_found(
 ) -> None:
     found, _, framer = read(body, "text/event-stream", list(range(0, len(body), step)))
     assert (framer.framing, found) == ("sse", events)
-    assert [event.data for event in framer.stray] == stray
+    assert [event.data for event in framer.unframed] == stray
 
 
 @settings(max_examples=150)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.decoded.raw_event import RawEvent
-from analytics.decoding.sse import MAX_STRAY_BYTES, SSEDecoder
+from analytics.decoding.sse import MAX_UNFRAMED_BYTES, SSEDecoder
 from tests.analytics.corpus import recordings
 
 
@@ -107,7 +107,7 @@ def test_byte_by_byte_gives_what_the_whole_gives(body: bytes) -> None:
     whole, whole_decoder = decode(body)
     assert said(events) == said(whole)
     assert decoder.finish() == whole_decoder.finish()
-    assert decoder.stray == whole_decoder.stray
+    assert decoder.unframed_lines == whole_decoder.unframed_lines
 
 
 @settings(max_examples=300)
@@ -230,7 +230,7 @@ def test_endless_comments_and_nonsense_take_no_memory() -> None:
         decoder.feed(b": " + b"x" * 5000, number)
         decoder.feed(b"\nnonsense: " + b"y" * 50 + b"\n\n", number)
     assert decoder.comment_count == 2000
-    assert sum(map(len, decoder.stray)) <= MAX_STRAY_BYTES
+    assert sum(map(len, decoder.unframed_lines)) <= MAX_UNFRAMED_BYTES
     assert said(decoder.feed(b"data: ok\n\n", 0)) == [("", b"ok")]
 
 

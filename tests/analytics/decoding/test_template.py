@@ -9,7 +9,7 @@ import msgspec
 
 from analytics.decoded.decoded_event import DecodedEvent, DeltaRun, TextDelta
 from analytics.decoded.raw_event import RawEvent
-from analytics.decoding.template import MAX_LEARNED_IN_VAIN, PAUSE_EVENTS, EventTemplate
+from analytics.decoding.template import MAX_FAILED_TEMPLATES, PAUSE_EVENTS, EventTemplate
 
 
 class CountingReader:
@@ -138,5 +138,5 @@ def test_events_that_never_fit_stop_the_learning_for_a_while() -> None:
     sent = events(*({"n": n, "text": "x", "m": n} for n in range(PAUSE_EVENTS)))
     pieces(stencil, sent)
     assert stencil._pause > 0
-    assert MAX_LEARNED_IN_VAIN < PAUSE_EVENTS
+    assert MAX_FAILED_TEMPLATES < PAUSE_EVENTS
     assert reader.asked == PAUSE_EVENTS

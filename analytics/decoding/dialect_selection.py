@@ -1,0 +1,103 @@
+"""Select the dialect that decodes a stream: first by the request, then by the first events.
+
+Dialects score the request (`Dialect.claims`) and events (`Dialect.recognises`); the highest score wins, and a tie goes to the
+name that sorts first. Selection is settled by an event with a score of at least `CERTAIN`, or after `MAX_FIRST_EVENTS` events
+or `MAX_FIRST_BYTES`. Without a dialect the stream is `unknown`: bytes, events and times are measured all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from analytics.decoded.dialect import Dialect, ExchangeInfo
+from analytics.decoded.raw_event import RawEvent
+from analytics.dialects import all_dialects
+
+CERTAIN = 5
+"""An event with this score settles the selection."""
+LIKELY = 3
+"""A claim below this is dropped when no event confirms it."""
+MAX_FIRST_EVENTS = 16
+MAX_FIRST_BYTES = 2**20
+
+
+class DialectSelector:
+    """Selects the dialect of one stream."""
+
+    def __init__(self, exchange: ExchangeInfo) -> None:
+        self.exchange = exchange
+        self.dialect, self._claim = select_by_request(exchange)
+        self.settled = False
+        self.confirmed = False
+        """The dialect recognised an event."""
+        self.first_events: Sequence[RawEvent] = ()
+        """The dispatched events until selection is settled. Decode them again when `dialect` changes."""
+        self._first_bytes = 0
+
+    def consider(self, events: Sequence[RawEvent], *, dispatched: bool = True) -> None:
+        """Score the next events. `dispatched=False`: they are not events of the stream, so they are not kept."""
+        for count, event in enumerate(events, len(self.first_events) + 1):
+            certain = self._score(event) >= CERTAIN
+            self._first_bytes += len(event.data)
+            if certain or count > MAX_FIRST_EVENTS or self._first_bytes > MAX_FIRST_BYTES:
+                self.settle()
+                return
+        if dispatched:
+            self.first_events = [*self.first_events, *events]
+
+    def settle(self) -> None:
+        """End the selection. A dialect claimed only by a vague path, and confirmed by no event, is dropped."""
+        self.settled = True
+        self.first_events = ()
+        if not self.confirmed and self._claim < LIKELY:
+            self.dialect = None
+
+    def consider_body(self, body: bytes) -> None:
+        """Select by a body that was not streamed."""
+        if self.dialect is not None and self.dialect.recognises("", body):
+            return
+        scores = [(dialect.recognises("", body), dialect) for dialect in all_dialects()]
+        score, dialect = max(scores, key=lambda pair: pair[0])
+        if score >= CERTAIN:
+            self.dialect = dialect
+
+    def _score(self, event: RawEvent) -> int:
+        """Select the dialect that recognises this event best; return its score."""
+        if not event.data or event.data.strip() == b"[DONE]":
+            return 0
+        current = self.dialect
+        score = current.recognises(event.name, event.data) if current is not None else 0
+        if current is not None and score >= CERTAIN:
+            self.confirmed = True
+            return score
+        best, best_total = current, score and score + self._claim
+        for dialect in all_dialects():
+            found = dialect.recognises(event.name, event.data)
+            if found < LIKELY <= self._claim and not score:
+                continue  # an event name that many dialects share (`error`, `ping`) does not outweigh the path
+            claim = dialect.claims(self.exchange) if found else 0
+            if found and found + claim > best_total:
+                best, best_total, score, self._claim = dialect, found + claim, found, claim
+        self.dialect = best
+        self.confirmed |= best_total > 0
+        return score
+
+
+def select_by_request(exchange: ExchangeInfo) -> tuple[Dialect | None, int]:
+    """The dialect with the highest claim, and the claim; (None, 0) when there is none."""
+    return _select_by_request(exchange.method, exchange.path, exchange.host, tuple(exchange.request_headers))
+
+
+@lru_cache(4096)
+def _select_by_request(
+    method: str, path: str, host: str, header_names: tuple[str, ...]
+) -> tuple[Dialect | None, int]:
+    headers = dict.fromkeys(header_names, "")
+    exchange = ExchangeInfo(method=method, path=path, host=host, request_headers=headers)
+    best, best_claim = None, 0
+    for dialect in all_dialects():
+        claim = dialect.claims(exchange)
+        if claim > best_claim:
+            best, best_claim = dialect, claim
+    return best, best_claim
