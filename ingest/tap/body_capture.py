@@ -1,8 +1,7 @@
-"""What of the bodies is mirrored.
+"""Decide which body bytes are captured.
 
-The rules: a request's first bytes (64 KiB by default) if it is JSON or text. Of a response: event streams, JSON, ndjson,
-text, and whatever comes with a status of 400 or more, because errors are what operators look for; everything else is
-only counted. What is no event stream is mirrored up to 4 MiB, then counted.
+Request: the first bytes (64 KiB by default) of JSON and text. Response: event streams and ndjson whole; JSON, text and every
+body with a status of 400 or more up to 4 MiB. All other bytes are only counted.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from functools import lru_cache
 from ingest.tap.http_head import RequestHead
 
 MAX_PLAIN_BODY_BYTES = 4 * 2**20
-EVER = 1 << 62
-"""More than any body has."""
+UNLIMITED = 1 << 62
 _TEXT_PREFIXES = (
     b"text/",
     b"application/json",
@@ -24,18 +22,18 @@ _TEXT_PREFIXES = (
 _STREAM_TYPES = (b"text/event-stream", b"application/x-ndjson", b"application/ndjson")
 
 
-def asked_for(head: RequestHead) -> bool | None:
-    """What the client says about recording this exchange: False when it sent `x-streamgauge-capture: none`."""
-    asked = head.known.get(b"x-streamgauge-capture")
-    return False if asked is not None and asked.lower() == b"none" else None
+def capture_content(head: RequestHead) -> bool | None:
+    """`Opened.capture_content`: False when the client sent `x-streamgauge-capture: none`, else None."""
+    value = head.known.get(b"x-streamgauge-capture")
+    return False if value is not None and value.lower() == b"none" else None
 
 
 @lru_cache(maxsize=256)
 def response_limit(content_type: bytes, *, is_error: bool) -> tuple[int, bool]:
-    """How many bytes of such a response are mirrored, and whether it is a stream of SSE events."""
+    """(number of bytes to capture of a response, whether it is a stream of SSE events)."""
     kind = content_type.split(b";", 1)[0].strip().lower()
     if kind in _STREAM_TYPES:
-        return EVER, kind == b"text/event-stream"
+        return UNLIMITED, kind == b"text/event-stream"
     return MAX_PLAIN_BODY_BYTES if is_error or _is_text(content_type) else 0, False
 
 
@@ -46,14 +44,14 @@ def _is_text(content_type: bytes) -> bool:
 
 
 class RequestCapture:
-    """Collects the first bytes of a request's body. They are kept as one: bounded by the limit, however small they come."""
+    """Collects the first bytes of a request's body in one buffer, so many small parts cost no more than the limit."""
 
-    __slots__ = ("_body", "_limit", "_taken", "_wanted", "full", "truncated")
+    __slots__ = ("_body", "_enabled", "_limit", "_taken", "full", "truncated")
 
     def __init__(self, head: RequestHead, limit_bytes: int) -> None:
         content_type = head.known.get(b"content-type")
-        # Without a type it may well be JSON (curl users forget it); what it is not is for analytics to see.
-        self._wanted = limit_bytes > 0 and (content_type is None or _is_text(content_type))
+        # A body without a type may be JSON: curl users forget the header. Analytics handles bodies that are not.
+        self._enabled = limit_bytes > 0 and (content_type is None or _is_text(content_type))
         self._limit = limit_bytes
         self._body = b""
         self._taken = False
@@ -62,24 +60,24 @@ class RequestCapture:
 
     @property
     def size_bytes(self) -> int:
-        """What is kept."""
+        """Bytes kept."""
         return len(self._body)
 
     def feed(self, payload: bytes) -> None:
-        """Payload of the body, in order."""
-        if not self._wanted or self._taken or self.full or not payload:
+        """Add the next part of the body."""
+        if not self._enabled or self._taken or self.full or not payload:
             if self.full and payload:
                 self.truncated = True
             return
-        room = self._limit - len(self._body)
-        if len(payload) > room:
-            payload = payload[:room]
+        free_bytes = self._limit - len(self._body)
+        if len(payload) > free_bytes:
+            payload = payload[:free_bytes]
             self.truncated = True
         self._body += payload
         self.full = len(self._body) >= self._limit
 
     def take(self, *, over: bool) -> bytes | None:
-        """What was collected, once; None when there is nothing (more). `over`: the body has ended."""
+        """The collected bytes on the first call, then None. None also when nothing was collected. `over`: the body has ended."""
         if self._taken or not self._body:
             return None
         self._taken = True
@@ -89,5 +87,5 @@ class RequestCapture:
 
 
 def is_heartbeat(payload: bytes) -> bool:
-    """A read that holds nothing but SSE comment lines: no output for the coarse `idle_output` limit."""
+    """Whether a read holds only SSE comment lines. Those do not count as output for the `idle_output` limit."""
     return payload[:1] == b":" and all(line[:1] in (b"", b":") for line in payload.splitlines())

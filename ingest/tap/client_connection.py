@@ -115,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
             self._timer = None
         if self._last_recorder is not None:
             recorder, self._last_recorder = self._last_recorder, None
-            recorder.left(self._clock_ns(), self._undelivered_bytes())
+            recorder.client_left(self._clock_ns(), self._undelivered_bytes())
         if self._exchange is not None:
             self._exchange.client_lost(exc)
 
@@ -200,7 +200,7 @@ class ClientConnection(asyncio.Protocol):
             self._finish_recording()
         if self._closed or client_left:
             if recorder is not None:
-                recorder.left(0, self._undelivered_bytes())
+                recorder.client_left(0, self._undelivered_bytes())
             if not self._closed:
                 self.transport.abort()
             return

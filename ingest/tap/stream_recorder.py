@@ -1,9 +1,13 @@
-"""What is recorded of one exchange: from what the two connections saw to the records of its stream.
+"""Make the records of one exchange: `Opened`, `Request`, `Frames`, `Closed`, and `Lost` for what was dropped.
 
-The rules: it is told of everything after the bytes have gone on, and in order. The exchange knows nothing of records, a
-recorder nothing of sockets. What it is told it only notes, and asks the buffer for room for heads and bodies as it does;
-the records are made when the buffer flushes the stream, and those of a short exchange all together. `ended` says how the
-exchange ended; the last record comes once the client's socket has drained or it is known that it never will.
+The exchange calls the recorder after it has forwarded the bytes, in the order of the protocol. The recorder keeps the data and
+reserves room for it in the `RecordBuffer`. It makes the records when the buffer flushes it, or when 64 KiB of frames wait. A
+short exchange makes all its records at once, after its end.
+
+Guarantees
+- The records of a stream are numbered without a gap: a lost record takes a number too, and a `Lost` record names it.
+- Without room, response frames are dropped. Each contiguous run of dropped frames takes one number. The body of a request and
+  a head that find no room take a number each.
 """
 
 from __future__ import annotations
@@ -11,44 +15,70 @@ from __future__ import annotations
 import time
 
 from ingest.ids import uuid7
-from ingest.records import Cause, Closed, Opened, ResponseHeaders
+from ingest.records import AnyRecord, Cause, Closed, Frames, Lost, Opened, Request, ResponseHeaders
 from ingest.tap import body_capture as capture
 from ingest.tap import header_allow_list as allow_list
 from ingest.tap.client_identity import client_id
 from ingest.tap.http_head import Body, RequestHead, ResponseHead
 from ingest.tap.options import TapOptions
-from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer, StreamRecords
+from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
 from ingest.tap.routing import Route
 from ingest.tap.trace_context import TraceContext
 
+FLUSH_BYTES = 65_536
+FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the header of a bytes object
+_COLON = ord(":")
+_UNLIMITED = capture.UNLIMITED
+_NO_BODY = Body.NONE
 
-class StreamRecorder(StreamRecords):
-    """The recorder of one exchange. Times given are monotonic, in ns."""
+
+class RecorderFactory:
+    """What the recorders of one worker share."""
+
+    def __init__(
+        self, buffer: RecordBuffer, options: TapOptions, *, incarnation: str, client_key: bytes
+    ) -> None:
+        self.buffer = buffer
+        self.options = options
+        self.incarnation = incarnation
+        self.client_key = client_key
+
+
+class StreamRecorder:
+    """Records one exchange. All times passed in are CLOCK_MONOTONIC in ns."""
 
     __slots__ = (
-        "_asked",
         "_body",
         "_body_truncated",
-        "_captured",
+        "_buffer",
+        "_capture",
         "_cause",
+        "_client_left_ns",
         "_connected_ns",
         "_detail",
         "_drained_ns",
+        "_dropped_bytes",
         "_end_ns",
         "_event_stream",
         "_factory",
-        "_left",
-        "_left_ns",
+        "_frame_bytes",
+        "_frames",
+        "_remaining_bytes",
+        "_request",
         "_request_bytes",
         "_request_sent_ns",
         "_responded_ns",
         "_response",
         "_response_bytes",
         "_reused",
+        "_seq",
         "_t0_ns",
         "_tunnel",
+        "_uncaptured_bytes",
         "_undelivered_bytes",
         "last_output_ns",
+        "stream",
+        "waiting",
     )
 
     def __init__(
@@ -60,104 +90,150 @@ class StreamRecorder(StreamRecords):
         client_start_ns: int,
         t0_ns: int,
     ) -> None:
-        buffer = factory.buffer
-        StreamRecords.__init__(self, buffer, "")
+        buffer = self._buffer = factory.buffer
+        buffer.counters.streams_opened += 1
         self._factory = factory
-        self._asked: tuple[RequestHead, Route, TraceContext, int, int] | None = None
-        """What `Opened` says, until it is written."""
+        self.stream = ""
+        self._seq = 0
+        self._frames: list[tuple[int, bytes]] = []
+        self._frame_bytes = 0
+        self._uncaptured_bytes = 0
+        self._dropped_bytes = -1
+        """≥ 0 while a run of frames is being dropped. No frames wait then."""
+        self._request: tuple[RequestHead, Route, TraceContext, int, int] | None = None
+        """The content of `Opened`, until it is written."""
         self._t0_ns = t0_ns
-        self._captured: capture.RequestCapture | None = None
+        self._capture: capture.RequestCapture | None = None
         if head.body is not _NO_BODY:
-            self._captured = capture.RequestCapture(head, factory.options.request_capture_bytes)
+            self._capture = capture.RequestCapture(head, factory.options.request_capture_bytes)
         self._body: bytes | None = None
         self._response: ResponseHead | None = None
-        self._left = 0
+        """The head of the response, until it is written with the first `Frames`."""
+        self._remaining_bytes = 0
+        """Bytes of the response's body that may still be captured."""
         self._event_stream = False
         self._connected_ns: int | None = None
         self._request_sent_ns: int | None = None
         self._drained_ns: int | None = None
-        self._left_ns: int | None = None
+        self._client_left_ns: int | None = None
         self._undelivered_bytes = 0
         self.last_output_ns = 0
-        """When the last read came that was more than heartbeats."""
+        """Time of the last read that held more than heartbeats."""
         self.waiting = True
-        buffer.wait_to_flush(self)
+        """The buffer is going to flush this recorder."""
+        buffer.flush_later(self)
         wall_ns = time.time_ns()
-        if buffer.note_head(head.size_bytes + RECORD_OVERHEAD_BYTES):
-            self._asked = (head, route, trace, client_start_ns, wall_ns)
+        if buffer.reserve(head.size_bytes + RECORD_OVERHEAD_BYTES, margin=True):
+            self._request = (head, route, trace, client_start_ns, wall_ns)
         else:
             self.stream = uuid7(wall_ns)
-            self.lose_noted()
+            self._lose_next()
 
     # --- the request
 
     def sent_at_once(self, now_ns: int) -> None:
-        """A connection was there, and the whole request, which has no body, has gone upstream."""
+        """The whole request, without a body, was written to an existing connection."""
         if self._connected_ns is None:
             self._connected_ns = now_ns - self._t0_ns
             self._request_sent_ns = self._connected_ns
 
     def connected(self, now_ns: int) -> None:
-        """A connection to the upstream is there."""
+        """There is a connection to the upstream."""
         if self._connected_ns is None:
             self._connected_ns = now_ns - self._t0_ns
 
     def request_data(self, payload: bytes) -> None:
-        """A part of the request's body."""
-        captured = self._captured
+        """Part of the request's body."""
+        captured = self._capture
         if captured is not None:
-            kept_before = captured.size_bytes
+            size_before = captured.size_bytes
             captured.feed(payload)
-            noted = captured.size_bytes - kept_before
-            if noted and not self._buffer.note(noted):
-                self._captured = None
-                self._buffer.added_bytes -= kept_before
-                self.lose_noted()
+            added_bytes = captured.size_bytes - size_before
+            if added_bytes and not self._buffer.reserve(added_bytes):
+                self._capture = None
+                self._buffer.release(size_before)
+                self._lose_next()
             elif captured.full:
                 self.record_request(over=False)
 
     def request_sent(self, now_ns: int) -> None:
-        """The request's last byte has gone upstream."""
+        """The request's last byte was written to the upstream."""
         if self._request_sent_ns is None:
             self._request_sent_ns = now_ns - self._t0_ns
 
     def record_request(self, *, over: bool) -> None:
-        """Record what there is of the request's body, once. `over`: there will be no more."""
-        captured = self._captured
+        """Record the captured part of the request's body, once. `over`: the body has ended."""
+        captured = self._capture
         if captured is not None:
             body = captured.take(over=over)
             if body is not None:
-                self._captured = None
+                self._capture = None
                 self._body, self._body_truncated = body, captured.truncated
-                if not self.waiting:
-                    self._wait()
+                self._wait()
 
     # --- the response
 
     def response_head(self, head: ResponseHead, now_ns: int) -> None:
-        """The final head of the response."""
-        self._left, self._event_stream = capture.response_limit(
+        """The final (not 1xx) head of the response."""
+        self._remaining_bytes, self._event_stream = capture.response_limit(
             head.content_type, is_error=head.status >= 400
         )
         self._responded_ns = self.last_output_ns = now_ns
-        if self.note_response(head.size_bytes):
+        if self._buffer.reserve(head.size_bytes, margin=True):
             self._response = head
+            self._wait()
+        else:
+            self._lose_next()
 
     def response_data(self, payload: bytes, now_ns: int) -> None:
-        """One read's part of the response's body."""
-        left = self._left
-        if left == _EVER:
-            self.frame(now_ns - self._t0_ns, payload)
-        elif (size := len(payload)) <= left:
-            self.frame(now_ns - self._t0_ns, payload)
-            self._left = left - size
+        """One read of the response's body."""
+        remaining_bytes = self._remaining_bytes
+        if remaining_bytes == _UNLIMITED:
+            self._frame(now_ns - self._t0_ns, payload)
+        elif (size := len(payload)) <= remaining_bytes:
+            self._frame(now_ns - self._t0_ns, payload)
+            self._remaining_bytes = remaining_bytes - size
         else:
-            if left:
-                self.frame(now_ns - self._t0_ns, payload[:left])
-                self._left = 0
-            self.uncaptured(size - left)
+            if remaining_bytes:
+                self._frame(now_ns - self._t0_ns, payload[:remaining_bytes])
+                self._remaining_bytes = 0
+            self._uncaptured_bytes += size - remaining_bytes
+            self._wait()
         if not self._event_stream or payload[0] != _COLON or not capture.is_heartbeat(payload):
             self.last_output_ns = now_ns
+
+    def _frame(self, at_ns: int, body: bytes) -> None:
+        """One captured read. The hot path: `RecordBuffer.reserve` is inlined."""
+        buffer = self._buffer
+        size = len(body)
+        if buffer.added_bytes + size - buffer.sink.done_bytes > buffer.limit_bytes:
+            self._drop(size)
+            return
+        if self._dropped_bytes >= 0:
+            self._end_dropped_run()
+        self._frames.append((at_ns, body))
+        buffer.added_bytes += size + FRAME_OVERHEAD_BYTES
+        size += self._frame_bytes
+        self._frame_bytes = size
+        if size >= FLUSH_BYTES:
+            self._write_waiting()
+        elif not self.waiting:
+            self._wait()
+
+    def _drop(self, size_bytes: int) -> None:
+        """There is no room for this frame: add it to the run of dropped frames."""
+        if self._dropped_bytes < 0:
+            self._write_waiting()
+            self._dropped_bytes = 0
+        self._dropped_bytes += size_bytes
+
+    def _end_dropped_run(self) -> None:
+        """Give the run of dropped frames its number and report it."""
+        if self._dropped_bytes >= 0:
+            size_bytes, self._dropped_bytes = self._dropped_bytes, -1
+            self._seq += 1
+            self._lose(self._seq - 1, size_bytes)
+            self._buffer.report(self.stream)
 
     # --- the end
 
@@ -172,42 +248,79 @@ class StreamRecorder(StreamRecords):
         reused: bool,
         tunnel: bool,
     ) -> None:
-        """The exchange is over."""
+        """The exchange is over. `drained` or `client_left` follows."""
         self._cause, self._detail, self._end_ns = cause, detail, now_ns
         self._request_bytes, self._response_bytes = request_bytes, response_bytes
         self._reused, self._tunnel = reused, tunnel
 
     def drained(self, now_ns: int | None) -> None:
-        """The client's socket has taken everything; None: that will not be known."""
+        """The client's socket has taken everything. None: that cannot be observed."""
         self._drained_ns = now_ns
-        self._buffer.wait_to_end(self)
+        self._buffer.end_later(self)
 
-    def left(self, now_ns: int, undelivered_bytes: int) -> None:
-        """The client has left before its socket had taken everything."""
-        self._left_ns, self._undelivered_bytes = now_ns, undelivered_bytes
-        self._buffer.wait_to_end(self)
+    def client_left(self, now_ns: int, undelivered_bytes: int) -> None:
+        """The client disconnected before its socket had taken everything."""
+        self._client_left_ns, self._undelivered_bytes = now_ns, undelivered_bytes
+        self._buffer.end_later(self)
 
     # --- the records
 
-    def _write_waiting(self) -> None:
-        """All that there is to tell by now, in the order of the protocol."""
-        if self._asked is not None:
-            self._open()
-        if self._body is not None:
-            body, self._body = self._body, None
-            self.request(body, truncated=self._body_truncated)
-        response = self._response
-        if response is not None:
-            self._response = None
-            recorded = [field[4] for field in response.fields if field[4] is not None]
-            self._head = ResponseHeaders(response.status, recorded, self._responded_ns - self._t0_ns)
-        StreamRecords._write_waiting(self)
+    def flush(self) -> None:
+        """Write all records that can be made now. Called by the buffer."""
+        self.waiting = False
+        try:
+            self._write_waiting()
+        except Exception:
+            self._buffer.count_failed_recorder()
 
-    def _open(self) -> None:
-        assert self._asked is not None
-        (head, route, trace, client_start_ns, wall_ns), self._asked = self._asked, None
-        factory = self._factory
-        options, upstream, t0_ns = factory.options, route.upstream, self._t0_ns
+    def end(self) -> None:
+        """Write the remaining records, `Closed` last. Called by the buffer."""
+        self._write_waiting()
+        self._end_dropped_run()
+        t0_ns, end_ns = self._t0_ns, self._end_ns
+        drained_ns, client_left_ns = self._drained_ns, self._client_left_ns
+        closed = Closed(
+            self.stream,
+            self._seq,
+            self._cause,
+            self._detail,
+            end_ns - t0_ns,
+            self._connected_ns,
+            self._request_sent_ns,
+            self._request_bytes,
+            self._response_bytes,
+            max(0, self._response_bytes - self._undelivered_bytes),
+            None if drained_ns is None else max(end_ns, drained_ns) - t0_ns,
+            None if client_left_ns is None else max(end_ns, client_left_ns) - t0_ns,
+            self._reused,
+            self._tunnel,
+        )
+        counters = self._buffer.counters
+        counters.streams_closed += 1
+        counters.closed_by_cause[closed.cause] += 1
+        self._write(closed, RECORD_OVERHEAD_BYTES, 0)
+
+    def _wait(self) -> None:
+        if not self.waiting:
+            self.waiting = True
+            self._buffer.flush_later(self)
+
+    def _write_waiting(self) -> None:
+        """Write everything that waits, in the order of the protocol."""
+        if self._request is not None:
+            self._write_opened()
+        body = self._body
+        if body is not None:
+            self._body = None
+            request = Request(self.stream, self._seq, body, self._body_truncated)
+            self._write(request, RECORD_OVERHEAD_BYTES + len(body), len(body))
+        if self._frames or self._response is not None or self._uncaptured_bytes:
+            self._write_frames()
+
+    def _write_opened(self) -> None:
+        assert self._request is not None
+        (head, route, trace, client_start_ns, wall_ns), self._request = self._request, None
+        factory, upstream, t0_ns = self._factory, route.upstream, self._t0_ns
         stream = self.stream = uuid7(wall_ns)
         path = allow_list.recorded_path(route.target)
         recorded = [field[4] for field in head.fields if field[4] is not None]
@@ -215,8 +328,8 @@ class StreamRecorder(StreamRecords):
         opened = Opened(
             stream,
             0,
-            options.tap_name,
-            options.worker,
+            factory.options.tap_name,
+            factory.options.worker,
             factory.incarnation,
             upstream.name,
             upstream.host,
@@ -232,46 +345,53 @@ class StreamRecorder(StreamRecords):
             flags,
             client_id(head.known, factory.client_key),
             recorded,
-            capture.asked_for(head),
+            capture.capture_content(head),
         )
-        self.open(opened, head.size_bytes + RECORD_OVERHEAD_BYTES)
+        size_bytes = head.size_bytes + RECORD_OVERHEAD_BYTES
+        self._write(opened, size_bytes, size_bytes)
 
-    def end(self) -> None:
-        """Write what is left to tell: `Closed` is the last of it."""
-        seq, t0_ns, end_ns = self.end_frames(), self._t0_ns, self._end_ns
-        drained_ns, left_ns = self._drained_ns, self._left_ns
-        self.close(
-            Closed(
-                self.stream,
-                seq,
-                self._cause,
-                self._detail,
-                end_ns - t0_ns,
-                self._connected_ns,
-                self._request_sent_ns,
-                self._request_bytes,
-                self._response_bytes,
-                max(0, self._response_bytes - self._undelivered_bytes),
-                None if drained_ns is None else max(end_ns, drained_ns) - t0_ns,
-                None if left_ns is None else max(end_ns, left_ns) - t0_ns,
-                self._reused,
-                self._tunnel,
-            )
-        )
+    def _write_frames(self) -> None:
+        frames, size_bytes, response = self._frames, self._frame_bytes, self._response
+        reserved_bytes = size_bytes + FRAME_OVERHEAD_BYTES * len(frames)
+        seq, buffer = self._seq, self._buffer
+        counters = buffer.counters
+        self._frames, self._frame_bytes, self._seq = [], 0, seq + 1
+        if response is not None or self._uncaptured_bytes:
+            headers = None
+            if response is not None:
+                self._response = None
+                reserved_bytes += response.size_bytes
+                recorded = [field[4] for field in response.fields if field[4] is not None]
+                headers = ResponseHeaders(response.status, recorded, self._responded_ns - self._t0_ns)
+            uncaptured_bytes, self._uncaptured_bytes = self._uncaptured_bytes, 0
+            counters.uncaptured_bytes += uncaptured_bytes
+            record = Frames(self.stream, seq, frames, headers, uncaptured_bytes)
+        else:
+            record = Frames(self.stream, seq, frames)
+        buffer.release(reserved_bytes)
+        if (not buffer.unreported or buffer.report(self.stream)) and buffer.append(
+            record, reserved_bytes + RECORD_OVERHEAD_BYTES
+        ):
+            counters.frames += len(frames)
+            counters.captured_bytes += size_bytes
+        else:
+            self._lose(seq, size_bytes)
 
+    def _write(self, record: AnyRecord, size_bytes: int, reserved_bytes: int) -> None:
+        """Write the next record. `reserved_bytes` of its size were reserved."""
+        buffer = self._buffer
+        buffer.release(reserved_bytes)
+        seq = self._seq
+        self._seq = seq + 1
+        if (buffer.unreported and not buffer.report(self.stream)) or not buffer.add(record, size_bytes):
+            self._lose(seq, 0, last=isinstance(record, Closed))
 
-_COLON = ord(":")
-_EVER = capture.EVER
-_NO_BODY = Body.NONE
+    def _lose_next(self) -> None:
+        """The next part of the exchange finds no room: write what waits before it, and lose its number."""
+        self._write_waiting()
+        self._seq += 1
+        self._lose(self._seq - 1, 0)
 
-
-class RecorderFactory:
-    """What the recorders of one worker have in common."""
-
-    def __init__(
-        self, buffer: RecordBuffer, options: TapOptions, *, incarnation: str, client_key: bytes
-    ) -> None:
-        self.buffer = buffer
-        self.options = options
-        self.incarnation = incarnation
-        self.client_key = client_key
+    def _lose(self, seq: int, size_bytes: int, *, last: bool = False) -> None:
+        buffer = self._buffer
+        buffer.lose(Lost(self.stream, seq, seq, buffer.loss_cause(), time.time_ns(), size_bytes, last))

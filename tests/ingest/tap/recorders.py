@@ -1,0 +1,95 @@
+"""RecorderGroup of one worker whose log accepts nothing until the test says so."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from ingest.records import AnyRecord, Closed, Frames, Lost, Opened, Request, decode
+from ingest.tap.counters import Counters
+from ingest.tap.http_head import HeadLimits, read_request_head, read_response_head
+from ingest.tap.options import TapOptions
+from ingest.tap.record_buffer import RecordBuffer
+from ingest.tap.routing import Router
+from ingest.tap.stream_recorder import RecorderFactory, StreamRecorder
+from ingest.tap.trace_context import join_trace
+from ingest.tap.upstreams import parse_upstreams
+
+UPSTREAMS = parse_upstreams(["a=http://127.0.0.1:1"])
+RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n%b\r\n"
+
+
+class StalledSink:
+    """A log thread that processes its queue only when `take` is called."""
+
+    def __init__(self) -> None:
+        self.done_bytes = 0
+        self.failing: str | None = None
+        self.batches: list[tuple[list[bytes], int]] = []
+        self.records: list[AnyRecord] = []
+        self.dropped: list[list[bytes]] = []
+        self.handed_over = asyncio.Event()
+
+    def put(self, records: list[bytes], size_bytes: int) -> None:
+        self.batches.append((records, size_bytes))
+        self.handed_over.set()
+
+    def take_dropped(self) -> list[list[bytes]]:
+        dropped, self.dropped = self.dropped, []
+        return dropped
+
+    def take(self) -> None:
+        for records, size in self.batches:
+            self.records += map(decode, records)
+            self.done_bytes += size
+        self.batches = []
+
+    def drop(self) -> None:
+        """Give up everything that is queued."""
+        for records, size in self.batches:
+            self.dropped.append(records)
+            self.done_bytes += size
+        self.batches = []
+
+
+class RecorderGroup:
+    """Creates recorders and calls them as an exchange does."""
+
+    def __init__(self, *, queue_bytes: int = 2**30) -> None:
+        self.sink = StalledSink()
+        self.counters = Counters()
+        self.buffer = RecordBuffer(self.sink, self.counters, queue_bytes=queue_bytes)
+        options = TapOptions(upstreams=UPSTREAMS, data=Path("nowhere"))
+        self._factory = RecorderFactory(self.buffer, options, incarnation="i", client_key=b"k" * 32)
+
+    def start(self, *, fields: bytes = b"") -> StreamRecorder:
+        raw = b"POST /v1/chat HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n%b\r\n" % fields
+        head = read_request_head(raw, HeadLimits())
+        route = Router(UPSTREAMS).route(head)
+        assert route is not None
+        return StreamRecorder(self._factory, head, route, join_trace(None), 0, 0)
+
+    def respond(self, recorder: StreamRecorder, *, fields: bytes = b"") -> None:
+        recorder.response_head(read_response_head(RESPONSE % fields), 1)
+
+    def started_response(self) -> StreamRecorder:
+        """A recorder whose request has no body yet and whose response has begun."""
+        recorder = self.start()
+        self.respond(recorder)
+        return recorder
+
+    def end(self, recorder: StreamRecorder) -> None:
+        recorder.record_request(over=False)
+        recorder.ended("complete", None, 2, 0, 0, reused=False, tunnel=False)
+        recorder.drained(2)
+
+    def settle(self) -> None:
+        """The log takes everything, including losses that had no room before."""
+        for _ in range(100):
+            self.buffer.flush_all()
+            self.sink.take()
+        assert self.buffer.queued_bytes == 0
+        assert self.counters.lost_untold == 0
+
+    def records_of(self, recorder: StreamRecorder) -> list[Opened | Request | Frames | Lost | Closed]:
+        return [r for r in self.sink.records if getattr(r, "stream", None) == recorder.stream]  # type: ignore[misc]
