@@ -1,12 +1,14 @@
-"""The documentation tells the truth: its commands parse, its reference is current, its links lead somewhere."""
+"""The documentation agrees with the code: commands parse, queries run, generated pages are current, links resolve."""
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 import pytest
@@ -106,6 +108,59 @@ def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", GENERATED, ids=lambda page: page.name)
 def test_generated_pages_are_current(page: Path) -> None:
     assert page.read_text() == GENERATED[page], "run `make reference`"
+
+
+def messages_of(path: Path) -> Iterator[str]:
+    """Every text of a module, with `…` for each value that is filled in."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.sub(r"%[-+.\d]*[a-z]", "…", node.value)
+
+
+def test_every_message_on_the_troubleshooting_page_is_one_of_the_code() -> None:
+    page = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text()
+    quoted = {
+        message
+        for row in re.findall(r"^\| (.*?) \|", page, re.M)
+        for message in re.findall(r"`([^`]+)`", row)
+        if len(message.split()) > 3
+    }
+    assert len(quoted) > 30
+    sources = [
+        p
+        for package in ("ingest", "analytics", "dashboard", "streamgauge")
+        for p in (ROOT / package).rglob("*.py")
+    ]
+    texts = [text for path in sources for text in messages_of(path) if " " in text]
+    unknown = []
+    for message in quoted:
+        pattern = re.compile(".*".join(re.escape(part) for part in message.split("…")), re.S)
+        if not any(pattern.search(text) for text in texts):
+            unknown.append(message)
+    assert unknown == []
+
+
+def test_every_picture_exists_and_is_shown() -> None:
+    shown = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", page.read_text())
+    }
+    assert shown == set((ROOT / "docs" / "images").iterdir())
+
+
+def test_external_links_are_well_formed() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([a-z]+:[^)\s]*)\)", page.read_text()):
+            url = urlsplit(target)
+            assert url.scheme in ("https", "http"), f"{page.name}: {target}"
+            assert "." in (url.hostname or "") or url.hostname == "localhost", f"{page.name}: {target}"
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
 
 
 def test_readme_names_every_command() -> None:
