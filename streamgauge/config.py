@@ -1,92 +1,96 @@
-"""`streamgauge config`: what is in force, and the reference of all settings."""
+"""`streamgauge config`: print the effective settings, or the configuration reference."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 from pydantic import SecretStr
 
 from analytics.storage.dsn import without_password
-from streamgauge.flags import flag, load
-from streamgauge.settings import Settings, config_file
+from streamgauge.flags import default_text, flag, load, setting_group, setting_metavar
+from streamgauge.settings import GROUPS, Settings, config_file
 
 
 @click.group("config")
 def config_command() -> None:
-    """Look at the configuration."""
+    """Check the configuration."""
 
 
 @config_command.command()
 def check() -> int:
-    """Read environment and file as every command does, and print what is in force. Secrets are never printed."""
+    """Print the settings from environment and file, without secrets."""
     settings = load({})
     path = config_file()
-    click.echo(f"# file: {path if path.is_file() else f'{path} (not there)'}")
+    click.echo(f"# file: {path if path.is_file() else f'{path} (not found)'}")
     for name, field in Settings.model_fields.items():
         value = getattr(settings, name)
-        if isinstance(value, SecretStr):
-            shown = "(set)"
-        elif isinstance(value, dict):  # its values may be secrets
-            shown = " ".join(value) or "(none)"
-        elif name == "store":
-            shown = without_password(value)
-        elif name == "upstream":
-            shown = " ".join(f"{u.name}={u.url}" for u in value) or "(none)"
-        else:
-            shown = "(none)" if value is None else str(value)
         mark = "" if value == field.get_default(call_default_factory=True) else "   # not the default"
-        click.echo(f"{name} = {shown}{mark}")
+        click.echo(f"{name} = {_printable(name, value)}{mark}")
     return 0
+
+
+def _printable(name: str, value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return "(set)"
+    if isinstance(value, dict):  # the values may be secrets
+        return " ".join(value) or "(none)"
+    if name == "store":
+        return without_password(value)
+    if name == "upstream":
+        return " ".join(f"{u.name}={u.url}" for u in value) or "(none)"
+    return "(none)" if value is None else str(value)
 
 
 @config_command.command()
 def reference() -> int:
-    """Print docs/reference/configuration.md, made from the settings model."""
+    """Print the reference of all settings as Markdown."""
     click.echo(reference_text(), nl=False)
     return 0
 
 
+_INTRODUCTION = """\
+# Configuration
+
+This page is generated from the code by `make reference`.
+
+Every setting is a flag, an environment variable, and a key of `streamgauge.toml` in the working directory
+(`STREAMGAUGE_CONFIG` names another file): `--tap-queue`, `STREAMGAUGE_TAP_QUEUE`, `tap_queue`. Precedence: flags,
+environment, secrets folder, file, default. `streamgauge config check` prints the effective settings.
+
+| type | values |
+|---|---|
+| `BYTES` | a number of bytes, or a size: `64MiB`, `2GiB`, `500kB` |
+| `DURATION` | `500ms`, `30s`, `5m`, `2h`, `7d`, `2w`. A plain number is seconds, except for ages, which require a unit |
+
+Pass secrets in files: flags are visible in the process list. `STREAMGAUGE_SECRETS_DIR` names a folder with a file for each
+setting, such as `streamgauge_client_key` for `client_key`. Kubernetes and Docker secrets mounted as a volume, and systemd's
+`LoadCredential=` (detected automatically), are such folders. No command prints secrets.
+
+In the file, several upstreams are a list: `upstream = ["litellm=http://localhost:4000", "vllm=http://localhost:8000"]`. In
+the environment they are separated by spaces.
+"""
+
+
 def reference_text() -> str:
-    """The reference page: a row for each setting."""
-    lines = [
-        "# Configuration",
-        "",
-        "Every setting can be given as a flag, as an environment variable, or in `streamgauge.toml` in the working",
-        "directory (`STREAMGAUGE_CONFIG` names another file). Flags go before the environment, the environment before",
-        "the file, the file before the default. `streamgauge config check` prints what is in force.",
-        "",
-        "Secrets are never printed, and belong in files rather than in flags (which show in the process list):",
-        "`STREAMGAUGE_SECRETS_DIR` names a folder in which the file `streamgauge_client_key` is the setting `client_key`,",
-        "and so on for any setting. It comes after the environment and before `streamgauge.toml`. A Kubernetes secret mounted",
-        "as a volume, a Docker secret and systemd's `LoadCredential=` (found without being named) are such folders.",
-        "",
-        "Made by `streamgauge config reference`; a test keeps it true.",
-        "",
-        "| flag | environment | in the file | default | meaning |",
-        "|---|---|---|---|---|",
-    ]
-    for name, field in Settings.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        if name == "tap_name":
-            shown = "the host's name"
-        else:
-            shown = (
-                ""
-                if default in (None, (), {})
-                else f"`{str(default).lower() if default is False else default}`"
-            )
-        cells = (
-            f"`{flag(name)}`",
-            f"`STREAMGAUGE_{name.upper()}`",
-            f"`{name}`",
-            shown,
-            field.description or "",
-        )
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines += [
-        "",
-        'Several upstreams in the file: `upstream = ["litellm=http://localhost:4000", "vllm=http://localhost:8000"]`;',
-        "in the environment they are separated by spaces. The tap takes the OpenTelemetry trace context from its clients;",
-        "nothing else is read from the environment.",
-        "",
-    ]
+    """The configuration reference: a table for each group of settings."""
+    lines = [_INTRODUCTION]
+    for group in GROUPS:
+        lines += [
+            f"## {group}",
+            "",
+            "| flag | environment and file | default | meaning |",
+            "|---|---|---|---|",
+        ]
+        for name, field in Settings.model_fields.items():
+            if setting_group(name) == group:
+                default, metavar = default_text(name), setting_metavar(name)
+                cells = (
+                    f"`{flag(name)}{f' {metavar}' if metavar else ''}`",
+                    f"`STREAMGAUGE_{name.upper()}`, `{name}`",
+                    f"`{default}`" if default else "",
+                    field.description or "",
+                )
+                lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("")
     return "\n".join(lines)

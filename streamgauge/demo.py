@@ -1,4 +1,4 @@
-"""`streamgauge demo`: the command. What it does is in `demo_run`."""
+"""`streamgauge demo`: options of the demo (see `demo_run`)."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def demo_command(
     workers: int,
     seed: str | None,
 ) -> int:
-    """Show Streamgauge at work: a simulated gateway in every dialect, traffic through the tap, the dashboard.
+    """Run everything with simulated traffic.
 
-    Runs until Ctrl-C, or for --seconds: then it compares what was measured with what was simulated, prints both, and
-    ends with exit code 0 only if they agree.
+    A simulated gateway speaks every dialect; clients send requests through the tap; the dashboard shows the measurements. Runs
+    until Ctrl-C. With --seconds it ends by itself, compares measured with simulated values, and exits with 0 if they agree.
     """
     for name, address in (
         ("--listen", listen),

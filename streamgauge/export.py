@@ -1,4 +1,4 @@
-"""`streamgauge export`: a time range of the tables as one DuckDB file."""
+"""`streamgauge export`: copy a time range of the tables to a DuckDB file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from streamgauge.flags import load, settings_options
 @click.option(
     "--duckdb", "path", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write."
 )
-@click.option("--since", metavar="AGE|TIME", help="First stream to copy: 24h, 7d or 2026-11-22T07:00:00Z.")
-@click.option("--until", metavar="AGE|TIME", help="Copy streams that began before this.")
+@click.option(
+    "--since",
+    metavar="DURATION|TIME",
+    help="Copy streams that started at or after: 24h ago, or 2026-11-22T07:00:00Z.",
+)
+@click.option("--until", metavar="DURATION|TIME", help="Copy streams that started before.")
 def export_command(
     data: Path | None, store: str | None, path: Path, since: str | None, until: str | None
 ) -> int:
-    """Copy tables and views into a plain DuckDB file, while analytics runs or not."""
+    """Export tables and views to a DuckDB file.
+
+    Works while analytics is running or stopped.
+    """
     from analytics.storage.export import export
     from analytics.storage.location import locate
 
@@ -37,7 +44,7 @@ def export_command(
 
 
 def instant(text: str | None) -> dt.datetime | None:
-    """An age (`24h`) before now, or an ISO 8601 time, UTC unless it has an offset. Raises click.BadParameter."""
+    """A duration before now (`24h`), or an ISO 8601 time, UTC unless it has an offset. Raises click.BadParameter."""
     from streamgauge.durations import parse_duration_s
 
     if text is None:
@@ -49,7 +56,7 @@ def instant(text: str | None) -> dt.datetime | None:
             found = dt.datetime.fromisoformat(text)
         except ValueError:
             raise click.BadParameter(
-                f"{text!r} is neither an age such as 24h nor a time such as 2026-11-22T07:00:00Z"
+                f"{text!r} is neither a duration such as 24h nor a time such as 2026-11-22T07:00:00Z"
             ) from None
         return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
     return dt.datetime.now(dt.UTC) - dt.timedelta(seconds=seconds) if seconds is not None else None

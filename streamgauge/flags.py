@@ -1,6 +1,6 @@
-"""Command-line flags made from the settings model, so that a setting is described once.
+"""Command-line flags generated from the settings model.
 
-A flag that was not given is not passed on: precedence (flags > environment > file > default) is the model's business.
+A flag that is not given has no value, so the environment and the configuration file are not overridden.
 """
 
 from __future__ import annotations
@@ -9,62 +9,111 @@ import json
 import tomllib
 import types
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import click
-from pydantic import SecretStr, ValidationError
-from pydantic.fields import FieldInfo
+import cloup
+from pydantic import ByteSize, SecretStr, ValidationError
 
-from streamgauge.settings import Settings, config_file
+from streamgauge.settings import GROUPS, Settings, config_file
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+MAX_UNGROUPED = 10
+"""A command with more settings shows them in groups."""
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class SettingOption(cloup.Option):
+    """Shows the default of the setting in `--help`; has none itself."""
+
+    def __init__(self, *args: Any, shown_default: str | None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.shown_default = shown_default
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        if self.shown_default is not None:
+            extra["default"] = self.shown_default
+        return extra
 
 
 def flag(name: str) -> str:
-    """The flag of a field: `dashboard_port` → `--dashboard-port`."""
+    """The flag of a setting: `dashboard_port` → `--dashboard-port`."""
     return "--" + name.replace("_", "-")
 
 
-def settings_options(*names: str) -> Callable[[Command], Command]:
-    """Give a click command the flags of these fields; the command takes them as keyword arguments, unset ones as None."""
+def settings_options(*names: str) -> Decorator:
+    """Add the flags of these settings to a command. Unset flags are passed as None or ()."""
+    wanted = [name for name in Settings.model_fields if name in names]
+    if len(wanted) <= MAX_UNGROUPED:
+        decorators = [_option(name) for name in wanted]
+    else:
+        by_group = [(title, [n for n in wanted if setting_group(n) == title]) for title in GROUPS]
+        decorators = [
+            cloup.option_group(title, *map(_option, members)) for title, members in by_group if members
+        ]
 
-    def decorate(command: Command) -> Command:
-        for name in reversed(names):
-            command = _option(name, Settings.model_fields[name])(command)
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
         return command
 
     return decorate
 
 
-def _option(name: str, field: FieldInfo) -> Callable[[Command], Command]:
-    kind = _kind(field.annotation)
-    default = field.get_default(call_default_factory=True)
-    text = field.description or ""
+def setting_group(name: str) -> str:
+    """The group of a setting in `--help`."""
+    return str(_extra(name)["group"])
+
+
+def setting_metavar(name: str) -> str | None:
+    """The placeholder of a setting's value in `--help`; None for a switch."""
+    metavar = _extra(name)["metavar"]
+    return None if metavar is None else str(metavar)
+
+
+def _extra(name: str) -> dict[str, Any]:
+    extra = Settings.model_fields[name].json_schema_extra
+    assert isinstance(extra, dict)
+    return extra
+
+
+def _option(name: str) -> Decorator:
+    field = Settings.model_fields[name]
+    kind = _type(field.annotation)
+    attributes: dict[str, Any] = {"help": field.description, "default": None, "cls": SettingOption}
     if kind is bool:
-        return click.option(flag(name), name, is_flag=True, default=None, help=text)
-    if default not in (None, (), {}) and not isinstance(default, SecretStr):
-        text = f"{text} [default: {default}]"
-    if kind is tuple:
-        return click.option(flag(name), name, multiple=True, metavar="[NAME=]URL", default=None, help=text)
-    return click.option(flag(name), name, metavar=_metavar(name, kind), default=None, help=text)
+        attributes |= {"is_flag": True, "shown_default": None}
+    else:
+        attributes |= {"metavar": setting_metavar(name), "shown_default": default_text(name)}
+        attributes |= {"multiple": kind is tuple}
+    return cloup.option(flag(name), name, **attributes)
 
 
-def _kind(annotation: Any) -> Any:
-    """The bare type of a field: `str | None` → str, `tuple[X, ...]` → tuple."""
-    if get_origin(annotation) in (types.UnionType,):
+def _type(annotation: Any) -> Any:
+    """The type of a field: `str | None` → str, `tuple[X, ...]` → tuple."""
+    if get_origin(annotation) is types.UnionType:
         annotation = next(a for a in get_args(annotation) if a is not type(None))
     return get_origin(annotation) or annotation
 
 
-def _metavar(name: str, kind: Any) -> str:
-    if name in ("listen", "admin", "kafka", "otlp_listen"):
-        return "HOST:PORT"
-    return {int: "N", float: "SECONDS", dict: "JSON", Path: "PATH", SecretStr: "SECRET"}.get(kind, "TEXT")
+def default_text(name: str) -> str | None:
+    """The default of a setting as it would be written; None if there is none."""
+    if name == "tap_name":
+        return "host name"
+    default = Settings.model_fields[name].get_default(call_default_factory=True)
+    if default in (None, (), {}, ""):
+        return None
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, ByteSize):
+        return default.human_readable().replace(".0", "") if default else "0"
+    if isinstance(default, float):
+        return f"{default:g}" + ("s" if default and setting_metavar(name) == "DURATION" else "")
+    return str(default)
 
 
 def load(given: dict[str, Any]) -> Settings:
-    """Settings from flags, environment and file. Raises click.UsageError in one line that names the culprit."""
+    """Settings from flags, environment and file. Raises click.UsageError with one line that names the invalid setting."""
     values = {k: v for k, v in given.items() if v is not None and v != ()}
     if isinstance(values.get("kafka_options"), str):
         try:
@@ -75,27 +124,28 @@ def load(given: dict[str, Any]) -> Settings:
         return Settings(**values)
     except ValidationError as e:
         raise click.UsageError("; ".join(_one_line(error, values) for error in e.errors())) from None
-    except ValueError as e:  # the file is not TOML, or a JSON value in the environment is broken
-        place = f"{config_file()}: " if isinstance(e, tomllib.TOMLDecodeError) else ""
-        raise click.UsageError(place + str(e).splitlines()[0]) from None
+    except ValueError as e:  # invalid TOML, or invalid JSON in the environment
+        prefix = f"{config_file()}: " if isinstance(e, tomllib.TOMLDecodeError) else ""
+        raise click.UsageError(prefix + str(e).splitlines()[0]) from None
 
 
 def _one_line(error: Any, given: dict[str, Any]) -> str:
-    if not error["loc"]:  # two settings together are wrong; the message names them
+    if not error["loc"]:  # a combination of settings is invalid; the message names them
         return str(error["msg"]).removeprefix("Value error, ")
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
-        return f"unknown setting {name!r} in {config_file()}; `streamgauge config reference` lists all"
-    place = (
-        flag(name)
-        if name in given
-        else f"{flag(name)} (STREAMGAUGE_{name.upper()} or the configuration file)"
-    )
-    return f"{place}: {error['msg'].removeprefix('Value error, ')}"
+        return (
+            f"unknown setting {name!r} in {config_file()}. `streamgauge config reference` lists all settings."
+        )
+    source = "" if name in given else f" (STREAMGAUGE_{name.upper()} or the configuration file)"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"].startswith("byte_size"):
+        message = f"{error['input']!r} is not a size such as 64MiB"
+    return f"{flag(name)}{source}: {message}"
 
 
 def flags(settings: Settings, names: Iterable[str]) -> list[str]:
-    """The same settings as flags for a child process. What may hold secrets is left out: it goes by environment."""
+    """The settings as flags for a child process, without those that may contain secrets."""
     argv: list[str] = []
     for name in names:
         value = getattr(settings, name)

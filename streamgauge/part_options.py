@@ -72,7 +72,7 @@ def ship_options(settings: Settings) -> ShipOptions:
     return ShipOptions(
         data=settings.data,
         brokers=settings.kafka,
-        redactor=Redactor(BodyDecoder, capture=settings.capture),
+        redactor=Redactor(BodyDecoder, capture=settings.captured_routes),
         topic=settings.kafka_topic,
         kafka_options=settings.kafka_options,
     )
@@ -98,7 +98,7 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         retain_events_s=parse_duration_s(settings.retain_events),
         retain_streams_s=parse_duration_s(settings.retain_streams),
         retain_rollups_s=parse_duration_s(settings.retain_rollups),
-        capture=settings.capture,
+        capture=settings.captured_routes,
         gone_after_s=parse_duration_s(settings.tap_gone_after),
         stall_floor_s=settings.stall_floor,
         stall_factor=settings.stall_factor,

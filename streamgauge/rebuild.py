@@ -13,7 +13,10 @@ from streamgauge.flags import load, settings_options
 @settings_options("data")
 @click.option("--from-files", is_flag=True, help="Ignore the backup and read the Parquet files.")
 def rebuild_command(data: Path | None, from_files: bool) -> int:
-    """Restore DATA/catalog.sqlite from its last backup, or from the Parquet files. Analytics must be stopped."""
+    """Restore a damaged or missing catalog.
+
+    Reads the last backup of DATA/catalog.sqlite, else the Parquet files. Analytics must be stopped.
+    """
     from analytics.storage.data_folder_lock import lock_data_folder
     from analytics.storage.location import SQLITE, locate
     from analytics.storage.rebuild import rebuild
@@ -22,7 +25,7 @@ def rebuild_command(data: Path | None, from_files: bool) -> int:
     location = locate(SQLITE, settings.data)
     if not location.backup.exists() and next(Path(str(location.tables)).rglob("*.parquet"), None) is None:
         raise click.ClickException(
-            f"cannot rebuild {location.catalog}: there is neither a backup nor a Parquet file. Choose another --data"
+            f"cannot rebuild {location.catalog}: no backup and no Parquet file found. Check --data."
         )
     with lock_data_folder(settings.data):
         source = rebuild(
@@ -31,6 +34,6 @@ def rebuild_command(data: Path | None, from_files: bool) -> int:
             report=lambda table, rows: click.echo(f"{table:<16} {rows:>12} rows", err=True),
         )
     click.echo(
-        f"restored {settings.data / 'catalog.sqlite'} from {source.value}; a damaged one is kept beside it"
+        f"restored {settings.data / 'catalog.sqlite'} from {source.value}. A damaged file is kept in the same folder."
     )
     return 0

@@ -1,7 +1,7 @@
-"""All settings, once: flags, `STREAMGAUGE_*` environment and `streamgauge.toml` are made from this model.
+"""The settings model: flags, `STREAMGAUGE_*` variables and `streamgauge.toml` keys are generated from it.
 
-Precedence: flags > environment > file > the defaults here. Every field's description is its `--help` text and its row in
-docs/reference/configuration.md.
+Precedence: flags, environment, secrets folder, file, defaults. A field's description is its `--help` text and its row in the
+configuration reference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import socket
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, ByteSize, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -24,34 +24,36 @@ from pydantic_settings import (
 
 from ingest.tap.options import split_address
 from ingest.tap.upstreams import Upstream, parse_upstreams
-from streamgauge.durations import parse_duration_s
+from streamgauge.durations import parse_duration_s, parse_seconds
 
 CONFIG_FILE = "streamgauge.toml"
 
 
 def config_file() -> Path:
-    """The file that is read if it is there. Raises ValueError when one is named that is not."""
+    """The configuration file. Raises ValueError if STREAMGAUGE_CONFIG names a missing file."""
     named = os.environ.get("STREAMGAUGE_CONFIG")
     if named and not Path(named).exists():
-        raise ValueError(f"STREAMGAUGE_CONFIG names {named}, which is not there")
+        raise ValueError(
+            f"cannot read the configuration file {named}: no such file. Change STREAMGAUGE_CONFIG."
+        )
     return Path(named or CONFIG_FILE)
 
 
 def secrets_dir() -> Path | None:
-    """The folder whose files are settings: STREAMGAUGE_SECRETS_DIR, else what systemd loaded as credentials.
+    """The folder whose files are settings: STREAMGAUGE_SECRETS_DIR, else systemd's credentials folder.
 
-    A file `streamgauge_client_key` is the setting `client_key`. Raises ValueError when the folder named is not there.
+    The file `streamgauge_client_key` sets `client_key`. Raises ValueError if the folder does not exist.
     """
     named = os.environ.get("STREAMGAUGE_SECRETS_DIR") or os.environ.get("CREDENTIALS_DIRECTORY")
     if named and not Path(named).is_dir():
-        raise ValueError(f"STREAMGAUGE_SECRETS_DIR names {named}, which is not a folder")
+        raise ValueError(f"cannot read secrets from {named}: not a folder. Change STREAMGAUGE_SECRETS_DIR.")
     return Path(named) if named else None
 
 
-def misspelt_environment() -> dict[str, str]:
-    """Variables that look like a setting but are none, and the setting that each may mean.
+def misspelled_variables() -> dict[str, str]:
+    """Unknown STREAMGAUGE_* variables that resemble a setting, and that setting.
 
-    Only what is close to a setting: other programs' variables may begin like ours (Kubernetes makes some of a Service's name).
+    Others are ignored: Kubernetes creates variables from the name of a Service.
     """
     known = {f"STREAMGAUGE_{name.upper()}" for name in Settings.model_fields}
     named = [name for name in os.environ if name.startswith("STREAMGAUGE_") and name not in known]
@@ -59,187 +61,190 @@ def misspelt_environment() -> dict[str, str]:
     return {name: found[0] for name, found in near.items() if found}
 
 
+COMMON = "Common options"
+TAP = "Advanced: tap"
+TLS = "Advanced: TLS and forwarded headers"
+RECORD_LOG = "Advanced: record log and Kafka"
+STORE = "Advanced: store and retention"
+MEASUREMENT = "Advanced: measurement and content"
+TELEMETRY = "Advanced: traces, metrics and logs"
+DASHBOARD = "Advanced: dashboard"
+SQL = "Advanced: SQL server"
+GROUPS = (COMMON, TAP, TLS, RECORD_LOG, STORE, MEASUREMENT, TELEMETRY, DASHBOARD, SQL)
+"""Groups of `--help`, in order."""
+
+Seconds = Annotated[float, BeforeValidator(parse_seconds)]
+
+
+def _setting(group: str, metavar: str | None, description: str, default: Any = None, **field: Any) -> Any:
+    extra: dict[str, Any] = {"group": group, "metavar": metavar}
+    if "default_factory" not in field:
+        field["default"] = default
+    return Field(description=description, json_schema_extra=extra, **field)
+
+
+def _switch(group: str, description: str) -> Any:
+    return _setting(group, None, description, default=False)
+
+
 class Settings(BaseSettings):
-    """What every command can be told. A command takes the fields that concern it."""
+    """All settings. Sizes are bytes and durations seconds, unless the value has a unit (`64MiB`, `30s`)."""
 
     model_config = SettingsConfigDict(env_prefix="STREAMGAUGE_", extra="forbid")
 
-    upstream: Annotated[tuple[Upstream, ...], NoDecode] = Field(
+    upstream: Annotated[tuple[Upstream, ...], NoDecode] = _setting(
+        COMMON,
+        "[NAME=]URL",
+        "Gateway or inference server behind the tap. Repeat for several: path prefix /NAME/ or header "
+        "x-streamgauge-upstream chooses.",
         default=(),
-        description="Gateway or inference server behind the tap: URL, or NAME=URL for several "
-        "(chosen by the path prefix /NAME/ or the header x-streamgauge-upstream). Repeatable.",
     )
-    listen: str = Field(default="127.0.0.1:4100", description="Address where the tap takes requests.")
-    admin: str = Field(
-        default="127.0.0.1:4101", description="Address of the tap's /healthz, /readyz and /metrics."
+    listen: str = _setting(COMMON, "HOST:PORT", "Address for client requests.", default="127.0.0.1:4100")
+    data: Path = _setting(COMMON, "FOLDER", "Data folder.", default=Path("streamgauge-data"))
+    dashboard_port: int = _setting(
+        COMMON, "PORT", "Dashboard port; 0 = any free port.", default=8501, ge=0, le=65535
     )
-    data: Path = Field(default=Path("streamgauge-data"), description="Data folder.")
-    kafka: str | None = Field(
-        default=None, description="HOST:PORT of a Kafka broker; without it the log stays on this machine."
+    no_dashboard: bool = _switch(COMMON, "Do not start the dashboard.")
+    kafka: str | None = _setting(
+        COMMON, "HOST:PORT", "Kafka brokers, separated by commas; without them the record log stays local."
     )
-    kafka_topic: str = Field(default="streamgauge", description="Kafka topic of the log.")
-    kafka_options: dict[str, Any] = Field(
-        default_factory=dict,
-        description="kafka-python client options as JSON (security_protocol, sasl_mechanism, ssl_cafile …).",
+    workers: int = _setting(COMMON, "N", "Worker processes of the tap.", default=1, ge=1, le=256)
+    serve: bool = _switch(COMMON, "Also start the read-only SQL server (`serve`).")
+    capture_content: bool = _switch(
+        COMMON, "Store generated text and error messages; send prompts and text to Kafka unredacted."
     )
-    dashboard_port: int = Field(default=8501, ge=0, le=65535, description="Port of the dashboard.")
-    dashboard_host: str = Field(default="127.0.0.1", description="Address that the dashboard listens on.")
-    dashboard_token: SecretStr | None = Field(
-        default=None,
-        description="Token that the dashboard asks for when it listens beyond this machine; a random one is kept in "
-        "the data folder when none is given.",
+
+    admin: str = _setting(
+        TAP, "HOST:PORT", "Address of the tap's /healthz, /readyz and /metrics.", default="127.0.0.1:4101"
     )
-    dashboard_oidc: Path | None = Field(
-        default=None,
-        description="TOML file of an OpenID Connect provider: readers of the dashboard sign in there, no token needed "
-        "(docs/reference/dashboard.md).",
+    tap_name: str = _setting(
+        TAP, "NAME", "Name of this tap in every row.", default_factory=socket.gethostname
     )
-    no_dashboard: bool = Field(default=False, description="Start no dashboard.")
-    serve: bool = Field(default=False, description="Also start `serve`: read-only SQL over the network.")
-    sql_port: int = Field(default=9494, ge=0, le=65535, description="Port of `serve`; 0 = any free port.")
-    sql_host: str = Field(default="localhost", description="Host name or address that `serve` listens on.")
-    sql_token: SecretStr | None = Field(
-        default=None, description="Token of `serve`, at least 16 characters; by default a random one."
+    client_key: SecretStr | None = _setting(
+        TAP, "SECRET", "Key of the hash from API key to client_id; by default generated in the data folder."
     )
-    workers: int = Field(default=1, ge=1, le=256, description="Processes of the tap.")
-    tap_name: str = Field(default_factory=socket.gethostname, description="Name of this tap, in every row.")
-    store: str = Field(
-        default="sqlite",
-        repr=False,
-        description="Catalog of the tables: sqlite (DATA/catalog.sqlite, rows in DATA/tables), or postgres:DSN, which several "
-        "analytics share (may hold a password).",
+    tap_queue: ByteSize = _setting(
+        TAP, "BYTES", "Memory limit of records waiting for the record log, per worker.",
+        default=ByteSize(64 * 2**20), ge=2**16,
+    )  # fmt: skip
+    connect_timeout: Seconds = _setting(
+        TAP, "DURATION", "Time limit to connect to the upstream; 0 = none.", default=30.0, ge=0
     )
-    lake_path: str | None = Field(
-        default=None,
-        description="With --store postgres:DSN: folder that all hosts reach, or s3://BUCKET/PREFIX, of the Parquet files.",
+    headers_timeout: Seconds = _setting(
+        TAP, "DURATION", "Limit of upstream silence before the first response byte; 0 = none.", default=0.0, ge=0
+    )  # fmt: skip
+    idle_timeout: Seconds = _setting(
+        TAP, "DURATION", "Limit of upstream silence within a response; 0 = none.", default=0.0, ge=0
     )
-    retain_events: str | None = Field(
-        default="7d", description="Age at which rows of events go (7d, 36h, 90m; 'forever' keeps them)."
+    idle_output_timeout: Seconds = _setting(
+        TAP, "DURATION", "Like --idle-timeout, but comments (keep-alives) do not reset it; 0 = none.",
+        default=0.0, ge=0,
+    )  # fmt: skip
+    max_request_bytes: ByteSize = _setting(
+        TAP, "BYTES", "Answer larger request bodies with 413; 0 = no limit.", default=ByteSize(0), ge=0
     )
-    retain_streams: str | None = Field(default="90d", description="Age at which rows of streams go.")
-    retain_rollups: str | None = Field(
-        default="400d",
-        description="Age at which the roll-ups by the minute go; never before the streams that they count.",
+    drain_timeout: Seconds = _setting(
+        TAP, "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0
     )
-    tap_gone_after: str | None = Field(
-        default="24h",
-        description="How long open streams wait for a tap that went silent without a word while other taps are heard, before "
-        "they end as lost: as long as a host may be cut off from Kafka and still bring its streams.",
+
+    upstream_ca: Path | None = _setting(
+        TLS, "FILE", "CA certificates (PEM) for https upstreams, instead of the system's."
     )
-    capture_content: bool = Field(
-        default=False,
-        description="Store generated text and error messages (streams.output_text, reasoning_text, error_message), and let "
-        "`ship` send prompts and text to Kafka as they are.",
-    )
-    capture_routes: str | None = Field(
-        default=None,
-        description="With --capture-content: only of requests whose path fits one of these globs (/v1/chat/*, several "
-        "by commas).",
-    )
-    metrics: str = Field(
-        default="127.0.0.1:4102",
-        description="Address where analytics answers Prometheus (/metrics); empty = nowhere.",
-    )
-    semconv: str = Field(
-        default="1.41",
-        pattern=r"^(1\.41|genai-main)$",
-        description="GenAI semantic conventions that spans and metrics speak: 1.41 or genai-main.",
-    )
-    no_spans: bool = Field(default=False, description="Make no spans of streams.")
-    no_otlp: bool = Field(
-        default=False, description="Export nothing over OTLP, even where OTEL_EXPORTER_OTLP_ENDPOINT is set."
-    )
-    export_unsampled: bool = Field(
-        default=False, description="Export also the spans of traces that their caller did not sample."
-    )
-    otlp_listen: str = Field(
-        default="",
-        description="Address where analytics takes spans of clients and gateways over OTLP/HTTP (/v1/traces), such as "
-        "127.0.0.1:4318; empty = nowhere.",
-    )
-    otlp_token: SecretStr | None = Field(
-        default=None,
-        description="Bearer token that senders of spans must give; beyond this machine --otlp-listen needs one.",
-    )
-    client_key: SecretStr | None = Field(
-        default=None,
-        description="Key of the hash that makes client_id from API keys; a random one is kept in the data folder "
-        "when none is given.",
-    )
-    record_log_max_bytes: int = Field(
-        default=2 * 2**30,
-        ge=2**20,
-        description="Cap on the bytes of the tap's local log, all workers together.",
-    )
-    record_log_max_age: str | None = Field(
+    upstream_cert: Path | None = _setting(TLS, "FILE", "Client certificate (PEM) for https upstreams.")
+    upstream_key: Path | None = _setting(TLS, "FILE", "Key of --upstream-cert (PEM), if in a separate file.")
+    tls_cert: Path | None = _setting(TLS, "FILE", "Server certificate (PEM); the tap then serves https.")
+    tls_key: Path | None = _setting(TLS, "FILE", "Key of --tls-cert (PEM).")
+    no_x_forwarded: bool = _switch(TLS, "Do not send X-Forwarded-* headers upstream.")
+    forwarded: bool = _switch(TLS, "Send a Forwarded header (RFC 7239) upstream.")
+    via: bool = _switch(TLS, "Send a Via header upstream.")
+    preserve_host: bool = _switch(TLS, "Send the client's Host header upstream.")
+
+    record_log_max_bytes: ByteSize = _setting(
+        RECORD_LOG, "BYTES", "Size limit of the tap's record log, all workers together.",
+        default=ByteSize(2 * 2**30), ge=2**20,
+    )  # fmt: skip
+    record_log_max_age: str | None = _setting(
+        RECORD_LOG, "DURATION", "Drop unread log data older than this and record it as lost; 'forever' keeps it.",
         default="7d",
-        description="Age at which what nothing has read goes from the tap's local log (7d, 36h; 'forever' keeps it "
-        "up to --record-log-max-bytes); it is told as lost.",
+    )  # fmt: skip
+    kafka_topic: str = _setting(RECORD_LOG, "TOPIC", "Kafka topic of the record log.", default="streamgauge")
+    kafka_options: dict[str, Any] = _setting(
+        RECORD_LOG, "JSON", "kafka-python client options, such as security_protocol or ssl_cafile.",
+        default_factory=dict,
+    )  # fmt: skip
+
+    store: str = _setting(
+        STORE, "sqlite|postgres:DSN", "Catalog of the tables: DATA/catalog.sqlite, or PostgreSQL shared by several hosts.",
+        default="sqlite", repr=False,
+    )  # fmt: skip
+    lake_path: str | None = _setting(
+        STORE, "FOLDER|s3://…", "Parquet folder shared by all hosts; requires --store postgres:DSN."
     )
-    tap_queue: int = Field(
-        default=64 * 2**20,
-        ge=2**16,
-        description="Cap on bytes that wait in memory for the log, per tap worker.",
+    retain_events: str | None = _setting(
+        STORE, "DURATION", "Delete rows of events older than this; 'forever' keeps them.", default="7d"
     )
-    connect_timeout: float = Field(
-        default=30.0, ge=0, description="Seconds to connect to the upstream; 0 = no limit."
+    retain_streams: str | None = _setting(
+        STORE, "DURATION", "Delete rows of streams older than this; 'forever' keeps them.", default="90d"
     )
-    headers_timeout: float = Field(
-        default=0.0, ge=0, description="Seconds of silence before the response's first byte; 0 = no limit."
+    retain_rollups: str | None = _setting(
+        STORE, "DURATION", "Delete roll-ups older than this, but never before the streams they count.", default="400d"
+    )  # fmt: skip
+
+    capture_routes: str | None = _setting(
+        MEASUREMENT,
+        "GLOBS",
+        "Limit --capture-content to these request paths, such as /v1/chat/*,/v1/messages.",
     )
-    idle_timeout: float = Field(
-        default=0.0, ge=0, description="Seconds of silence in mid-stream; 0 = no limit."
+    stall_floor: Seconds = _setting(
+        MEASUREMENT, "DURATION", "A shorter gap is never a stall.", default=0.5, gt=0
     )
-    idle_output_timeout: float = Field(
-        default=0.0,
-        ge=0,
-        description="As --idle-timeout, but comments (heartbeats) do not count as life; 0 = no limit.",
+    stall_factor: float = _setting(
+        MEASUREMENT, "N", "A stall is a gap of more than N median gaps.", default=5.0, gt=0
     )
-    max_request_bytes: int = Field(
-        default=0, ge=0, description="A larger request body is answered 413; 0 = no limit."
+    tap_gone_after: str | None = _setting(
+        MEASUREMENT, "DURATION", "Mark open streams as lost after their tap has been silent this long, while others are not.",
+        default="24h",
+    )  # fmt: skip
+
+    metrics: str = _setting(
+        TELEMETRY, "HOST:PORT", "Address of analytics' Prometheus /metrics; empty = off.", default="127.0.0.1:4102"
+    )  # fmt: skip
+    semconv: str = _setting(
+        TELEMETRY, "1.41|genai-main", "Version of the GenAI semantic conventions for spans and metrics.",
+        default="1.41", pattern=r"^(1\.41|genai-main)$",
+    )  # fmt: skip
+    no_spans: bool = _switch(TELEMETRY, "Do not create spans of streams.")
+    no_otlp: bool = _switch(TELEMETRY, "Do not export over OTLP, even if OTEL_EXPORTER_OTLP_ENDPOINT is set.")
+    export_unsampled: bool = _switch(TELEMETRY, "Also export spans of traces that the caller did not sample.")
+    otlp_listen: str = _setting(
+        TELEMETRY, "HOST:PORT", "Address for spans received over OTLP/HTTP, such as 127.0.0.1:4318; empty = off.", default=""
+    )  # fmt: skip
+    otlp_token: SecretStr | None = _setting(
+        TELEMETRY, "SECRET", "Bearer token of span senders; required if --otlp-listen is not local."
     )
-    drain_timeout: float = Field(
-        default=20.0,
-        ge=0,
-        description="Seconds that open streams may go on after SIGTERM; then they are ended.",
+    log_format: str = _setting(
+        TELEMETRY, "text|json", "Format of log lines on stderr.", default="text", pattern="^(text|json)$"
     )
-    upstream_ca: Path | None = Field(
-        default=None, description="PEM file of the CAs to trust for https upstreams, instead of the system's."
+
+    dashboard_host: str = _setting(
+        DASHBOARD, "HOST", "Address that the dashboard listens on.", default="127.0.0.1"
     )
-    upstream_cert: Path | None = Field(
-        default=None, description="PEM file of the client certificate (and key) shown to https upstreams."
+    dashboard_token: SecretStr | None = _setting(
+        DASHBOARD, "SECRET", "Token for access from other machines; by default generated in the data folder."
     )
-    upstream_key: Path | None = Field(
-        default=None, description="PEM file of that certificate's key, when apart."
+    dashboard_oidc: Path | None = _setting(
+        DASHBOARD, "FILE", "TOML file of an OpenID Connect provider: sign-in replaces the token."
     )
-    tls_cert: Path | None = Field(
-        default=None, description="PEM file of the certificate shown to clients: the tap then speaks https."
+    slo_ttft: Seconds = _setting(DASHBOARD, "DURATION", "SLO for time to first token.", default=2.0, gt=0)
+    slo_itl: Seconds = _setting(DASHBOARD, "DURATION", "SLO for inter-token latency.", default=0.1, gt=0)
+    slo_error_rate: float = _setting(
+        DASHBOARD, "SHARE", "SLO for the share of failed streams.", default=0.05, ge=0, le=1
     )
-    tls_key: Path | None = Field(default=None, description="PEM file of that certificate's key.")
-    no_x_forwarded: bool = Field(default=False, description="Send no X-Forwarded-* headers upstream.")
-    via: bool = Field(default=False, description="Send a Via header upstream.")
-    forwarded: bool = Field(
-        default=False,
-        description="Send a Forwarded header (RFC 7239) upstream, which says what X-Forwarded-* do.",
-    )
-    preserve_host: bool = Field(
-        default=False,
-        description="Send the client's Host header upstream instead of the upstream's own name.",
-    )
-    stall_floor: float = Field(default=0.5, gt=0, description="Seconds: no gap below this is a stall.")
-    stall_factor: float = Field(
-        default=5.0, gt=0, description="A stall is a gap above this many median gaps."
-    )
-    slo_ttft: float = Field(default=2.0, gt=0, description="SLO for goodput: time to first token, seconds.")
-    slo_itl: float = Field(default=0.1, gt=0, description="SLO for goodput: inter-token latency, seconds.")
-    slo_error_rate: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="Objective of the dashboard's verdict: the share of streams that may fail.",
-    )
-    log_format: str = Field(
-        default="text", pattern="^(text|json)$", description="Log lines on stderr: text or json."
+
+    sql_host: str = _setting(SQL, "HOST", "Address that the SQL server listens on.", default="localhost")
+    sql_port: int = _setting(SQL, "PORT", "SQL server port; 0 = any free port.", default=9494, ge=0, le=65535)
+    sql_token: SecretStr | None = _setting(
+        SQL, "SECRET", "SQL server token, at least 16 characters; by default generated."
     )
 
     @model_validator(mode="after")
@@ -260,13 +265,13 @@ class Settings(BaseSettings):
         "retain_events", "retain_streams", "retain_rollups", "record_log_max_age", "tap_gone_after"
     )
     @classmethod
-    def _ages(cls, value: str | None) -> str | None:
+    def _durations(cls, value: str | None) -> str | None:
         parse_duration_s(value)
         return value
 
     @property
-    def capture(self) -> tuple[str, ...]:
-        """Globs of the paths whose text is kept; none by default."""
+    def captured_routes(self) -> tuple[str, ...]:
+        """Globs of the request paths whose content is captured."""
         if not self.capture_content:
             return ()
         return tuple(self.capture_routes.replace(",", " ").split()) if self.capture_routes else ("*",)
@@ -274,7 +279,7 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _capture(self) -> Self:
         if self.capture_routes and not self.capture_content:
-            raise ValueError("--capture-routes says where, --capture-content whether: give both")
+            raise ValueError("--capture-routes requires --capture-content")
         return self
 
     @field_validator("listen", "admin")

@@ -1,4 +1,4 @@
-"""`streamgauge sql "SELECT …"`: query the tables from the command line, whether analytics runs or not."""
+"""`streamgauge sql "SELECT …"`: query the tables from the command line."""
 
 from __future__ import annotations
 
@@ -42,9 +42,16 @@ MAX_CELL_CHARS = 60
     type=click.IntRange(1, MAX_ROWS),
     default=MAX_ROWS,
     show_default=True,
-    help="More is an error.",
+    help="Fail if there are more rows.",
 )
-@click.option("--timeout", type=click.FloatRange(0.1, 300), default=25.0, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 300),
+    metavar="SECONDS",
+    default=25.0,
+    show_default=True,
+    help="Time limit.",
+)
 def sql_command(
     query: str,
     data: Path | None,
@@ -54,14 +61,15 @@ def sql_command(
     max_rows: int,
     timeout: float,
 ) -> int:
-    """Query the tables: one SELECT (also WITH, FROM …, DESCRIBE, SUMMARIZE), or - to read it from stdin.
+    """Query the tables.
 
-    Reads the store directly, in a process of its own: analytics need not run, and no query can disturb it.
+    QUERY is one SELECT, WITH, FROM, DESCRIBE or SUMMARIZE statement, or - to read it from stdin. A separate process reads the
+    store directly: analytics may be running or stopped.
     """
     if query == "-":
         query = sys.stdin.read()
     if form == "parquet" and output is None and sys.stdout.isatty():
-        raise click.UsageError("parquet is binary: name a file with --output, or redirect")
+        raise click.UsageError("cannot write Parquet to a terminal. Pass --output or redirect.")
     try:
         settings = load({"data": data, "store": store})
         tables = QueryPool(locate(settings.store, settings.data), untrusted=False)
@@ -77,7 +85,7 @@ def sql_command(
             sys.stdout.buffer.write(rendered)
             sys.stdout.buffer.flush()
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has seen enough; Python would complain once more at exit
+        sys.stderr.close()  # or Python prints a second error at exit
     return 0
 
 
@@ -89,7 +97,8 @@ def render(rows: pl.DataFrame, form: str) -> bytes:
         return sink.getvalue()
     if form == "json":
         lines = (
-            json.dumps(_plain(row), ensure_ascii=False, allow_nan=False) for row in rows.iter_rows(named=True)
+            json.dumps(_json_value(row), ensure_ascii=False, allow_nan=False)
+            for row in rows.iter_rows(named=True)
         )
         return ("[" + ",\n ".join(lines) + "]\n").encode()
     if form == "csv":
@@ -97,16 +106,16 @@ def render(rows: pl.DataFrame, form: str) -> bytes:
     return _table(rows).encode()
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it: times in ISO 8601, what JSON cannot say as text, NaN and infinities as null."""
+def _json_value(value: Any) -> Any:
+    """Convert to JSON types: times as ISO 8601, other types as text, NaN and infinities as null."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _json_value(v) for k, v in value.items()}
     if isinstance(value, list | tuple | pl.Series):
-        return [_plain(v) for v in value]
+        return [_json_value(v) for v in value]
     if isinstance(value, dt.datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, dt.date | dt.time):
@@ -121,26 +130,26 @@ def _plain(value: Any) -> Any:
 
 
 def _csv(rows: pl.DataFrame) -> bytes:
-    plain = [
-        pl.Series(name, [_cell(v) for v in rows[name]], pl.String) if _is_odd(kind) else rows[name]
+    columns = [
+        pl.Series(name, [_cell(v) for v in rows[name]], pl.String) if _needs_text(kind) else rows[name]
         for name, kind in rows.schema.items()
     ]
-    return pl.DataFrame(plain).write_csv().encode() if plain else b""
+    return pl.DataFrame(columns).write_csv().encode() if columns else b""
 
 
-def _is_odd(kind: pl.DataType) -> bool:
+def _needs_text(kind: pl.DataType) -> bool:
     return kind.is_nested() or kind.is_temporal() or isinstance(kind, pl.Binary | pl.Decimal)
 
 
 def _cell(value: Any) -> str | None:
-    plain = _plain(value)
-    if plain is None or isinstance(plain, str):
-        return plain
-    return json.dumps(plain, ensure_ascii=False)
+    json_value = _json_value(value)
+    if json_value is None or isinstance(json_value, str):
+        return json_value
+    return json.dumps(json_value, ensure_ascii=False)
 
 
 def _table(rows: pl.DataFrame) -> str:
-    """Columns as wide as what is in them, numbers to the right, NULL as nothing."""
+    """Aligned columns: numbers to the right, NULL as empty."""
     if not rows.width:
         return "(no columns)\n"
     cells = []

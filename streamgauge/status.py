@@ -42,7 +42,10 @@ PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
 @settings_options("data", "store", "kafka", "kafka_topic", "kafka_options")
 @click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def status_command(form: str, **given: Any) -> int:
-    """Show every counter, and whether captured = stored + in flight + lost. Exit code 0 if it does, 1 if not."""
+    """Show the counters of the pipeline and check that they reconcile.
+
+    Exit code 0 if captured = stored + in flight + lost, else 1.
+    """
     settings = load(given)
     kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     try:

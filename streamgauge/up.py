@@ -25,6 +25,7 @@ from analytics.storage.data_folder_lock import UP, lock_data_folder
 from ingest.private_files import make_private_folder, write_json
 from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
+from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
 from streamgauge.flags import flag, flags
 from streamgauge.settings import Settings
 
@@ -223,8 +224,6 @@ def _check(settings: Settings) -> None:
 
 
 def _parts(settings: Settings) -> list[Part]:
-    from streamgauge.cli import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
-
     environment = dict(os.environ, STREAMGAUGE_PARENT=str(os.getpid()))
     if settings.kafka_options:
         environment["STREAMGAUGE_KAFKA_OPTIONS"] = json.dumps(settings.kafka_options)

@@ -47,11 +47,11 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
     help="File to write the address to once it listens.",
 )
 def simulate_command(listen: str, **options: Any) -> int:
-    """Run a simulated LLM upstream that speaks every dialect.
+    """Run a simulated LLM upstream.
 
-    Requests choose a model (GET /v1/models); the header x-simulate forces what happens, for example
-    x-simulate: {"ttft_ms": 200, "gap_ms": 10, "tokens": 50, "fault": "truncate"}.
-    What was really sent, and when, is at GET /simulator/ledger.
+    It speaks every dialect; the model of a request (GET /v1/models) chooses one. The header x-simulate forces values, for
+    example x-simulate: {"ttft_ms": 200, "gap_ms": 10, "tokens": 50, "fault": "truncate"}. GET /simulator/ledger returns the
+    ground truth.
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:

@@ -1,13 +1,14 @@
-"""What the command says, and that wrong input ends in one line and exit code 2."""
+"""Output of the command; invalid input gives one line and exit code 2."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-from streamgauge.cli import ORDER
+from streamgauge.cli import ELSEWHERE, ORDER, SECTIONS, cli
 
 
 def streamgauge(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +23,7 @@ def streamgauge(*argv: str, cwd: Path, **environment: str) -> subprocess.Complet
 
 
 @pytest.mark.parametrize("command", ORDER)
-def test_every_command_has_help_that_teaches(command: str, tmp_path: Path) -> None:
+def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = streamgauge(command, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 4
@@ -42,14 +43,16 @@ def test_every_command_has_help_that_teaches(command: str, tmp_path: Path) -> No
         (["serve", "--sql-token", "short"], "at least 16 characters"),
         (["serve"], "has no tables yet"),
         (["export", "--duckdb", "x.duckdb"], "cannot attach the store"),
-        (["export", "--duckdb", "x.duckdb", "--since", "soon"], "neither an age"),
+        (["export", "--duckdb", "x.duckdb", "--since", "soon"], "neither a duration"),
         (["rebuild"], "cannot rebuild"),
         (["up", "--upstream", "http://a", "--kafka", "nowhere"], "HOST:PORT"),
         (["up", "--upstream", "http://a", "--kafka-options", "{"], "JSON"),
+        (["up", "--upstream", "http://a", "--tap-queue", "many"], "'many' is not a size"),
+        (["up", "--upstream", "http://a", "--idle-timeout", "soon"], "--idle-timeout"),
         (["nope"], "nope"),
     ],
 )
-def test_wrong_input_is_one_clear_line(argv: list[str], says: str, tmp_path: Path) -> None:
+def test_invalid_input_is_one_line(argv: list[str], says: str, tmp_path: Path) -> None:
     done = streamgauge(*argv, cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
@@ -57,7 +60,7 @@ def test_wrong_input_is_one_clear_line(argv: list[str], says: str, tmp_path: Pat
     assert "-- (" not in done.stderr
 
 
-def test_flags_go_before_environment_before_file(tmp_path: Path) -> None:
+def test_environment_overrides_the_file(tmp_path: Path) -> None:
     (tmp_path / "streamgauge.toml").write_text('listen = "127.0.0.1:1"\nadmin = "127.0.0.1:2"\nworkers = 3\n')
     done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_ADMIN="127.0.0.1:22")
     assert "listen = 127.0.0.1:1 " in done.stdout
@@ -65,7 +68,7 @@ def test_flags_go_before_environment_before_file(tmp_path: Path) -> None:
     assert "workers = 3 " in done.stdout
 
 
-def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
+def test_unknown_setting_in_the_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "streamgauge.toml").write_text('lisen = "127.0.0.1:1"\n')
     done = streamgauge("config", "check", cwd=tmp_path)
     assert done.returncode == 2
@@ -78,14 +81,14 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
     assert "sql_token = (set)" in done.stdout
 
 
-def test_config_check_shows_the_lake_without_its_password(tmp_path: Path) -> None:
+def test_config_check_hides_the_password_of_the_store(tmp_path: Path) -> None:
     store = "postgres:host=db password=planted-secret dbname=lake"
     done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_STORE=store)
     assert "host=db password=… dbname=lake" in done.stdout
     assert "planted-secret" not in done.stdout + done.stderr
 
 
-def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     done = streamgauge(
         "up", "--upstream", "http://a", "--data", str(tmp_path / "file" / "data"), cwd=tmp_path
@@ -93,3 +96,31 @@ def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "data folder" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_help_groups_commands_and_options(tmp_path: Path) -> None:
+    root = streamgauge("--help", cwd=tmp_path).stdout
+    assert all(f"\n{title}:\n" in root for title in SECTIONS)
+    up = streamgauge("up", "--help", cwd=tmp_path).stdout
+    titles = [line for line in up.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles[0] == "Common options:"
+    assert all(title.startswith("Advanced: ") for title in titles[1:-1])
+    assert up.index("--upstream") < up.index("Advanced: ") < up.index("--tap-queue")
+    assert "[default: 64MiB]" in " ".join(up.split())
+
+
+def test_help_imports_no_command(tmp_path: Path) -> None:
+    code = (
+        "import sys; from streamgauge.cli import cli\n"
+        "cli.main(['--help'], standalone_mode=False)\n"
+        "print({'duckdb', 'polars', 'streamlit', 'kafka', 'uvloop'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path.cwd())
+    assert done.stdout.rstrip().endswith("set()"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", sorted(ELSEWHERE.keys() - {"read"}))
+def test_summary_is_the_first_sentence_of_the_commands_help(command: str) -> None:
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None
+    assert found.get_short_help_str(200) == ELSEWHERE[command][1]

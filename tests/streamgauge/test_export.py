@@ -93,12 +93,12 @@ def test_no_store_and_a_folder_that_does_not_exist_are_one_line(data: Path, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_age_counts_back_from_now_and_a_time_is_in_utc() -> None:
+def test_duration_counts_back_from_now_and_times_are_utc() -> None:
     assert instant(None) is None
     age = instant("1h")
     assert age is not None
     assert abs(datetime.now(UTC) - timedelta(hours=1) - age) < timedelta(minutes=1)
     assert instant("2026-11-22T07:00:00") == datetime(2026, 11, 22, 7, tzinfo=UTC)
     assert instant("2026-11-22T07:00:00+02:00") == datetime(2026, 11, 22, 5, tzinfo=UTC)
-    with pytest.raises(click.BadParameter, match="neither an age"):
+    with pytest.raises(click.BadParameter, match="neither a duration"):
         instant("tomorrow")

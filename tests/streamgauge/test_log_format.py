@@ -1,4 +1,4 @@
-"""Log lines for machines: one JSON object a line, with the ids of the trace where a line is about one."""
+"""JSON logs: one object per line, with trace and span id where present."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def json_logs() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("json_logs")
-def test_each_line_is_one_object_with_the_trace_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_line_is_one_object_with_its_trace(capsys: pytest.CaptureFixture[str]) -> None:
     log = logging.getLogger("analytics.x")
     configure_logging("json")  # pytest has replaced stderr since
     log.info("two\nlines of %s", "naïve text")

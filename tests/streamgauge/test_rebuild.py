@@ -106,8 +106,8 @@ def test_analytics_that_runs_is_not_disturbed(data: Path) -> None:
     assert not (data / "catalog.sqlite").exists()
 
 
-def test_a_folder_without_backup_and_files_is_refused(tmp_path: Path) -> None:
+def test_folder_without_backup_and_files_is_an_error(tmp_path: Path) -> None:
     done = rebuild(tmp_path / "none")
     assert done.exit_code == click.ClickException.exit_code
-    assert "neither a backup nor a Parquet file" in done.output
+    assert "no backup and no Parquet file" in done.output
     assert not (tmp_path / "none").exists()

@@ -1,0 +1,23 @@
+"""Which settings each command accepts."""
+
+from __future__ import annotations
+
+TAP = (
+    "upstream", "listen", "admin", "data", "workers", "tap_name", "record_log_max_bytes", "record_log_max_age", "tap_queue",
+    "connect_timeout", "headers_timeout", "idle_timeout", "idle_output_timeout", "max_request_bytes",
+    "drain_timeout", "upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key", "no_x_forwarded",
+    "forwarded", "via", "preserve_host", "client_key", "log_format",
+)  # fmt: skip
+SHIP = ("data", "kafka", "kafka_topic", "kafka_options", "capture_content", "capture_routes", "log_format")
+ANALYZE = (
+    "data", "kafka", "kafka_topic", "kafka_options", "store", "lake_path",
+    "retain_events", "retain_streams", "retain_rollups", "tap_gone_after", "capture_content", "capture_routes",
+    "stall_floor", "stall_factor", "metrics", "semconv", "no_spans", "no_otlp", "export_unsampled", "otlp_listen", "otlp_token",
+    "log_format",
+)  # fmt: skip
+SERVE = ("data", "store", "sql_host", "sql_port", "sql_token", "log_format")
+DASHBOARD = (
+    "data", "store", "dashboard_host", "dashboard_port", "dashboard_token", "dashboard_oidc", "slo_ttft", "slo_itl",
+    "slo_error_rate", "log_format",
+)  # fmt: skip
+UP = tuple(dict.fromkeys((*TAP, *SHIP, *ANALYZE, *DASHBOARD, "no_dashboard", "serve", *SERVE)))
