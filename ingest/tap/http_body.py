@@ -1,10 +1,10 @@
-"""Find where the body of a message ends, and take its transfer coding off for the mirror. No I/O, no clock.
+"""Find the end of a message's body and remove its transfer coding for the recorder. No I/O, no clock.
 
-The rules: bodies are forwarded as they came (chunk framing included), so a reader only tells what part of a read
-belongs to the message, and what the payload in it is. `feed(data)` returns the payload; afterwards `over` says that the
-message has ended and `excess` how many bytes at the end of `data` are not part of it. Requests are read by a strict
-reader of our own (a chunk line that another reader may read differently is refused); responses by llhttp, which is
-five times as fast where many chunks share a read.
+Bodies are forwarded as received, including chunk framing. `feed(data)` returns the payload in a read. Afterwards `complete` says
+whether the message has ended and `excess` how many bytes at the end of `data` do not belong to it.
+
+Chunked bodies have two readers. Requests need a strict one: a chunk line that another server may read differently is refused.
+Responses are read by llhttp, which is 4 times as fast for one chunk in a read and 13 times for 20 (timeit, CPython 3.11).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ MAX_TRAILER_BYTES = 16_384
 
 
 class BodyReader(Protocol):
-    """Reads one body. `over`: the message has ended; `excess`: bytes at the end of the last read beyond it."""
+    """Reads one body."""
 
     complete: bool
     excess: int
 
     def feed(self, data: bytes) -> bytes:
-        """Take one read, return the payload in it."""
+        """The payload in one read."""
 
 
 class NoBody:
-    """A message without a body: over before it begins."""
+    """No body: complete from the start."""
 
     __slots__ = ("complete", "excess")
 
@@ -49,24 +49,24 @@ class NoBody:
 
 
 class LengthBody:
-    """A body of a known length."""
+    """A body with Content-Length."""
 
-    __slots__ = ("_left", "complete", "excess")
+    __slots__ = ("_remaining", "complete", "excess")
 
     def __init__(self, length: int) -> None:
-        self._left = length
+        self._remaining = length
         self.complete = length == 0
         self.excess = 0
 
     def feed(self, data: bytes) -> bytes:
-        self._left -= len(data)
-        if self._left > 0:
+        self._remaining -= len(data)
+        if self._remaining > 0:
             return data
         self.complete = True
-        if self._left == 0:
+        if self._remaining == 0:
             return data
-        self.excess = -self._left
-        self._left = 0
+        self.excess = -self._remaining
+        self._remaining = 0
         return data[: -self.excess]
 
 
@@ -83,14 +83,14 @@ class CloseBody:
         return data
 
 
-class StrictChunks:
-    """A chunked body, read by the letter of RFC 9112 §7.1. Raises `BadRequest` on anything else."""
+class StrictChunkedBody:
+    """The chunked body of a request. Raises `BadRequest` for anything but the grammar of RFC 9112 §7.1."""
 
-    __slots__ = ("_held", "_in_trailer", "_left", "_trailer_bytes", "complete", "excess")
+    __slots__ = ("_in_trailer", "_partial_line", "_remaining", "_trailer_bytes", "complete", "excess")
 
     def __init__(self) -> None:
-        self._left = 0  # payload bytes of this chunk still to come, its CRLF included once > 0
-        self._held = b""  # an unfinished line
+        self._remaining = 0  # payload bytes left in this chunk plus 2 for its CRLF; 0 between chunks
+        self._partial_line = b""  # an incomplete line
         self._in_trailer = False
         self._trailer_bytes = 0
         self.complete = False
@@ -99,12 +99,12 @@ class StrictChunks:
     def feed(self, data: bytes) -> bytes:
         payload: list[bytes] = []
         at = 0
-        if self._held:
-            data = self._held + data
-            self._held = b""
+        if self._partial_line:
+            data = self._partial_line + data
+            self._partial_line = b""
         size = len(data)
         while at < size and not self.complete:
-            if self._left:
+            if self._remaining:
                 at = self._take_chunk(data, at, payload)
             elif self._in_trailer:
                 at = self._take_trailer(data, at)
@@ -115,24 +115,24 @@ class StrictChunks:
         return payload[0] if len(payload) == 1 else b"".join(payload)
 
     def _take_chunk(self, data: bytes, at: int, payload: list[bytes]) -> int:
-        if self._left > 2:
-            piece = data[at : at + self._left - 2]
+        if self._remaining > 2:
+            piece = data[at : at + self._remaining - 2]
             payload.append(piece)
             at += len(piece)
-            self._left -= len(piece)
-        if self._left <= 2:
-            want = b"\r\n"[2 - self._left :]
-            got = data[at : at + self._left]
-            if not want.startswith(got):
+            self._remaining -= len(piece)
+        if self._remaining <= 2:
+            expected = b"\r\n"[2 - self._remaining :]
+            received = data[at : at + self._remaining]
+            if not expected.startswith(received):
                 raise BadRequest(400, "a chunk is not followed by CRLF")
-            at += len(got)
-            self._left -= len(got)
+            at += len(received)
+            self._remaining -= len(received)
         return at
 
     def _take_size(self, data: bytes, at: int) -> int:
         line = _CHUNK_LINE.match(data, at)
         if line is None:
-            self._hold(data, at, MAX_CHUNK_LINE_BYTES, _CHUNK_LINE_START)
+            self._keep_partial(data, at, MAX_CHUNK_LINE_BYTES, _CHUNK_LINE_START)
             return len(data)
         if line.end() - at > MAX_CHUNK_LINE_BYTES:
             raise BadRequest(400, "a chunk line is too long")
@@ -140,7 +140,7 @@ class StrictChunks:
         if length >= 1 << 62:
             raise BadRequest(400, "a chunk is too large")
         if length:
-            self._left = length + 2
+            self._remaining = length + 2
         else:
             self._in_trailer = True
         return line.end()
@@ -151,19 +151,19 @@ class StrictChunks:
             return at + 2
         line = _TRAILER.match(data, at)
         if line is None:
-            self._hold(data, at, MAX_TRAILER_BYTES, _TRAILER_START)
+            self._keep_partial(data, at, MAX_TRAILER_BYTES, _TRAILER_START)
             return len(data)
         self._trailer_bytes += line.end() - at
         if self._trailer_bytes > MAX_TRAILER_BYTES:
             raise BadRequest(431, "the trailer is too large")
         return line.end()
 
-    def _hold(self, data: bytes, at: int, limit: int, start: re.Pattern[bytes]) -> None:
-        """Keep an unfinished line for the next read, if it can still become a good one."""
+    def _keep_partial(self, data: bytes, at: int, limit: int, start: re.Pattern[bytes]) -> None:
+        """Keep an incomplete line for the next read if it can still become valid."""
         rest = data[at:]
         if len(rest) > limit or not start.fullmatch(rest):
             raise BadRequest(400, "a chunk line or trailer is malformed")
-        self._held = rest
+        self._partial_line = rest
 
 
 _CHUNK_LINE_START = re.compile(rb"[0-9A-Fa-f]{1,16}(?:;[\t\x20-\x7e\x80-\xff]*)?\r?")
@@ -171,22 +171,22 @@ _TRAILER_START = re.compile(
     rb"\r|[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?::[\t\x20-\x7e\x80-\xff]*\r?)?",
 )
 _END_OF_CHUNKS = re.compile(rb"(?:^|\r\n)0+(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n")
-# llhttp reads a chunked body the same in both directions; this head makes it stop at the end of the message.
+# llhttp parses chunked bodies of requests and responses alike. With this head it stops at the end of the message.
 _CHUNKED_HEAD = b"POST / HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-class FastChunks:
-    """A response's chunked body, read by llhttp. Raises `BadUpstream` where it is not chunked.
+class LlhttpChunkedBody:
+    """The chunked body of a response, parsed by llhttp. Raises `BadUpstream` if it is malformed.
 
-    llhttp does not say where in a read the message ended. Bytes after it are a fault of the upstream, so only then the
-    end is looked for: the first possible one after the last payload. Line ends after it llhttp swallows in silence: the
-    last line's end and the empty line are the only four that belong to the message.
+    llhttp does not report where in a read the message ended. Only when the upstream sent bytes after the end, we search for it:
+    the first possible end after the last payload. llhttp ignores line ends after the message. Of the line ends at the end of the
+    data only four bytes belong to the message: the end of the last line and the empty line.
     """
 
     __slots__ = ("_before", "_complete", "_feed", "_pieces", "complete", "excess")
 
     def __init__(self) -> None:
-        self._before = b""  # the end of what was read before, for a last line that is cut
+        self._before = b""  # last bytes of earlier reads, for a last line split between reads
         self._pieces: list[bytes] = []
         self._complete: list[int] = []
         self._feed = httptools.HttpRequestParser(_Callbacks(self._pieces, self._complete)).feed_data
@@ -218,7 +218,7 @@ class FastChunks:
 
 
 def _end_of_chunks(before: bytes, data: bytes, pieces: list[bytes]) -> int:
-    """Where the body ended in a read that goes on after it, whose payload is `pieces`; `before` came just before it."""
+    """The end of the body in `data`, which has excess bytes. `pieces`: its payload; `before`: the bytes before it."""
     seen = before + data
     at = 0
     for piece in pieces:
@@ -229,7 +229,7 @@ def _end_of_chunks(before: bytes, data: bytes, pieces: list[bytes]) -> int:
 
 
 class _Callbacks:
-    """What llhttp calls; built-in methods, because a Python function for each chunk would cost more than the parsing."""
+    """Callbacks of llhttp. A built-in method per chunk, because a Python function would cost more than the parsing."""
 
     def __init__(self, pieces: list[bytes], complete: list[int]) -> None:
         self.on_body = pieces.append
@@ -240,18 +240,18 @@ class _Callbacks:
 
 
 def request_reader(body: Body, length: int) -> BodyReader:
-    """The reader of a request's body."""
+    """The reader for a request's body."""
     if body is Body.NONE:
         return NoBody()
-    return LengthBody(length) if body is Body.LENGTH else StrictChunks()
+    return LengthBody(length) if body is Body.LENGTH else StrictChunkedBody()
 
 
 def response_reader(body: Body, length: int) -> BodyReader:
-    """The reader of a response's body."""
+    """The reader for a response's body."""
     if body is _LENGTH:
         return LengthBody(length)
     if body is _CHUNKED:
-        return FastChunks()
+        return LlhttpChunkedBody()
     return CloseBody() if body is Body.CLOSE else NoBody()
 
 

@@ -1,9 +1,8 @@
-"""Read the header fields of HTTP/1.x heads, one line at a time.
+"""Parse HTTP/1.x header fields, one line at a time.
 
-The rules: a line is a token, a colon, and a value without control bytes (RFC 9112 §5); anything else is malformed. What a
-line says depends on nothing but the line, and clients and servers send the same few lines over and over, so what was read
-is remembered: in a bounded table, which is emptied when it is full. Only fields that may be recorded (`allow_list`) or
-that frame the message are remembered: no credential stays in it.
+A line is a token, a colon and a value without control bytes (RFC 9112 §5); anything else is malformed. Clients and servers send
+the same few lines repeatedly, so parsed lines are cached, in a bounded table that is cleared when it is full. Only fields that
+may be recorded (`header_allow_list`) or that frame the message are cached: the cache holds no credential.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _LINE = re.compile(rb"(" + TOKEN + rb"+):([\t\x20-\x7e\x80-\xff]*)")
 _MAX_LINES = 2048
 _MAX_LINE_BYTES = 256
 OWN_PREFIX = b"x-streamgauge-"
-"""Requests may carry fields for the tap itself; they do not go upstream."""
+"""Prefix of the fields for the tap itself, which are not forwarded."""
 
 
 class Field(NamedTuple):
@@ -29,46 +28,45 @@ class Field(NamedTuple):
     name: bytes
     """In lower case."""
     line: bytes
-    """As sent (but see `FieldTable`), with its CRLF."""
+    """As received (except for the fields that `FieldTable` normalizes), with its CRLF."""
     value: bytes
-    """Without the blanks around it."""
+    """Without surrounding whitespace."""
     special: bool
-    """The tap looks at it, or it does not simply go on."""
+    """The tap interprets the field, replaces it or does not forward it."""
     recorded: tuple[str, str] | None
-    """What of it may be recorded."""
+    """Name and value to record, None if the field may not be recorded."""
 
 
 class MalformedField(Exception):
-    """A line that is no header field."""
+    """The line is not a header field."""
 
 
 class FieldTable(dict[bytes, Field]):
-    """The fields that were read, by their lines (without CRLF): `table[line]` reads a line that it does not know yet.
-    Those named in `anew` are written anew: blanks around what says where a message ends, which servers strip each in their
-    own way, must not decide what it says.
+    """Parsed fields by line (without CRLF). `table[line]` parses an unknown line. Raises `MalformedField`.
 
-    Raises `MalformedField`.
+    `normalized` names fields that are forwarded without whitespace around the value. They say where a message ends, and servers
+    differ in the whitespace that they strip.
     """
 
     def __init__(
         self,
         special: frozenset[bytes],
         recorded: Callable[[bytes, bytes], tuple[str, str] | None],
-        anew: frozenset[bytes] = frozenset(),
+        normalized: frozenset[bytes] = frozenset(),
     ) -> None:
         self._special = special
         self._recorded = recorded
-        self._anew = anew
+        self._normalized = normalized
 
     def __missing__(self, line: bytes) -> Field:
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             raise MalformedField
-        name, value = found[1].lower(), found[2].strip(b" \t")
+        name, value = match[1].lower(), match[2].strip(b" \t")
         special = name in self._special
         recorded = self._recorded(name, value)
-        whole = (line[: len(name)] + b": " + value if name in self._anew else line) + b"\r\n"
-        field = Field(name, whole, value, special or name.startswith(OWN_PREFIX), recorded)
+        forwarded = (line[: len(name)] + b": " + value if name in self._normalized else line) + b"\r\n"
+        field = Field(name, forwarded, value, special or name.startswith(OWN_PREFIX), recorded)
         if len(line) <= _MAX_LINE_BYTES and (recorded is not None or name in _FRAMING):
             if len(self) >= _MAX_LINES:
                 self.clear()
@@ -86,7 +84,7 @@ REQUEST_FIELDS = FieldTable(
         """.split()
     ).union(API_KEY_FIELDS),
     allow_list.request_field,
-    anew=frozenset({b"content-length", b"transfer-encoding"}),
+    normalized=frozenset({b"content-length", b"transfer-encoding"}),
 )
 RESPONSE_FIELDS = FieldTable(
     frozenset(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from ingest.tap.http_body import (
     CloseBody,
-    FastChunks,
     LengthBody,
+    LlhttpChunkedBody,
     NoBody,
-    StrictChunks,
+    StrictChunkedBody,
     request_reader,
     response_reader,
 )
@@ -37,7 +37,7 @@ def cut(raw: bytes, at: Sequence[int]) -> list[bytes]:
     return [raw[a:b] for a, b in itertools.pairwise(edges)]
 
 
-@pytest.mark.parametrize("reader", [StrictChunks, FastChunks])
+@pytest.mark.parametrize("reader", [StrictChunkedBody, LlhttpChunkedBody])
 @given(parts=CHUNKS, extension=EXTENSION, trailer=TRAILER, cuts=CUTS)
 @settings(max_examples=200, deadline=None)
 def test_chunks_are_read_the_same_however_they_are_cut(reader, parts, extension, trailer, cuts):
@@ -58,7 +58,7 @@ def test_bytes_after_a_request_are_left_for_the_next(parts, cuts, junk):
     raw = chunked(parts)
     pieces = cut(raw, cuts)
     pieces[-1] += junk
-    body = StrictChunks()
+    body = StrictChunkedBody()
     got = b"".join(body.feed(piece) for piece in pieces)
     assert (got, body.complete, body.excess) == (b"".join(parts), True, len(junk))
 
@@ -67,7 +67,7 @@ def test_bytes_after_a_request_are_left_for_the_next(parts, cuts, junk):
 @pytest.mark.parametrize("junk", [b"", b"\n", b"\r\n", b"\r\n\r\n\r\n"])
 def test_line_ends_after_a_response_are_beyond_it_wherever_it_is_cut(raw, junk):
     for at in range(len(raw)):
-        body = FastChunks()
+        body = LlhttpChunkedBody()
         body.feed(raw[:at])
         body.feed(raw[at:] + junk)
         assert (body.complete, body.excess) == (True, len(junk))
@@ -80,14 +80,14 @@ def test_line_ends_after_a_response_are_beyond_it_wherever_it_is_cut(raw, junk):
 def test_bytes_after_a_response_are_never_passed_on(parts, at, junk):
     raw = chunked(parts)
     at = min(at, len(raw) - 1)
-    body = FastChunks()
+    body = LlhttpChunkedBody()
     if at:
         body.feed(raw[:at])
     body.feed(raw[at:] + junk)
     assert (body.complete, body.excess) == (True, len(junk))
 
 
-def _feed_all(body: StrictChunks, pieces: Sequence[bytes]) -> None:
+def _feed_all(body: StrictChunkedBody, pieces: Sequence[bytes]) -> None:
     for piece in pieces:
         body.feed(piece)
 
@@ -115,7 +115,7 @@ MALFORMED = {
 @pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED.keys())
 @pytest.mark.parametrize("bytewise", [False, True])
 def test_malformed_chunks_of_a_request_are_refused(raw: bytes, bytewise: bool):
-    body = StrictChunks()
+    body = StrictChunkedBody()
     pieces = [raw[i : i + 1] for i in range(len(raw))] if bytewise else [raw]
     with pytest.raises(BadRequest):
         _feed_all(body, pieces)
@@ -125,14 +125,14 @@ def test_malformed_chunks_of_a_request_are_refused(raw: bytes, bytewise: bool):
 @pytest.mark.parametrize("raw", [b"5\nhello\r\n", b"zz\r\n", b"5\r\nhelloX\r\n"])
 def test_malformed_chunks_of_a_response_are_the_upstreams_fault(raw: bytes):
     with pytest.raises(BadUpstream):
-        FastChunks().feed(raw)
+        LlhttpChunkedBody().feed(raw)
 
 
 def test_endless_chunk_lines_and_trailers_are_refused():
     with pytest.raises(BadRequest):
-        StrictChunks().feed(b"5;" + b"a" * 5000)
+        StrictChunkedBody().feed(b"5;" + b"a" * 5000)
     with pytest.raises(BadRequest):
-        StrictChunks().feed(b"0\r\n" + b"A: b\r\n" * 5000)
+        StrictChunkedBody().feed(b"0\r\n" + b"A: b\r\n" * 5000)
 
 
 @given(
@@ -145,7 +145,7 @@ def test_endless_chunk_lines_and_trailers_are_refused():
 )
 @settings(max_examples=600, deadline=None)
 def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
-    body = StrictChunks()
+    body = StrictChunkedBody()
     try:
         payload = body.feed(raw)
     except BadRequest:
