@@ -31,8 +31,8 @@ from ingest.record_log.kafka_writer import KafkaWriter
 from ingest.record_log.run_totals import incarnations_of
 from ingest.record_log.segments import log_bytes
 from ingest.records import AnyRecord, Damaged, pack_damage
-from ingest.redaction.records import Redactor, filled_poison
-from ingest.redaction.state import RedactionState
+from ingest.redaction.record_redactor import Redactor, filled_poison
+from ingest.redaction.state_file import RedactionStateFile
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class _Ship:
         self._reader = EmbeddedReader(self._log_dir, "ship", sole=True)
         self._redactor = options.redactor
         self._redaction = (
-            RedactionState(self._log_dir, options.redactor) if options.redactor is not None else None
+            RedactionStateFile(self._log_dir, options.redactor) if options.redactor is not None else None
         )
 
     def work(self) -> None:

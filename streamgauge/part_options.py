@@ -62,7 +62,7 @@ def tap_options(settings: Settings) -> TapOptions:
 def ship_options(settings: Settings) -> ShipOptions:
     """For `ship`. Raises click.UsageError when there is nowhere to ship to."""
     from analytics.decoding.content_coding import BodyDecoder
-    from ingest.redaction.records import Redactor
+    from ingest.redaction.record_redactor import Redactor
     from ingest.ship import ShipOptions
 
     if settings.kafka is None:

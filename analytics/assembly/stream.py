@@ -27,7 +27,7 @@ from ingest.records import (
     ResponseHeaders,
     captures,
 )
-from ingest.redaction.records import Redactor
+from ingest.redaction.record_redactor import Redactor
 
 MAX_HOLES = 64
 """A stream keeps no more holes than this apart; further ones widen the last."""

@@ -42,7 +42,7 @@ from analytics.measures.timing import (
     timing_of,
 )
 from analytics.schema.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
-from ingest.redaction.values import numbers_only
+from ingest.redaction.stored_values import numbers_only
 
 MAX_WORD_CHARS = 256
 _MAX_COUNT = 2**62

@@ -27,7 +27,7 @@ from analytics.decoded.decoded_event import ErrorReport
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.timing import first_output_ns
 from ingest.records import Cause
-from ingest.redaction.values import title
+from ingest.redaction.stored_values import title
 
 Outcome = Literal[
     "ok",

@@ -10,6 +10,6 @@ The rules, structural, knowing no dialect:
 - Compressed bodies are handed on decoded, with their sizes on the wire (`records`).
 
 `keys` has the list, `kept` and `names` say what stays of a string and of a key, `filler` makes filler, `json_text` reads JSON,
-`body` the lines around it, `stencil` does both at once, `records` does it to records, `state` keeps where each stream stands
+`body` the lines around it, `template` does both at once, `records` does it to records, `state` keeps where each stream stands
 over a restart. No I/O but in `state`.
 """

@@ -1,7 +1,7 @@
 """Redact an event like one before it in a single match.
 
 The events of a stream, and of every stream of the same API, are the same bytes around other values. Of an event that was
-redacted by the rules a stencil is made: its bytes as they are, with holes where a value was whole: a string that was filled, a
+redacted by the rules a template is made: its bytes as they are, with slots where a value was whole: a string that was filled, a
 word that stayed, a number. An event that fits has the same keys and the same shape, so the rules would say the same of it.
 Stencils are shared between streams; a stream that never fits stops asking for new ones.
 """
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from ingest.redaction import filler
-from ingest.redaction.json_text import Hole, HoleKind
+from ingest.redaction.json_redactor import Slot, SlotKind
 from ingest.redaction.kept_text import KEPT_BYTES, KEPT_MOST
 
 MAX_EVENT_BYTES = 4096
@@ -26,13 +26,13 @@ _INSIDE = rb'((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)(?=")'
 _NUMBER = rb"-?[0-9][-+0-9.eE]*+(?=[ \t,}\]])"
 
 
-class Stencil:
+class EventTemplate:
     """One shape. Its groups are what is to be filled."""
 
-    def __init__(self, pattern: bytes, holes: Sequence[tuple[HoleKind, bytes]]) -> None:
+    def __init__(self, pattern: bytes, slots: Sequence[tuple[SlotKind, bytes]]) -> None:
         self.match = re.compile(pattern, re.DOTALL).match
-        self._holes = holes
-        self._one_string = len(holes) == 1 and holes[0][0] is HoleKind.STRING
+        self._slots = slots
+        self._one_string = len(slots) == 1 and slots[0][0] is SlotKind.STRING
 
     def fill(self, data: bytes, found: re.Match[bytes], out: list[bytes]) -> int:
         """Add the matched event, redacted; where it ends."""
@@ -42,10 +42,10 @@ class Stencil:
             out += (data[at:begin], filler.string(found[1]))
             at = end
         else:
-            for group, (kind, constant) in enumerate(self._holes, 1):
+            for group, (kind, constant) in enumerate(self._slots, 1):
                 begin, end = found.span(group)
                 out.append(data[at:begin])
-                if kind is HoleKind.STRING:
+                if kind is SlotKind.STRING:
                     out.append(filler.string(found[group]))
                 else:
                     out.append(constant or found[group].translate(filler.DIGITS))
@@ -55,34 +55,34 @@ class Stencil:
         return stop
 
 
-_shared: dict[bytes, Stencil] = {}
+_shared: dict[bytes, EventTemplate] = {}
 
 
-def stencil_of(event: bytes, made: bytes, holes: Sequence[Hole]) -> Stencil | None:
-    """The stencil of an event that was redacted to `made`; None when it cannot be told by holes alone."""
-    if len(event) > MAX_EVENT_BYTES or any(kind is HoleKind.REPEATED for kind, _, _ in holes):
+def template_of(event: bytes, made: bytes, slots: Sequence[Slot]) -> EventTemplate | None:
+    """The template of an event that was redacted to `made`; None when it cannot be told by slots alone."""
+    if len(event) > MAX_EVENT_BYTES or any(kind is SlotKind.REPEATED for kind, _, _ in slots):
         return None
     parts: list[bytes] = []
-    to_fill: list[tuple[HoleKind, bytes]] = []
+    to_fill: list[tuple[SlotKind, bytes]] = []
     at = 0
-    for kind, begin, end in holes:
+    for kind, begin, end in slots:
         if event[at:begin] != made[at:begin]:
             return None  # something else was filled, token by token
         parts.append(re.escape(event[at:begin]))
         at = end
-        if kind is HoleKind.STRING:
+        if kind is SlotKind.STRING:
             parts.append(_INSIDE)
             to_fill.append((kind, b""))
-        elif kind is HoleKind.KEY:
+        elif kind is SlotKind.KEY:
             parts.append(b"(" + re.escape(event[begin:end]) + b")")
             to_fill.append((kind, made[begin:end]))
-        elif kind is HoleKind.FILLED_NUMBER:
+        elif kind is SlotKind.FILLED_NUMBER:
             parts.append(b"(" + _NUMBER + b")")
             to_fill.append((kind, b""))
-        elif kind is HoleKind.FILLED_NUMBERS:
+        elif kind is SlotKind.FILLED_NUMBERS:
             parts.append(b"([-+0-9.eE, \\t]++)")
             to_fill.append((kind, b""))
-        elif kind is HoleKind.NUMBER:
+        elif kind is SlotKind.NUMBER:
             parts.append(_NUMBER)
         else:
             parts.append(b"[%b]{0,%d}+" % (KEPT_BYTES[kind], KEPT_MOST[kind]))
@@ -94,5 +94,5 @@ def stencil_of(event: bytes, made: bytes, holes: Sequence[Hole]) -> Stencil | No
     if known is None:
         if len(_shared) >= MAX_SHARED:
             return None
-        known = _shared[pattern] = Stencil(pattern, to_fill)
+        known = _shared[pattern] = EventTemplate(pattern, to_fill)
     return known

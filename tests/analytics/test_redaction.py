@@ -20,7 +20,7 @@ from analytics.assembly.assembler import Assembler
 from analytics.decoding.content_coding import BodyDecoder
 from analytics.measures.measure import measure
 from ingest.records import AnyRecord, Frames, Request, ResponseHeaders, unpack
-from ingest.redaction.records import Redactor
+from ingest.redaction.record_redactor import Redactor
 from tests.analytics.corpus import WHY_NOT, Recording, recordings
 from tests.analytics.tape import alive, closed, opened, stream_id
 

@@ -33,7 +33,7 @@ from ingest.records import (
     captures,
 )
 from ingest.redaction import filler
-from ingest.redaction.body import BodyRedactor, BodyState
+from ingest.redaction.body_redactor import BodyRedactor, BodyState
 
 MAX_STREAMS = 100_000
 MAX_CODED_BYTES = 16 * 2**20

@@ -5,7 +5,7 @@ What a line is, the line itself says, whatever the content type: `data:` carries
 with a bracket, or goes on with one that did, is JSON; anything else is filled. A payload that is no JSON is filled whole, all
 but `[DONE]`.
 
-Events that are like earlier ones are redacted by a stencil (`stencil`), the others by these rules.
+Events that are like earlier ones are redacted by a template (`template`), the others by these rules.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import re
 import msgspec
 
 from ingest.redaction import filler
-from ingest.redaction.event_template import MAX_LEARNED, MAX_USED, Stencil, stencil_of
-from ingest.redaction.json_text import JSONText
+from ingest.redaction.event_template import MAX_LEARNED, MAX_USED, EventTemplate, template_of
+from ingest.redaction.json_redactor import JSONRedactor
 
 MAX_NAME_BYTES = 64
 
@@ -35,7 +35,7 @@ _BOM = b"\xef\xbb\xbf"
 class BodyState(msgspec.Struct):
     """Where a body stands, as it can be stored."""
 
-    text: JSONText
+    text: JSONRedactor
     at_start: bool = True
     """Nothing but blanks and a byte order mark was read."""
     mark: int = 0
@@ -59,8 +59,8 @@ class BodyRedactor:
     """Redacts one body. `state` is all that it knows; the rest is for speed."""
 
     def __init__(self, *, request: bool = False, state: BodyState | None = None) -> None:
-        self.state = state or BodyState(JSONText(request=request))
-        self._stencils: list[Stencil] = []
+        self.state = state or BodyState(JSONRedactor(request=request))
+        self._templates: list[EventTemplate] = []
         self._learned = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -74,22 +74,22 @@ class BodyRedactor:
             at = after
         if at < size:
             self._lines(data[at:] if at else data, out)
-            self.state.text.holes.clear()
+            self.state.text.slots.clear()
         return b"".join(out)
 
     def _fit(self, data: bytes, at: int, out: list[bytes]) -> int:
-        """The event at `at` by a stencil; where it ends, 0 when none fits."""
-        stencils = self._stencils
-        for place, stencil in enumerate(stencils):
-            found = stencil.match(data, at)
+        """The event at `at` by a template; where it ends, 0 when none fits."""
+        templates = self._templates
+        for place, template in enumerate(templates):
+            found = template.match(data, at)
             if found is not None:
                 if place:
-                    stencils[0], stencils[place] = stencil, stencils[0]
-                return stencil.fill(data, found, out)
+                    templates[0], templates[place] = template, templates[0]
+                return template.fill(data, found, out)
         return 0
 
     def _one_event(self, data: bytes, at: int, out: list[bytes]) -> int:
-        """The event at `at` by the rules, and a stencil of it; where it ends, 0 when it is not whole."""
+        """The event at `at` by the rules, and a template of it; where it ends, 0 when it is not whole."""
         end = data.find(b"\n", at) + 1 if data[at] == 0x7B else 0
         if not end:
             found = _EVENT_END.search(data, at)
@@ -98,16 +98,16 @@ class BodyRedactor:
             end = found.end()
         event = data[at:end]
         learning = self._learned < MAX_LEARNED
-        self.state.text.holes.clear()
+        self.state.text.slots.clear()
         made: list[bytes] = []
         self._lines(event, made)
         redacted = b"".join(made)
         out.append(redacted)
         if learning and self._between:
             self._learned += 1
-            stencil = stencil_of(event, redacted, self.state.text.holes)
-            if stencil is not None and stencil not in self._stencils:
-                self._stencils = [stencil, *self._stencils[: MAX_USED - 1]]
+            template = template_of(event, redacted, self.state.text.slots)
+            if template is not None and template not in self._templates:
+                self._templates = [template, *self._templates[: MAX_USED - 1]]
         return end
 
     @property
@@ -155,9 +155,9 @@ class BodyRedactor:
                 self._reset()
         elif state.field in _PAYLOADS or state.field == _BARE:
             if text.cut and state.from_data:
-                text.garbage = True
+                text.invalid = True
             elif text.cut:
-                state.plain |= text.garbage
+                state.plain |= text.invalid
                 self._reset()
             elif text.between and not state.from_data:
                 self._reset()
@@ -167,7 +167,7 @@ class BodyRedactor:
     def _reset(self) -> None:
         """The next payload is a new one."""
         old = self.state.text
-        self.state.text = JSONText(request=old.request, firsts=old.firsts, holes=old.holes)
+        self.state.text = JSONRedactor(request=old.request, firsts=old.firsts, slots=old.slots)
         self.state.from_data = False
 
     def _line(self, data: bytes, at: int, end: int, out: list[bytes], *, to_be_continued: bool) -> None:

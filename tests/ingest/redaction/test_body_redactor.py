@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingest.redaction.body import BodyRedactor, BodyState
+from ingest.redaction.body_redactor import BodyRedactor, BodyState
 from ingest.redaction.event_template import MAX_LEARNED
-from ingest.redaction.values import _redacted, numbers_only, title
+from ingest.redaction.stored_values import _redacted, numbers_only, title
 
 
 def redacted(*reads: bytes, request: bool = False) -> bytes:
@@ -185,7 +185,7 @@ EVENTS = st.builds(
 
 
 @given(events=st.lists(EVENTS, max_size=12), frames=st.integers(1, 3))
-def test_stencils_say_what_the_rules_say(events: list[bytes], frames: int) -> None:
+def test_templates_say_what_the_rules_say(events: list[bytes], frames: int) -> None:
     quick, plain = BodyRedactor(), BodyRedactor()
     plain._learned = MAX_LEARNED
     for at in range(0, len(events), frames):
@@ -193,7 +193,7 @@ def test_stencils_say_what_the_rules_say(events: list[bytes], frames: int) -> No
         assert quick.feed(read) == plain.feed(read)
 
 
-def test_a_stencil_is_learned_and_used() -> None:
+def test_a_template_is_learned_and_used() -> None:
     redactor = BodyRedactor()
     for i in range(5):
         redactor.feed(b'data: {"choices":[{"delta":{"content":"zq%d"}}]}\n\n' % i)

@@ -14,14 +14,14 @@ import sqlite3
 from pathlib import Path
 
 from ingest.private_files import make_private_folder
-from ingest.redaction.records import Redactor
+from ingest.redaction.record_redactor import Redactor
 
 log = logging.getLogger(__name__)
 
 FILE = "redaction.sqlite"
 
 
-class RedactionState:
+class RedactionStateFile:
     """The file of one redactor. One owner."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:

@@ -1,4 +1,4 @@
-"""Records of streams: what is left of them, behind holes and over restarts too."""
+"""Records of streams: what is left of them, behind slots and over restarts too."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ingest.records import (
     pack,
     unpack,
 )
-from ingest.redaction.records import Redactor, filled_poison
-from ingest.redaction.state import FILE, RedactionState
+from ingest.redaction.record_redactor import Redactor, filled_poison
+from ingest.redaction.state_file import FILE, RedactionStateFile
 from tests.analytics.tape import alive, chunk, closed, head, opened, stream_id, whole_stream
 
 A, B = stream_id(1), stream_id(2)
@@ -151,7 +151,7 @@ def test_it_goes_on_after_a_kill_where_the_state_stands(make: Any, tmp_path: Pat
         released = 0
         folder = tmp_path / str(rng.random())
         live = redactor()
-        state = RedactionState(folder, live)
+        state = RedactionStateFile(folder, live)
         while released < len(raw):
             batch = raw[released : released + rng.randint(1, 5)]
             made += live.redact(batch)
@@ -163,7 +163,7 @@ def test_it_goes_on_after_a_kill_where_the_state_stands(make: Any, tmp_path: Pat
             if fate < 0.6:
                 state.close()
                 live = redactor()
-                state = RedactionState(folder, live)
+                state = RedactionStateFile(folder, live)
         state.close()
         by_seq: dict[tuple[str, int], AnyRecord] = {}
         for record in made:
@@ -174,7 +174,7 @@ def test_it_goes_on_after_a_kill_where_the_state_stands(make: Any, tmp_path: Pat
 
 def test_the_state_is_its_owners_and_ends_with_the_streams(tmp_path: Path) -> None:
     live = redactor()
-    state = RedactionState(tmp_path, live)
+    state = RedactionStateFile(tmp_path, live)
     live.redact(coded_stream(A)[:6])
     state.save()
     assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
@@ -188,7 +188,7 @@ def test_the_state_is_its_owners_and_ends_with_the_streams(tmp_path: Path) -> No
 def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database at all" * 100)
     live = redactor()
-    state = RedactionState(tmp_path, live)
+    state = RedactionStateFile(tmp_path, live)
     live.redact(whole_stream(A)[:2])
     state.save()
     assert len(live) == 1

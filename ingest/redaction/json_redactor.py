@@ -43,7 +43,7 @@ _NUMBER = re.compile(rb"[-+0-9.eE]++")
 _NUMBERS = re.compile(rb"[-+0-9.eE, \t]++")
 
 
-class HoleKind(IntEnum):
+class SlotKind(IntEnum):
     """What stands where two events of one shape differ. Those of `Keep`: a string that stayed, by what may stay of it."""
 
     NUMBER_TEXT = Keep.NUMBER
@@ -61,7 +61,7 @@ class HoleKind(IntEnum):
     """The numbers of an array."""
 
 
-Hole = tuple[HoleKind, int, int]
+Slot = tuple[SlotKind, int, int]
 """(kind, begin, end) in the data of a `feed`."""
 
 _LITERALS = {0x74: b"true", 0x66: b"false", 0x6E: b"null", 0x4E: b"NaN", 0x49: b"Infinity"}
@@ -72,7 +72,7 @@ _SCALAR_END = re.compile(rb"[ \t]*+$")
 _ARRAY = 8  # added to the context of an array
 
 
-class JSONText(msgspec.Struct):
+class JSONRedactor(msgspec.Struct):
     """Where one payload stands. Its fields are all there is to know: it can be stored and go on elsewhere."""
 
     request: bool = False
@@ -99,7 +99,7 @@ class JSONText(msgspec.Struct):
     literal: bytes = b""
     """What must still come of true, false, null …"""
     in_number: bool = False
-    garbage: bool = False
+    invalid: bool = msgspec.field(default=False, name="garbage")
     begun: bool = False
     """Something other than blanks was read."""
     to_be_continued: bool = False
@@ -109,7 +109,7 @@ class JSONText(msgspec.Struct):
     """The next string is such text."""
     letter: int = 0x78
     """Of the string that is being filled."""
-    holes: list[Hole] = []
+    slots: list[Slot] = msgspec.field(default_factory=list, name="holes")
     """The values that were read whole since the caller last cleared it."""
 
     @property
@@ -119,19 +119,19 @@ class JSONText(msgspec.Struct):
 
     @property
     def between(self) -> bool:
-        """In no string, literal or garbage, and in no container: the payload may be whole."""
-        return not (self.stack or self.in_string or self.literal or self.garbage)
+        """In no string, literal or invalid, and in no container: the payload may be whole."""
+        return not (self.stack or self.in_string or self.literal or self.invalid)
 
     @property
     def cut(self) -> bool:
         """A line end here is an error: it stands in a string, in a literal or in what is no JSON."""
-        return self.in_string or bool(self.literal) or self.garbage
+        return self.in_string or bool(self.literal) or self.invalid
 
     def feed(self, data: bytes, at: int, end: int, out: list[bytes], *, to_be_continued: bool) -> None:
         """Add data[at:end], redacted, to `out`. `to_be_continued`: it ends where a read was cut, not where a line ends."""
         self.to_be_continued = to_be_continued
         while at < end:
-            if self.garbage:
+            if self.invalid:
                 out.append(filler.plain(data[at:end], filler.EVERY_BYTE))
                 return
             if self.in_string:
@@ -147,7 +147,7 @@ class JSONText(msgspec.Struct):
         """As many members as lie whole in the read; where the next token begins."""
         rules = self.known.rules
         match = _MEMBER.match
-        hole = self.holes.append
+        add_slot = self.slots.append
         kept_from = at
         context = self.stack[-1]
         while found := match(data, at, end):
@@ -164,7 +164,7 @@ class JSONText(msgspec.Struct):
                     out.append(names.filled(key, 0, stays, self.key_number))
                     self.key_number += 1
                     kept_from = stop
-                    hole((HoleKind.KEY, begin, stop))
+                    add_slot((SlotKind.KEY, begin, stop))
             self.rule, self.after_colon = rule, True
             at = found.end()
             value = found.group(2)
@@ -176,12 +176,12 @@ class JSONText(msgspec.Struct):
                     kept_from = at - 1
                     if value and self._may_repeat(key):
                         out.append(_in(self._letter_of(value), filler.string(value)))
-                        hole((HoleKind.REPEATED, begin, kept_from))
+                        add_slot((SlotKind.REPEATED, begin, kept_from))
                     else:
                         out.append(filler.string(value))
-                        hole((HoleKind.STRING, begin, kept_from))
+                        add_slot((SlotKind.STRING, begin, kept_from))
                 elif (stays := staying(value, keep)) == len(value):
-                    hole((HoleKind(keep), begin, at - 1))
+                    add_slot((SlotKind(keep), begin, at - 1))
                 else:
                     out.append(data[kept_from : begin + stays])
                     out.append(filler.string(b"x" + value[stays:])[1:])
@@ -190,12 +190,12 @@ class JSONText(msgspec.Struct):
                 if scalar[0] < 0x61:
                     begin = found.start(3)
                     if rule.number:
-                        hole((HoleKind.NUMBER, begin, at))
+                        add_slot((SlotKind.NUMBER, begin, at))
                     else:
                         out.append(data[kept_from:begin])
                         out.append(scalar.translate(filler.DIGITS))
                         kept_from = at
-                        hole((HoleKind.FILLED_NUMBER, begin, at))
+                        add_slot((SlotKind.FILLED_NUMBER, begin, at))
             else:
                 self._push(found.group(4)[0])
                 context = self.stack[-1]
@@ -230,7 +230,7 @@ class JSONText(msgspec.Struct):
         elif byte in b"{[":
             self._push(byte)
             if len(self.stack) > MAX_DEPTH:
-                self.garbage = True
+                self.invalid = True
                 return at
         elif byte in b"}]" and stack:
             stack.pop()
@@ -248,7 +248,7 @@ class JSONText(msgspec.Struct):
             self.literal = _LITERALS[byte]
             return at
         else:
-            self.garbage = True
+            self.invalid = True
             return at
         out.append(data[at : at + 1])
         return at + 1
@@ -286,7 +286,7 @@ class JSONText(msgspec.Struct):
         kept = self._value_rule().number
         out.append(run if kept else run.translate(filler.DIGITS))
         if in_array and not self.in_number:
-            self.holes.append((HoleKind.FILLED_NUMBERS, at, found.end()))
+            self.slots.append((SlotKind.FILLED_NUMBERS, at, found.end()))
         self.in_number = run[-1] not in b", \t"
         return found.end()
 
@@ -298,7 +298,7 @@ class JSONText(msgspec.Struct):
         out.append(data[at : at + same])
         self.literal = wanted[same:]
         if self.literal and at + same < end:
-            self.literal, self.garbage = b"", True
+            self.literal, self.invalid = b"", True
         return at + same
 
     # -- strings ---------------------------------------------------------------------------------------------------------
