@@ -29,7 +29,7 @@ from analytics.assembly.stream import FinishedStream
 from analytics.measures.dead_letters import DeadLetters
 from analytics.measures.measured_rows import Measure, measured_rows
 from analytics.owned_partitions import Holdings, Tables
-from analytics.storage.store import Commit, Tap
+from analytics.storage.commit import Commit, TapReport
 from ingest.record_log.interface import Entry, LogReader
 from ingest.records import pack, read_damage, unpack
 
@@ -317,13 +317,13 @@ class Consumer:
             if damage.partition in self._holdings.high:
                 self._assembler.doubt(damage.partition)
 
-    def _news_of_taps(self) -> list[Tap]:
+    def _news_of_taps(self) -> list[TapReport]:
         news = []
         for key, alive in self._assembler.taps.items():
             if self._told_taps.get(key) != alive.mono_ns:
                 self._told_taps[key] = alive.mono_ns
                 news.append(
-                    Tap(
+                    TapReport(
                         tap=alive.tap,
                         tap_worker=alive.tap_worker,
                         incarnation=alive.incarnation,

@@ -31,9 +31,10 @@ from analytics.options import AnalyzeOptions
 from analytics.ready_file import Ready
 from analytics.ready_file import remove as remove_ready
 from analytics.ready_file import write as write_ready
+from analytics.storage.commit import PartitionLost, StoreFailed
 from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import SQLITE, locate
-from analytics.storage.store import PartitionLost, Store, StoreFailed
+from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 from analytics.telemetry.commit_hooks import Witnesses
 from analytics.telemetry.telemetry import Telemetry

@@ -21,7 +21,7 @@ import polars as pl
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.partition import Position
 from analytics.measures.measured_rows import lost_row
-from analytics.storage.store import Commit
+from analytics.storage.commit import Commit
 from ingest.ids import uuid7_wall_ns
 from ingest.record_log.interface import Entry, LogReader
 from ingest.records import unpack

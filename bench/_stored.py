@@ -16,8 +16,9 @@ from pathlib import Path
 import duckdb
 
 from analytics.measures.rollup import rollups
+from analytics.storage.commit import Commit
 from analytics.storage.location import ALIAS, StoreLocation
-from analytics.storage.store import Commit, Store
+from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 
 ROLLUP_STREAMS = 20_000

@@ -23,9 +23,10 @@ import duckdb
 
 from analytics.measures.rollup import rollups
 from analytics.schema.sql_quoting import literal
+from analytics.storage.commit import Commit
 from analytics.storage.database import attach, first_row, new_database, one_line
 from analytics.storage.location import StoreLocation
-from analytics.storage.store import Commit, Store
+from analytics.storage.store import Store
 
 SLICE_ROWS = 2_000_000
 """Rows that are copied at once."""

@@ -25,8 +25,9 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.stream import FinishedStream
 from analytics.measures.measure import measure
+from analytics.storage.commit import Commit
 from analytics.storage.location import locate
-from analytics.storage.store import Commit, Store
+from analytics.storage.store import Store
 from bench._stored import bytes_by_table, catalog_bytes, maintain, upkeep_of
 from bench.analytics.chat import EVENTS as CHAT_EVENTS
 from bench.analytics.chat import TOLD, body

@@ -22,8 +22,9 @@ from analytics.consumer import Consumer, Pace
 from analytics.gc_tuning import look_seldom
 from analytics.measures.measure import measure
 from analytics.measures.rollup import rollups
+from analytics.storage.commit import Commit
 from analytics.storage.location import locate
-from analytics.storage.store import Commit, Store
+from analytics.storage.store import Store
 from bench.analytics.workload import EVENTS_A_STREAM, entries
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.embedded_writer import EmbeddedWriter

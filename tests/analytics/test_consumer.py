@@ -13,7 +13,8 @@ from analytics.assembly.assembler import Assembler
 from analytics.assembly.stream import FinishedStream
 from analytics.consumer import END_S, POSITIONS_EVERY_S, Consumer, Pace
 from analytics.measures.measure import measure
-from analytics.storage.store import Commit, PartitionLost, Store
+from analytics.storage.commit import Commit, PartitionLost
+from analytics.storage.store import Store
 from ingest.record_log.interface import Entry
 from ingest.records import Frames, pack
 from tests.analytics import traffic

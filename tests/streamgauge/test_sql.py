@@ -16,9 +16,10 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
+from analytics.storage.commit import Commit
 from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import CATALOG_FILE, SQLITE, locate
-from analytics.storage.store import Commit, Store
+from analytics.storage.store import Store
 from streamgauge.sql import render, sql_command
 
 COUNT = "SELECT count(*) AS n FROM streams"

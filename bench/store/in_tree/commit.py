@@ -57,7 +57,7 @@ def timed(commit: Callable[[int, dict[str, Any]], None], streams: int, commits: 
 
 def by_our_commit(folder: Path, streams: int, commits: int) -> dict[str, float]:
     """`Store.commit`, with a position and a counter as in life."""
-    store, Commit = open_store(folder), module("analytics.storage.store").Commit
+    store, Commit = open_store(folder), module("analytics.storage.commit").Commit
     store.acquire_partition("log", "w0")
 
     def commit(number: int, tables: dict[str, Any]) -> None:

@@ -25,8 +25,8 @@ from analytics.otlp_receiver import http_server as otlp_intake
 from analytics.otlp_receiver.http_server import OtlpIntake
 from analytics.otlp_receiver.span_queue import ReceivedQueue
 from analytics.ready_file import Ready
+from analytics.storage.commit import Commit
 from analytics.storage.location import locate
-from analytics.storage.store import Commit
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.records import pack
 from tests.analytics.otlp_receiver.test_span_rows import protobuf, request, span

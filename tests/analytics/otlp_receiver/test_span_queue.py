@@ -11,7 +11,8 @@ import pytest
 
 from analytics.otlp_receiver.span_queue import ReceivedQueue
 from analytics.otlp_receiver.span_rows import Row, as_frame, received
-from analytics.storage.store import Commit, Store
+from analytics.storage.commit import Commit
+from analytics.storage.store import Store
 from tests.analytics.otlp_receiver.test_span_rows import NOW, protobuf, span
 from tests.analytics.stores import new_store
 

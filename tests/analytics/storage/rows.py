@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 
 from analytics.assembly.partition import Position
-from analytics.storage.store import Commit, Store
+from analytics.storage.commit import Commit
+from analytics.storage.store import Store
 from tests.analytics.stores import ask
 
 STARTED_US = 1_790_000_000_000_000

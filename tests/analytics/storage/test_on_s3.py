@@ -9,8 +9,9 @@ import pytest
 
 from analytics.query.errors import QueryError
 from analytics.query.reader import Reader
+from analytics.storage.commit import StoreFailed
 from analytics.storage.location import StoreLocation, locate
-from analytics.storage.store import Store, StoreFailed
+from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.rows import commit_of, count_of, new_ids
 from tests.analytics.storage.test_open_streams import rows_of

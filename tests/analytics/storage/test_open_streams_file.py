@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 
 from analytics.schema.tables import OPEN_STREAMS, frame
+from analytics.storage.commit import Commit
 from analytics.storage.location import StoreLocation
-from analytics.storage.store import Commit, Store
+from analytics.storage.store import Store
 from tests.analytics.storage.rows import STARTED_US, new_ids, streams
 from tests.analytics.stores import ask_as_reader
 

@@ -26,9 +26,10 @@ from analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
 from analytics.storage import ducklake_format
 from analytics.storage import store as store_module
 from analytics.storage.catalog import create_file
+from analytics.storage.commit import Commit, PartitionLost, StoreFailed, TapReport
 from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
-from analytics.storage.store import INLINED_ROWS, Commit, PartitionLost, Store, StoreFailed, Tap
+from analytics.storage.store import INLINED_ROWS, Store
 from analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.conftest import CATALOGS, ROOT, SecondProcess
 from tests.analytics.storage.rows import commit_of, count, count_of, files, new_ids, streams
@@ -87,7 +88,7 @@ def in_threads(work: Callable[[int], object], *numbers: int) -> list[BaseExcepti
 
 def disturb_once(monkeypatch: pytest.MonkeyPatch, store: Store, disturb: Callable[[], object]) -> None:
     """In the next transaction of this store, after the positions were moved."""
-    move, done = store._move, list[object]()
+    move, done = store._positions.move, list[object]()
 
     def move_and_be_disturbed(*arguments: Any) -> Any:
         moved = move(*arguments)
@@ -95,7 +96,7 @@ def disturb_once(monkeypatch: pytest.MonkeyPatch, store: Store, disturb: Callabl
             done.append(disturb())
         return moved
 
-    monkeypatch.setattr(store, "_move", move_and_be_disturbed)
+    monkeypatch.setattr(store._positions, "move", move_and_be_disturbed)
 
 
 # -- commits -------------------------------------------------------------------------------------------------------------
@@ -108,14 +109,16 @@ def test_committed_rows_positions_records_taps_and_counters_are_there_for_the_ne
     first, second, _ = consumers
     before = second.totals().get("records", 0)
     ids, open_ids = new_ids(rows), tuple(new_ids(2))
-    tap = Tap("tap-1", 0, log_id, 1_790_000_000_000_000_000, 1_790_000_001_000_000_000, False, {"records": 3})
+    tap = TapReport(
+        "tap-1", 0, log_id, 1_790_000_000_000_000_000, 1_790_000_001_000_000_000, False, {"records": 3}
+    )
     assert first.acquire_partition(log_id, "w0") is None
     commit = commit_of(log_id, "w0", 7, ids, open_ids=open_ids)
     commit.kept_records = [("w0", open_ids[0], b"\x00first"), ("w0", open_ids[0], b"second")]
     commit.taps = [tap]
     first.commit(commit)
     third = Commit(log_id, positions={"w0": Position(8, 6, open_ids)}, totals={"records": 1})
-    third.keep = [("w0", open_ids[0], b"third")]
+    third.kept_records = [("w0", open_ids[0], b"third")]
     first.commit(third)
     assert second.acquire_partition(log_id, "w0") == Position(8, 6, open_ids)
     assert second.kept_records(log_id, "w0") == {open_ids[0]: [b"\x00first", b"second", b"third"]}
@@ -148,7 +151,9 @@ def test_taps_are_updated_in_place(consumers: list[Store], log_id: str) -> None:
     first, second, _ = consumers
     started_ns = 1_790_000_000_123_456_789
     for store, after_s, stopping in ((first, 1, False), (second, 2, False), (first, 9, True)):
-        tap = Tap("tap 'é", 3, log_id, started_ns, started_ns + after_s * 10**9, stopping, {"n": after_s})
+        tap = TapReport(
+            "tap 'é", 3, log_id, started_ns, started_ns + after_s * 10**9, stopping, {"n": after_s}
+        )
         store.commit(Commit(log_id, taps=[tap]))
     [row] = ask(
         second,
@@ -288,7 +293,7 @@ def test_a_nul_character_stops_neither_the_commit_nor_readers(
     """SQLite's text ends at a NUL, and PostgreSQL's has none."""
     store, ids = consumers[0], new_ids(rows)
     store.commit(Commit(log_id, tables={"streams": streams(*ids, path="a\x00b", gateway=log_id)}))
-    tap = Tap("t\x00ap", 0, f"{log_id}\x00", 10**18, 10**18, False, {"a\x00": 1})
+    tap = TapReport("t\x00ap", 0, f"{log_id}\x00", 10**18, 10**18, False, {"a\x00": 1})
     store.commit(Commit(log_id, taps=[tap], totals={f"{log_id}\x00x": 1}))
     store.commit(Commit(log_id, taps=[tap], totals={f"{log_id}\x00x": 2}))
     found = second_process.ask(
@@ -330,9 +335,9 @@ def test_a_commit_that_fails_leaves_no_rows_and_no_file(
         **failing.tables,
         "losses": frame(LOSSES, {name: [None] for name in LOSSES} | {"cause": ["x"], "lost_at": [0]}),
     }
-    failing.keep = [("w0", ids[0], b"kept")]
+    failing.kept_records = [("w0", ids[0], b"kept")]
     with monkeypatch.context() as full:
-        full.setattr(store, "_keep", fail)  # the last statement of the transaction
+        full.setattr(store, "_keep_records", fail)  # the last statement of the transaction
         with pytest.raises(StoreFailed, match="no space left") as failed:
             store.commit(failing)
     assert "\n" not in str(failed.value)
@@ -389,15 +394,15 @@ def test_a_former_owner_is_fenced_in_the_middle_of_its_commit(
     ids = new_ids(2)
     former.acquire_partition(log_id, "0")
     former.commit(commit_of(log_id, "0", 1, ids[:1]))
-    move = former._move
+    move = former._positions.move
 
-    def claim_first(*arguments: Any) -> Any:
-        if not heir._versions.get((log_id, "0")):
+    def acquire_first(*arguments: Any) -> Any:
+        if not heir._positions.versions.get((log_id, "0")):
             former.catalog.query("SELECT count(*) FROM ducklake_snapshot")  # the transaction has begun
             heir.acquire_partition(log_id, "0")
         return move(*arguments)
 
-    monkeypatch.setattr(former, "_move", claim_first)
+    monkeypatch.setattr(former._positions, "move", acquire_first)
     conflicts = former.conflicts
     with pytest.raises(PartitionLost):
         former.commit(commit_of(log_id, "0", 2, ids[1:]))
@@ -472,15 +477,15 @@ def test_a_commit_that_another_overtook_is_repeated(
 def test_a_commit_that_never_succeeds_fails_in_one_line(
     consumers: list[Store], log_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "TRIES", 3)
-    monkeypatch.setattr(store_module, "PAUSE_S", 0.001)
+    monkeypatch.setattr(store_module, "MAX_ATTEMPTS", 3)
+    monkeypatch.setattr(store_module, "FIRST_PAUSE_S", 0.001)
     store, tries = consumers[0], []
 
     def conflict(*arguments: object) -> None:
         tries.append(1)
         raise duckdb.TransactionException("database is locked")
 
-    monkeypatch.setattr(store, "_report_taps", conflict)
+    monkeypatch.setattr(store_module, "write_tap_reports", conflict)
     with pytest.raises(StoreFailed, match="database is locked") as failed:
         store.commit(Commit(log_id, tables={"streams": streams(*new_ids(1))}))
     assert "\n" not in str(failed.value)
@@ -746,7 +751,8 @@ ON_A_FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from analytics.storage.location import locate
-from analytics.storage.store import Store, StoreFailed
+from analytics.storage.commit import StoreFailed
+from analytics.storage.store import Store
 from tests.analytics.storage.rows import commit_of, new_ids
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

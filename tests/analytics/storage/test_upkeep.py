@@ -18,9 +18,10 @@ import pytest
 from analytics.assembly.partition import Position
 from analytics.storage import upkeep as upkeep_module
 from analytics.storage.catalog import is_conflict
+from analytics.storage.commit import Commit, TapReport
 from analytics.storage.database import attach, new_database
 from analytics.storage.location import StoreLocation
-from analytics.storage.store import INLINED_ROWS, Commit, Store, Tap
+from analytics.storage.store import INLINED_ROWS, Store
 from analytics.storage.upkeep import READERS_S, Upkeep, ages_s
 from ingest.ids import smallest_uuid7
 from tests.analytics.storage.rows import (
@@ -72,7 +73,9 @@ def test_upkeep_changes_no_row_position_kept_record_tap_or_counter(store: Store,
     for high, ids in enumerate(batches):
         commit = commit_of("log", "0", high, ids, each=2, open_ids=(kept,))
         commit.kept_records = [("0", kept, b"\x00%d" % high)]
-        commit.taps = [Tap("tap", 0, "inc", 10**18, 10**18 + high * 10**9, False, {"streams_opened": high})]
+        commit.taps = [
+            TapReport("tap", 0, "inc", 10**18, 10**18 + high * 10**9, False, {"streams_opened": high})
+        ]
         store.commit(commit)
 
     def state() -> list[object]:

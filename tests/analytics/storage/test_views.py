@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 from analytics.schema.histogram_buckets import ZERO_BUCKET
-from analytics.storage.store import Commit, Store
+from analytics.storage.commit import Commit
+from analytics.storage.store import Store
 from tests.analytics.measures.buckets import RELATIVE_ERROR, bucket_value
 from tests.analytics.stores import new_store
 

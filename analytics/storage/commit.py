@@ -1,0 +1,49 @@
+"""What one transaction of the store changes, and the errors of a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from analytics.assembly.partition import Position
+
+
+class StoreFailed(Exception):
+    """The store cannot be written. Nothing of the commit was stored."""
+
+
+class PartitionLost(Exception):
+    """Another consumer has acquired the partition. This consumer must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class TapReport:
+    """The last report of one run of one tap worker."""
+
+    tap: str
+    tap_worker: int
+    incarnation: str
+    started_wall_ns: int
+    wall_ns: int
+    stopping: bool
+    counters: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Commit:
+    """Everything that one transaction changes."""
+
+    log_id: str
+    positions: Mapping[str, Position] = field(default_factory=dict)
+    """By partition."""
+    tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    """Rows to append, by public table. Columns are matched by name."""
+    kept_records: Sequence[tuple[str, str, bytes]] = ()
+    """(partition, stream id, packed records) of long-open streams, in order."""
+    finished_stream_ids: Sequence[str] = ()
+    """Streams whose kept records are deleted."""
+    taps: Sequence[TapReport] = ()
+    totals: Mapping[str, int] = field(default_factory=dict)
+    """Increments of the counters."""

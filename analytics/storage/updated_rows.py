@@ -1,0 +1,75 @@
+"""The tables `taps` and `internal.counter_parts`: rows that each commit updates in place.
+
+Their rows stay inlined in the catalog and have no history. Every function runs within the transaction of a commit.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from analytics.schema.tables import TAPS
+from analytics.storage.catalog import Catalog, without_nul
+from analytics.storage.commit import TapReport
+from analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
+
+
+def write_tap_reports(
+    catalog: Catalog, layout: TableLayout, taps: Sequence[TapReport], snapshot: SnapshotBuilder
+) -> None:
+    """Update the row of each run, or insert it."""
+    if not taps:
+        return
+    text, new = catalog.text, []
+    incarnations = ", ".join(text(tap.incarnation) for tap in taps)
+    known = {
+        (tap, int(str(worker)), incarnation)
+        for tap, worker, incarnation in catalog.query(
+            f"SELECT {catalog.as_text('tap')}, tap_worker, {catalog.as_text('incarnation')} "
+            f"FROM {layout.inlined} WHERE incarnation IN ({incarnations})"
+        )
+    }
+    for tap in taps:
+        started_at, alive_at = (_instant(ns) for ns in (tap.started_wall_ns, tap.wall_ns))
+        counters = json.dumps(dict(tap.counters))
+        if (without_nul(tap.tap), tap.tap_worker, without_nul(tap.incarnation)) not in known:
+            new.append(
+                (tap.tap, tap.tap_worker, tap.incarnation, started_at, alive_at, tap.stopping, counters)
+            )
+            continue
+        catalog.change(
+            f"UPDATE {layout.inlined} SET last_alive_at = '{alive_at.isoformat(' ')}', "
+            f"stopped = {catalog.flag(tap.stopping)}, counters = {text(counters)} "
+            f"WHERE tap = {text(tap.tap)} AND tap_worker = {tap.tap_worker} AND incarnation = {text(tap.incarnation)}"
+        )
+    snapshot.add_rows(layout, pl.DataFrame(new, schema=TAPS, orient="row"))
+
+
+def add_to_counters(
+    catalog: Catalog, layout: TableLayout, increments: Mapping[str, int], snapshot: SnapshotBuilder
+) -> None:
+    """Increment one row of each counter, or insert it."""
+    increments = {name: value for name, value in increments.items() if value}
+    if not increments:
+        return
+    known = {
+        str(name): int(str(row_id))
+        for name, row_id in catalog.query(
+            f"SELECT {catalog.as_text('name')}, min(row_id) FROM {layout.inlined} GROUP BY name"
+        )
+    }
+    cases = " ".join(f"WHEN {known[name]} THEN {increments[name]}" for name in increments if name in known)
+    if cases:
+        rows = ", ".join(str(known[name]) for name in increments if name in known)
+        catalog.change(
+            f"UPDATE {layout.inlined} SET value = value + CASE row_id {cases} END WHERE row_id IN ({rows})"
+        )
+    new = [name for name in increments if name not in known]
+    snapshot.add_rows(layout, pl.DataFrame({"name": new, "value": [increments[name] for name in new]}))
+
+
+def _instant(wall_ns: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(wall_ns // 1000 / 1e6, dt.UTC)
