@@ -5,16 +5,22 @@
 
 from __future__ import annotations
 
+import csv
+import importlib
+import inspect
 import re
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import click
 import duckdb
 
+from analytics.dialects import vendors
+from analytics.dialects.openai_choices import PROVIDER_FIELDS
 from analytics.schema.ddl import statements
 from analytics.telemetry.catalogue import catalogue
 from analytics.telemetry.prometheus import prometheus_name
@@ -22,8 +28,11 @@ from analytics.telemetry.semconv import PROFILES
 from ingest.tap import metrics as tap_metrics
 from streamgauge.cli import ORDER, cli
 from streamgauge.config import reference_text
+from streamgauge.settings import Settings
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
+DATA = Path(__file__).resolve().parent / "data"
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1}
 GENERATED = "This page is generated from the code by `make reference`."
 
 
@@ -31,6 +40,8 @@ def pages() -> dict[Path, str]:
     """The generated pages."""
     return {
         REFERENCE / "cli.md": _cli(),
+        REFERENCE / "dialects.md": _with_sections("dialects.md", systems=_systems(), providers=_providers()),
+        REFERENCE / "limits.md": _with_sections("limits.md", limits=_limits()),
         REFERENCE / "configuration.md": reference_text(),
         REFERENCE / "tables.md": _tables(),
         REFERENCE / "metrics.md": _metrics(),
@@ -40,6 +51,69 @@ def pages() -> dict[Path, str]:
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|").strip() for cell in line) + " |" for line in lines]
+
+
+def _with_sections(page: str, **sections: Sequence[str]) -> str:
+    """The page with its generated sections written anew."""
+    text = (REFERENCE / page).read_text()
+    for name, lines in sections.items():
+        before, begin, rest = text.partition(f"<!-- generated: {name} -->")
+        _, end, after = rest.partition("<!-- end -->")
+        text = "\n".join([before + begin, "", *lines, "", end + after])
+    return text
+
+
+def _systems() -> list[str]:
+    rows = []
+    for row in csv.DictReader((DATA / "systems.csv").open()):
+        endpoints = ", ".join(f"`{path}`" for path in row["endpoints"].split())
+        provider = f"`{row['provider']}`" if row["provider"] else ""
+        rows.append((row["system"], provider, f"`{row['dialect']}`", endpoints, row["usage"], row["end"]))
+    return _table(("system", "provider", "dialect", "endpoints", "usage", "end"), rows)
+
+
+def _providers() -> list[str]:
+    by = (
+        ("host", set(vendors.HOSTS.values())),
+        ("response header", {vendor for _, vendor in vendors.HEADERS} | set(vendors.SERVERS.values())),
+        ("path", {vendor for _, vendor in vendors.PATHS}),
+        ("field", set(PROVIDER_FIELDS.values()) | {"ollama", "openrouter"}),
+    )
+    return _table(
+        ("identified by", "providers"),
+        [(how, ", ".join(f"`{name}`" for name in sorted(names))) for how, names in by],
+    )
+
+
+def _limits() -> list[str]:
+    """A table for each section. A limit `{name:unit}` in the data is the value of that name in the code."""
+    rows = list(csv.DictReader((DATA / "limits.csv").open()))
+    lines = []
+    for section in dict.fromkeys(row["section"] for row in rows):
+        cells = [
+            (row["what"], re.sub(r"\{(.+?)\}", _limit, row["limit"]), row["when full"], row["counter"])
+            for row in rows
+            if row["section"] == section
+        ]
+        lines += [f"## {section}", "", *_table(("what", "limit", "when full", "counter"), cells), ""]
+    return lines[:-1]
+
+
+def _limit(match: re.Match[str]) -> str:
+    name, _, unit = match[1].partition(":")
+    value = value_of(name)
+    number = value if isinstance(value, str) else f"{value // UNITS.get(unit, 1):,}"
+    return f"{number}{' ' * bool(unit)}{unit} (`{name}`)"
+
+
+def value_of(name: str) -> Any:
+    """The value of a setting (`--flag`), a constant (`a.b.NAME`) or a default (`a.b.Class(argument)`) in the code."""
+    if name.startswith("--"):
+        return Settings.model_fields[name.removeprefix("--").replace("-", "_")].default
+    name, _, argument = name.removesuffix(")").partition("(")
+    module, _, attribute = name.rpartition(".")
+    found = getattr(importlib.import_module(module), attribute)
+    return inspect.signature(found).parameters[argument].default if argument else found
 
 
 def _cli() -> str:

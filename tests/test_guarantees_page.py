@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import re
+import runpy
 from pathlib import Path
-from typing import Any
-
-from streamgauge.settings import Settings
 
 ROOT = Path(__file__).parents[1]
+value_of = runpy.run_path(str(ROOT / "docs" / "generate.py"))["value_of"]
 PAGE = (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
 LIMITS = (ROOT / "docs" / "reference" / "limits.md").read_text()
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1}
@@ -31,16 +28,6 @@ def test_every_test_of_chaos_stands_on_the_page() -> None:
     for path in sorted((ROOT / "tests" / "chaos").glob("test_*.py")):
         for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE):
             assert f"`tests/chaos/{path.name}::{name}`" in PAGE, name
-
-
-def value_of(name: str) -> Any:
-    """What a setting (`--flag`), a constant (`a.b.NAME`) or a default (`a.b.Class(argument)`) is in the code."""
-    if name.startswith("--"):
-        return Settings.model_fields[name.removeprefix("--").replace("-", "_")].default
-    name, _, argument = name.removesuffix(")").partition("(")
-    module, _, attribute = name.rpartition(".")
-    found = getattr(importlib.import_module(module), attribute)
-    return inspect.signature(found).parameters[argument].default if argument else found
 
 
 def test_every_cap_is_that_of_the_code() -> None:
