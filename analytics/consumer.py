@@ -107,7 +107,7 @@ class Consumer:
         self._holdings = Holdings(reader, store, assembler, is_gone=is_gone, begins_at=begins_at)
         self._finished: list[FinishedStream] = []
         self._finished_events = 0
-        self._dead = DeadLetters()
+        self._dead_letters = DeadLetters()
         self._bytes = 0
         self._counters: Counter[str] = Counter()
         self._counted: Counter[str] = Counter()
@@ -180,15 +180,15 @@ class Consumer:
         for bad in poison:
             damaged = read_damage(bad.payload)
             if damaged is not None:
-                self._dead.bury_damage(partition, entry.offset, damaged, bad.payload)
+                self._dead_letters.add_damaged_range(partition, entry.offset, damaged, bad.payload)
             else:
-                self._dead.bury(partition, entry.offset, None, bad.reason, bad.size, bad.payload)
+                self._dead_letters.add(partition, entry.offset, None, bad.reason, bad.size, bad.payload)
         if records:
             try:
                 self._assembler.feed(partition, entry.offset, records)
             except Exception as e:
                 log.exception("entry %d of partition %s cannot be processed", entry.offset, partition)
-                self._dead.bury(
+                self._dead_letters.add(
                     partition, entry.offset, None, f"assemble: {type(e).__name__}", len(payload), payload
                 )
         self._holdings.high[partition] = entry.offset + 1
@@ -236,7 +236,7 @@ class Consumer:
         now_s = time.monotonic()
         if self._finished or (self._witness is not None and self._witness.waiting):
             interval_s = self._pace.commit_interval_s
-        elif self._holdings.high and self._dead:
+        elif self._holdings.high and self._dead_letters:
             interval_s = OPEN_STREAMS_EVERY_S
         elif self._holdings.high and self._holdings.moved:
             interval_s = POSITIONS_EVERY_S
@@ -266,7 +266,7 @@ class Consumer:
         """Everything up to here into the store, in one transaction; then the log may trim."""
         began_s, holdings = time.monotonic(), self._holdings
         self._take_finished()
-        self._bury_failures()
+        self._add_failures()
         commit = Commit(self._reader.log_id if holdings.high else "")  # one that was never reached has no id
         checkpoints = self._assembler.checkpoint_records()
         commit.kept_records = [(c.partition, c.stream_id, c.payload) for c in checkpoints]
@@ -276,11 +276,11 @@ class Consumer:
         moved = holdings.moved & holdings.high.keys()
         positions = {p: self._assembler.position(p, holdings.high[p]) for p in sorted(moved)}
         commit.positions = positions
-        tables = measured_rows(self._finished, self._measure, self._dead)
+        tables = measured_rows(self._finished, self._measure, self._dead_letters)
         if self._witness is not None:
             tables |= self._witness.rows(self._finished, tables)
-        tables["losses"] = pl.concat([self._assembler.take_losses(), self._dead.holes()])
-        tables["dead_letters"] = self._dead.rows(commit.log_id)
+        tables["losses"] = pl.concat([self._assembler.take_losses(), self._dead_letters.loss_rows()])
+        tables["dead_letters"] = self._dead_letters.rows(commit.log_id)
         commit.tables = tables
         commit.taps = self._news_of_taps()
         commit.totals = self._increments(tables)
@@ -296,22 +296,22 @@ class Consumer:
         for partition, position in positions.items():
             self._reader.release(partition, position.low)
         self._finished, self._bytes, self._finished_events = [], 0, 0
-        self._dead.clear()
+        self._dead_letters.clear()
         holdings.moved.clear()
         self._committed_s = time.monotonic()
         self._commit_cost_s = self._committed_s - began_s
 
-    def _bury_failures(self) -> None:
+    def _add_failures(self) -> None:
         for failure in self._assembler.take_failures():
             payload = pack([failure.record], compress=False)
-            self._dead.bury(
+            self._dead_letters.add(
                 failure.partition, failure.offset, failure.stream_id, failure.reason, len(payload), payload
             )
 
     def _take_damage(self) -> None:
         """What the reader could not read lies before what it has just returned."""
         for damage in self._reader.take_unreadable():
-            self._dead.bury_damage(
+            self._dead_letters.add_damaged_range(
                 damage.partition, damage.first, (damage.partition, damage.first, damage.end)
             )
             if damage.partition in self._holdings.high:
@@ -346,7 +346,7 @@ class Consumer:
         for name, table in tables.items():
             increments[f"{name}_rows"] = table.height
         increments.update(self._counters)
-        increments.update(self._dead.counters)
+        increments.update(self._dead_letters.counters)
         self._counters.clear()
         return increments
 
@@ -376,7 +376,7 @@ class Consumer:
     def finish(self) -> None:
         """Commit what is finished and where we are; open streams stay open, in the log."""
         holdings = self._holdings
-        if holdings.high and (holdings.moved or self._finished or self._dead):
+        if holdings.high and (holdings.moved or self._finished or self._dead_letters):
             self.commit()
         if holdings.high and self._open_is_stale:
             self._write_open_streams()

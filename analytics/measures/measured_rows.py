@@ -35,7 +35,7 @@ def measured_rows(
             parts.append(measure([stream]))
         except Exception as e:
             reason = f"measure: {type(e).__name__}"
-            dead.bury(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
+            dead.add(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
             opened = stream.opened
             gateway, tap = (opened.gateway, opened.tap) if opened else (None, None)
             parts.append({"streams": lost_row(stream.stream_id, stream.started_wall_ns, gateway, tap)})
