@@ -1,5 +1,5 @@
-"""From log records to committed rows. Knows nothing of sockets.
+"""Consume log records and commit rows to the store. It never talks to gateways or clients.
 
-The way the data goes: `consume` polls a log, `assembly` puts each stream back together, `reading` and `dialects` find its
-events, `measures` computes its numbers, `storage` (or `lake`) commits rows and log positions at once, `serving` answers SQL.
+Data flows through the packages in this order: `assembly` puts streams together and decodes them with `decoding` and `dialects`,
+`measures` computes their rows, `storage` commits rows and log positions in one transaction, `query` answers SQL.
 """

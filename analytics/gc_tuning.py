@@ -1,8 +1,8 @@
-"""How often Python looks for objects that only each other hold.
+"""Garbage collection settings for analytics processes.
 
-The streams of a commit are some hundred thousand objects that all live until then. Looking through the young ones after every
-700, and through all of them from time to time, took a sixth of the consumer's CPU, after every 50,000 still a twenty-fifth, and
-found nothing: rows, records and decoders hold no cycles (a test keeps it so), so reference counts free them at once.
+The streams of a commit are several hundred thousand objects that live until the commit. Rows, records and decoders contain no
+reference cycles (a test checks this), so reference counting frees them. With Python's default thresholds the cycle collector took
+a sixth of the consumer's CPU, and with a threshold of 50,000 objects still 4 %.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from __future__ import annotations
 import gc
 
 YOUNG_OBJECTS = 250_000
-"""So many more objects than before, more than a full commit has: then the young ones are looked through. Some 50 MB, should all
-of them be garbage."""
+"""More objects than a full commit creates. At most about 50 MB of cyclic garbage."""
 
 
-def look_seldom() -> None:
-    """For a process of ours, once it has imported what it needs: all of that stays, and is never looked at again."""
+def tune_gc() -> None:
+    """Freeze all imported objects and collect rarely. Call once, after the imports."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 50)

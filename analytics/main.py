@@ -1,8 +1,8 @@
-"""`streamgauge analyze`: read the log into the store until stopped.
+"""`streamgauge analyze`: the analytics process. It reads the log into the store until it is stopped.
 
-Start, in this order: lock of the data folder, store, log, replay, upkeep, then `run/analyze.json`, which means ready. Stop:
-commit, upkeep, store, lock. A process that cannot start reports why in one line. A store that can no longer be written ends
-the process (exit code 1) at its last commit, from which the next start continues.
+It starts in this order: lock of the data folder, store, log, replay, upkeep, then `run/analyze.json`, which marks it as ready. It
+stops in this order: last commit, upkeep, store, lock. A process that cannot start raises one line. If the store cannot be
+written, the process exits with code 1, and the next start continues from the last commit.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from analytics.assembly.assembler import Assembler
-from analytics.assembly.stream import FinishedStream
-from analytics.consumer import Consumer
+from analytics.commit_hook import CommitHook
+from analytics.consumer import IDLE_WAIT_S, Consumer
 from analytics.dialects import all_dialects
-from analytics.gc_tuning import look_seldom
+from analytics.gc_tuning import tune_gc
+from analytics.measures.latency import StallLimit
 from analytics.measures.measure import measure
 from analytics.options import AnalyzeOptions
 from analytics.ready_file import Ready
@@ -33,122 +33,136 @@ from analytics.ready_file import remove as remove_ready
 from analytics.ready_file import write as write_ready
 from analytics.storage.commit import PartitionLost, StoreFailed
 from analytics.storage.data_folder_lock import lock_data_folder
-from analytics.storage.location import SQLITE, locate
+from analytics.storage.location import SQLITE, StoreLocation, locate
 from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
-from analytics.telemetry.commit_hooks import Witnesses
 from analytics.telemetry.telemetry import Telemetry
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.interface import LogBroken, LogChanged, LogReader
 
 if TYPE_CHECKING:
-    from analytics.otlp_receiver.http_server import OtlpIntake
+    from analytics.otlp_receiver.http_server import OtlpReceiver
 
-__all__ = ["AnalyzeOptions", "run", "serve_until"]
+__all__ = ["AnalyzeOptions", "run", "run_until"]
 
 log = logging.getLogger(__name__)
 
-SWEEP_S = 5.0
+HEALTH_EVERY_S = 5.0
 DRAIN_S = 5.0
-"""After a stop was requested, what the log has is still read for at most this long."""
-IDLE_WAIT_S = 0.25
+"""After a stop request, the log is read for at most this long."""
 
 
 def run(options: AnalyzeOptions) -> int:
-    """Analyse until SIGTERM or SIGINT. Raises OSError or ValueError (one line) when it cannot start."""
+    """Run until SIGTERM or SIGINT and return the exit code. Raises OSError or ValueError (one line) if it cannot start."""
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
-    look_seldom()
-    return serve_until(options, stop)
+    tune_gc()
+    return run_until(options, stop)
 
 
-def serve_until(
-    options: AnalyzeOptions, stop: threading.Event, ready: Callable[[Ready], None] | None = None
+def run_until(
+    options: AnalyzeOptions, stop: threading.Event, on_ready: Callable[[Ready], None] | None = None
 ) -> int:
-    """As `run`, until `stop` is set; `ready` is called once the log is followed."""
+    """As `run`, until `stop` is set. Calls `on_ready` once the log is being read."""
     location = locate(options.store, options.data, options.lake_path)
     with lock_data_folder(options.data), contextlib.ExitStack() as closing:
-        stall_floor_ns = int(options.stall_floor_s * 1e9)
-        telemetry = Telemetry(
-            options.telemetry,
-            version=options.version,
-            stall_floor_ns=stall_floor_ns,
-            stall_factor=options.stall_factor,
-        )
-        closing.callback(telemetry.close)
-        store = Store(
-            location,
-            memory_limit_bytes=options.memory_limit_bytes,
-            stall=(stall_floor_ns, options.stall_factor),
-            instance=_instance(options),
-        )
-        closing.callback(store.close)
-        intake = _intake(options, store)
-        if intake is not None:
-            closing.callback(intake.close)
-        reader = _reader(options, store)
-        closing.callback(reader.close)
-        consumer = Consumer(
-            reader,
-            store,
-            Assembler(
-                capture=options.capture,
-                lost_after_ns=int(options.lost_after_s * 1e9),
-                gone_after_ns=int(options.gone_after_s * 1e9) if options.gone_after_s is not None else None,
-                checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
-            ),
-            _measure_with(stall_floor_ns, options.stall_factor),
-            replace(options.pace, lost_after_s=options.lost_after_s, writers_are_local=options.kafka is None),
-            is_gone=_gone(options),
-            begins_at=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
-            witness=Witnesses(telemetry, *([intake.queue] if intake is not None else [])),
-        )
-        _tell_of_leaving(reader, consumer)
-        upkeep = Upkeep(
-            store,
-            events_s=options.retain_events_s,
-            streams_s=options.retain_streams_s,
-            rollups_s=options.retain_rollups_s,
-        )
-        closing.callback(upkeep.close)
-        return _consume(options, store, upkeep, consumer, telemetry, intake, stop, ready)
+        return _consume(options, _start(options, location, closing), stop, on_ready)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a running process."""
+
+    store: Store
+    consumer: Consumer
+    upkeep: Upkeep
+    telemetry: Telemetry
+    receiver: OtlpReceiver | None
+
+
+def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib.ExitStack) -> _Parts:
+    """Open everything in order. `closing` closes it in reverse order."""
+    stall = StallLimit(int(options.stall_floor_s * 1e9), options.stall_factor)
+    telemetry = Telemetry(options.telemetry, version=options.version, stall=stall)
+    closing.callback(telemetry.close)
+    store = Store(
+        location,
+        memory_limit_bytes=options.memory_limit_bytes,
+        stall=stall,
+        instance=_instance(options),
+    )
+    closing.callback(store.close)
+    hooks: list[CommitHook] = [telemetry]
+    receiver = _otlp_receiver(options, store)
+    if receiver is not None:
+        closing.callback(receiver.close)
+        hooks.append(receiver.queue)
+    reader = _reader(options, store)
+    closing.callback(reader.close)
+    gone_after_s = options.tap_gone_after_s
+    consumer = Consumer(
+        reader,
+        store,
+        Assembler(
+            capture=options.capture,
+            lost_after_ns=int(options.lost_after_s * 1e9),
+            tap_gone_after_ns=int(gone_after_s * 1e9) if gone_after_s is not None else None,
+            checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
+        ),
+        partial(measure, stall=stall),
+        replace(
+            options.commit_policy,
+            lost_after_s=options.lost_after_s,
+            writers_are_local=options.kafka is None,
+        ),
+        is_deleted_log=partial(_is_deleted_log, options),
+        first_offset=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
+        hooks=hooks,
+    )
+    if hasattr(reader, "leaving"):  # a reader of a consumer group calls it before it loses partitions
+        reader.leaving = consumer.release_partitions
+    upkeep = Upkeep(
+        store,
+        events_s=options.retain_events_s,
+        streams_s=options.retain_streams_s,
+        rollups_s=options.retain_rollups_s,
+    )
+    closing.callback(upkeep.close)
+    return _Parts(store, consumer, upkeep, telemetry, receiver)
 
 
 def _consume(
     options: AnalyzeOptions,
-    store: Store,
-    upkeep: Upkeep,
-    consumer: Consumer,
-    telemetry: Telemetry,
-    intake: OtlpIntake | None,
+    parts: _Parts,
     stop: threading.Event,
-    ready: Callable[[Ready], None] | None,
+    on_ready: Callable[[Ready], None] | None,
 ) -> int:
+    consumer, receiver = parts.consumer, parts.receiver
     try:
-        all_dialects()  # imported now: the first stream would wait for them
+        all_dialects()  # import them before the first stream needs them
         consumer.start()
-        if intake is not None:
-            intake.start()
-            log.info("spans from other services are received at %s", intake.url)
-        upkeep.start()
-        said = Ready(os.getpid(), telemetry.metrics_url, intake.url if intake is not None else None)
-        write_ready(options.data, said)
-        log.info("analytics is ready: it writes %s", store.location.label)
-        if ready is not None:
-            ready(said)
-        swept_s = float("-inf")
+        if receiver is not None:
+            receiver.start()
+            log.info("receiving spans of other services at %s", receiver.url)
+        parts.upkeep.start()
+        ready = Ready(
+            os.getpid(), parts.telemetry.metrics_url, receiver.url if receiver is not None else None
+        )
+        write_ready(options.data, ready)
+        log.info("analytics is ready and writes to %s", parts.store.location.label)
+        if on_ready is not None:
+            on_ready(ready)
+        reported_s = float("-inf")
         while not stop.is_set():
             consumer.step(IDLE_WAIT_S)
-            if time.monotonic() - swept_s > SWEEP_S:
-                received = intake.queue.health() if intake is not None else {}
-                gauges = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
-                telemetry.tell_health({**consumer.health(), **gauges, **received})
-                swept_s = time.monotonic()
+            if time.monotonic() - reported_s > HEALTH_EVERY_S:
+                _report_health(parts)
+                reported_s = time.monotonic()
         until_s = time.monotonic() + DRAIN_S
         while consumer.step(0.0) and time.monotonic() < until_s:
-            pass  # what the log has by now; the rest is read by the next run
+            pass
         consumer.finish()
     except (StoreFailed, PartitionLost) as e:
         log.error("analytics stops: %s", e)
@@ -157,35 +171,43 @@ def _consume(
         log.error("analytics stops: %s", e)
         with contextlib.suppress(StoreFailed, PartitionLost, LogBroken):
             if isinstance(e, LogChanged):
-                consumer.abandon_log()
+                consumer.lose_open_streams()
             else:
                 consumer.finish()
         return 1
     finally:
         remove_ready(options.data, os.getpid())
-        if intake is not None:
-            intake.close()
+        if receiver is not None:
+            receiver.close()
     log.info("analytics has stopped")
     return 0
 
 
+def _report_health(parts: _Parts) -> None:
+    store, receiver = parts.store, parts.receiver
+    health = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
+    received = receiver.queue.health() if receiver is not None else {}
+    parts.telemetry.update_health({**parts.consumer.health(), **health, **received})
+
+
 def _instance(options: AnalyzeOptions) -> str:
-    """A data folder has one analytics; several hosts may share a store."""
+    """The name of this process in the store. Several hosts can share a store. A data folder has one analytics process."""
     if options.store == SQLITE:
         return "analytics"
     return hashlib.sha256(f"{socket.gethostname()} {options.data.absolute()}".encode()).hexdigest()[:16]
 
 
-def _intake(options: AnalyzeOptions, store: Store) -> OtlpIntake | None:
+def _otlp_receiver(options: AnalyzeOptions, store: Store) -> OtlpReceiver | None:
     if options.otlp_listen is None:
         return None
-    from analytics.otlp_receiver.http_server import (
-        OtlpIntake,  # late: it brings a web server, which only this needs
-    )
-    from analytics.otlp_receiver.span_queue import ReceivedQueue
+    # Imported only when used, because it imports a web server.
+    from analytics.otlp_receiver.http_server import OtlpReceiver
+    from analytics.otlp_receiver.span_queue import SpanQueue
 
     host, _, port = options.otlp_listen.rpartition(":")
-    return OtlpIntake(ReceivedQueue(store), host=host.strip("[]"), port=int(port), token=options.otlp_token)
+    return OtlpReceiver(
+        SpanQueue(store.cursor), host=host.strip("[]"), port=int(port), token=options.otlp_token
+    )
 
 
 def _reader(options: AnalyzeOptions, store: Store) -> LogReader:
@@ -200,36 +222,18 @@ def _reader(options: AnalyzeOptions, store: Store) -> LogReader:
     return EmbeddedReader(options.data / "log", "analyze", sole=True)
 
 
-def _tell_of_leaving(reader: LogReader, consumer: Consumer) -> None:
-    """A reader that shares its partitions says which go, while they can still be committed."""
-    if hasattr(reader, "leaving"):
-        reader.leaving = consumer.hand_over
+def _is_deleted_log(options: AnalyzeOptions, log_id: str) -> bool:
+    """Whether a log other than the one being read no longer exists.
 
-
-def _gone(options: AnalyzeOptions) -> Callable[[str], bool]:
-    """Whether a log that is not the one we read cannot be read by anybody any more.
-
-    A Kafka log's id has a slash in it: another one while we read Kafka was deleted and made anew. An embedded log is gone
-    when the folder holds another; while it is there, `ship` may yet bring its streams. In a lake it may be another host's.
+    The id of a Kafka log contains a slash. If we read Kafka, a different Kafka log was deleted and created again. An embedded
+    log no longer exists if the folder has another one. While it exists, `ship` can still send its streams. With a shared store
+    it may be on another host.
     """
-
-    def gone(log_id: str) -> bool:
-        if "/" in log_id:
-            return options.kafka is not None
-        if options.store != SQLITE:
-            return False
-        try:
-            return (options.data / "log" / "id").read_text().strip() != log_id
-        except OSError:
-            return True
-
-    return gone
-
-
-def _measure_with(
-    stall_floor_ns: int, stall_factor: float
-) -> Callable[[Sequence[FinishedStream]], dict[str, pl.DataFrame]]:
-    def measured(finished: Sequence[FinishedStream]) -> dict[str, pl.DataFrame]:
-        return measure(finished, stall_floor_ns=stall_floor_ns, stall_factor=stall_factor)
-
-    return measured
+    if "/" in log_id:
+        return options.kafka is not None
+    if options.store != SQLITE:
+        return False
+    try:
+        return (options.data / "log" / "id").read_text().strip() != log_id
+    except OSError:
+        return True

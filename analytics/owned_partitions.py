@@ -1,10 +1,10 @@
-"""The partitions that one consumer owns: taken from where the store says, replayed, let go of. The loop: `analytics.consumer`.
+"""The partitions owned by one consumer: claim, replay, release. `analytics.consumer` is the loop.
 
 Rules
-1. Owning a partition is claiming its position in the store: whoever had it before is fenced from then on.
-2. What a position calls open is read again ([low, high), for those streams alone) before anything else of the partition, and
-   counted as little as it is stored: `replayed` holds what the assembler counted of it.
-3. What was open in a log that nobody can read any more ends as lost, once, when the first partition is taken.
+1. To own a partition is to claim its position in the store. The claim fences the previous owner.
+2. The open streams of a position are read again ([low, high), those streams alone) before anything else of the partition. They
+   are not counted twice: `replayed` has the assembler's counts of the replay.
+3. Streams that were open in a deleted log end as lost, once, when the first partition is claimed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
-import duckdb
 import polars as pl
 
 from analytics.assembly.assembler import Assembler
-from analytics.assembly.partition import Position
+from analytics.assembly.log_position import LogPosition
 from analytics.measures.measured_rows import lost_row
 from analytics.storage.commit import Commit
+from analytics.storage.store import Store
 from ingest.ids import uuid7_wall_ns
 from ingest.record_log.interface import Entry, LogReader
 from ingest.records import unpack
@@ -29,90 +28,79 @@ from ingest.records import unpack
 log = logging.getLogger(__name__)
 
 REPLAY_OFFSETS = 1024
-RECALLED = 65_536
-"""Ids of stored streams that are remembered after a restart, for duplicates that a log may deliver late."""
+RECALLED_IDS = 65_536
+"""Ids of stored streams that are loaded after a restart to detect late duplicates."""
 
 
-class Tables(Protocol):
-    """The store as a consumer needs it (`analytics.storage.store.Store`)."""
-
-    def acquire_partition(self, log_id: str, partition: str) -> Position | None: ...
-    def release_partition(self, log_id: str, partition: str) -> None: ...
-    def other_positions(self, log_id: str) -> list[tuple[str, str]]: ...
-    def kept_records(self, log_id: str, partition: str) -> dict[str, list[bytes]]: ...
-    def cursor(self) -> duckdb.DuckDBPyConnection: ...
-    def commit(self, commit: Commit) -> None: ...
-    def write_open_streams(self, rows: pl.DataFrame) -> None: ...
-
-
-class Holdings:
-    """Which partitions are ours, and how far each is read."""
+class OwnedPartitions:
+    """The owned partitions and how far each is read."""
 
     def __init__(
         self,
         reader: LogReader,
-        store: Tables,
+        store: Store,
         assembler: Assembler,
         *,
-        is_gone: Callable[[str], bool],
-        begins_at: Callable[[str], int],
+        is_deleted_log: Callable[[str], bool],
+        first_offset: Callable[[str], int],
     ) -> None:
-        """The arguments are those of `analytics.consumer.Consumer`."""
+        """The arguments have the meaning of those of `analytics.consumer.Consumer`."""
         self.high: dict[str, int] = {}
-        """All entries before it are read, by partition."""
-        self.moved: set[str] = set()
-        """Partitions whose position is another than the store's."""
-        self.heard_s: dict[str, float] = {}
+        """Next offset to read, by partition."""
+        self.changed: set[str] = set()
+        """Partitions whose position differs from the stored one."""
+        self.last_entry_s: dict[str, float] = {}
+        """Monotonic time of the last entry, by partition."""
         self.kept_ids: set[str] = set()
-        """Open streams that have records in the store."""
+        """Open streams with checkpoints in the store."""
         self.replayed: Counter[str] = Counter()
         self._reader = reader
         self._store = store
         self._assembler = assembler
-        self._is_gone = is_gone
-        self._begins_at = begins_at
-        self._asked_what_is_gone = False
+        self._is_deleted_log = is_deleted_log
+        self._first_offset = first_offset
+        self._checked_deleted_logs = False
 
-    def look(self) -> None:
-        """Take the partitions that are new. Their late duplicates are known by the newest ids of the store."""
+    def refresh(self) -> None:
+        """Claim new partitions, and load the newest stored ids to detect their late duplicates."""
         new = sorted(set(self._reader.partitions()) - self.high.keys())
         for partition in new:
-            self.take(partition)
+            self.claim(partition)
         if new:
             self._assembler.recall(self._newest_ids())
 
-    def take(self, partition: str) -> None:
-        """Own a partition, and send the reader to where it goes on."""
+    def claim(self, partition: str) -> None:
+        """Own a partition, replay its open streams and seek to its position."""
         log_id = self._reader.log_id
-        if not self._asked_what_is_gone:
-            self._asked_what_is_gone = True
-            self._end_what_was_open_in_logs_that_are_gone(log_id)
+        if not self._checked_deleted_logs:
+            self._checked_deleted_logs = True
+            self._lose_streams_of_deleted_logs(log_id)
         stored = self._store.acquire_partition(log_id, partition)
-        self.heard_s[partition] = time.monotonic()
-        begins_at = self._begins_at(partition)
-        if stored is None or stored.high < begins_at:
-            self.high[partition] = begins_at
-            self._reader.seek(partition, begins_at)
-            if begins_at:
-                self.moved.add(partition)
+        self.last_entry_s[partition] = time.monotonic()
+        first_offset = self._first_offset(partition)
+        if stored is None or stored.high < first_offset:
+            self.high[partition] = first_offset
+            self._reader.seek(partition, first_offset)
+            if first_offset:
+                self.changed.add(partition)
                 log.info(
-                    "partition %s: on from %d, for what is before it went another way", partition, begins_at
+                    "partition %s: starting at %d. Earlier entries were shipped.", partition, first_offset
                 )
             return
         self._replay(log_id, partition, stored)
         self.high[partition] = stored.high
         self._reader.seek(partition, stored.high)
 
-    def let_go(self, partition: str) -> None:
-        """Forget a partition that is another consumer's now."""
-        log.info("partition %s is another consumer's now", partition)
+    def release(self, partition: str) -> None:
+        """Discard the state of a partition that another consumer owns now."""
+        log.info("partition %s: released to another consumer", partition)
         self._assembler.drop(partition)
         self._store.release_partition(self._reader.log_id, partition)
         del self.high[partition]
-        self.moved.discard(partition)
-        self.heard_s.pop(partition, None)
+        self.changed.discard(partition)
+        self.last_entry_s.pop(partition, None)
 
-    def _replay(self, log_id: str, partition: str, stored: Position) -> None:
+    def _replay(self, log_id: str, partition: str, stored: LogPosition) -> None:
         counted = Counter(self._assembler.counters)
         self._assembler.resume(partition, stored.open_stream_ids)
         kept = self._store.kept_records(log_id, partition)
@@ -126,12 +114,12 @@ class Holdings:
         self._assembler.end_replay(partition)
         self.replayed += self._assembler.counters - counted
         log.info(
-            "partition %s: on from %d (%d open streams, %d kept, %d entries read again)",
+            "partition %s: resuming at %d (%d open streams, %d of them from checkpoints, %d entries replayed)",
             partition, stored.high, len(stored.open_stream_ids), len(kept), entries,
         )  # fmt: skip
 
     def _entries(self, partition: str, low: int, high: int) -> Iterable[Entry]:
-        """[low, high) in small steps; steps grow over gaps in the offsets."""
+        """[low, high) in small steps. Steps grow while they are empty."""
         at, step = low, REPLAY_OFFSETS
         while at < high:
             entries: Sequence[Entry] = self._reader.range(partition, at, min(at + step, high))
@@ -143,21 +131,21 @@ class Holdings:
         cursor = self._store.cursor()
         try:
             rows = cursor.execute(
-                f"SELECT stream_id::VARCHAR FROM streams ORDER BY started_at DESC LIMIT {RECALLED}"
+                f"SELECT stream_id::VARCHAR FROM streams ORDER BY started_at DESC LIMIT {RECALLED_IDS}"
             ).fetchall()
         finally:
             cursor.close()
         return (row[0] for row in rows)
 
-    def _end_what_was_open_in_logs_that_are_gone(self, log_id: str) -> None:
+    def _lose_streams_of_deleted_logs(self, log_id: str) -> None:
         for other_id, partition in self._store.other_positions(log_id):
-            if not self._is_gone(other_id):
+            if not self._is_deleted_log(other_id):
                 continue
             stored = self._store.acquire_partition(other_id, partition)
             if stored is None or not stored.open_stream_ids:
                 continue
             log.warning(
-                "%d streams were open in a log that is gone (%s, partition %s): they are lost",
+                "%d streams are lost: they were open in a log that no longer exists (%s, partition %s)",
                 len(stored.open_stream_ids), other_id, partition,
             )  # fmt: skip
             ids = list(stored.open_stream_ids)
@@ -171,7 +159,7 @@ class Holdings:
             self._store.commit(
                 Commit(
                     other_id,
-                    positions={partition: Position(stored.high, stored.high, ())},
+                    positions={partition: LogPosition(stored.high, stored.high, ())},
                     tables={"streams": streams, "losses": losses},
                     finished_stream_ids=ids,
                     totals={"streams_rows": len(ids), "streams_lost": len(ids), "losses_rows": len(ids)},

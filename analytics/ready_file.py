@@ -1,4 +1,4 @@
-"""`run/analyze.json`: analytics is ready, and where its ports are. Written when it is ready, removed on a clean stop."""
+"""`run/analyze.json`: marks a ready analytics process and has the addresses of its ports. Removed on a clean stop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Ready:
     metrics: str | None = None
     """URL of its Prometheus endpoint."""
     otlp: str | None = None
-    """URL where it receives spans."""
+    """URL of its OTLP receiver."""
 
 
 def read(data: Path) -> Ready | None:
-    """What the data folder names; None when there is none. Whether the process lives is not checked."""
+    """The content of the file, None if there is none. The process may have died."""
     try:
         found = json.loads((data / FILE).read_text())
         return Ready(int(found["pid"]), found.get("metrics"), found.get("otlp"))
@@ -32,13 +32,13 @@ def read(data: Path) -> Ready | None:
 
 
 def write(data: Path, ready: Ready) -> None:
-    """Publish, atomically, readable by its owner alone."""
+    """Write or replace the file."""
     make_private_folder((data / FILE).parent)
     write_json(data / FILE, asdict(ready))
 
 
 def remove(data: Path, pid: int) -> None:
-    """Withdraw it, if it is still that process's own."""
+    """Remove the file if it belongs to this process."""
     found = read(data)
     if found is not None and found.pid == pid:
         (data / FILE).unlink(missing_ok=True)

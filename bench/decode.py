@@ -24,8 +24,8 @@ from functools import partial
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
 from analytics.assembly.assembler import Assembler
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.assembly.partition import MAX_PENDING_FRAMES
-from analytics.assembly.stream import FinishedStream
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from analytics.assembly.assembler import Assembler
-from analytics.consumer import Consumer, Pace
-from analytics.gc_tuning import look_seldom
+from analytics.consumer import CommitPolicy, Consumer
+from analytics.gc_tuning import tune_gc
 from analytics.measures.measure import measure
 from analytics.storage.location import locate
 from analytics.storage.store import Store
@@ -40,8 +40,8 @@ class Run:
             self._store,
             Assembler(),
             measure,
-            Pace(commit_interval_s=3600.0),
-            witness=self._telemetry,
+            CommitPolicy(commit_interval_s=3600.0),
+            hooks=[self._telemetry] if self._telemetry is not None else [],
         )
         self._consumer.start()
         self._offset = 0
@@ -85,7 +85,7 @@ def main() -> None:
         "spans": TelemetryOptions(),
         "spans and metrics": TelemetryOptions(metrics="127.0.0.1:0"),
     }
-    look_seldom()
+    tune_gc()
     with tempfile.TemporaryDirectory() as name:
         runs = {}
         for kind, options in kinds.items():

@@ -22,7 +22,7 @@ import duckdb
 from analytics.dialects import vendors
 from analytics.dialects.openai_choices import PROVIDER_FIELDS
 from analytics.schema.ddl import statements
-from analytics.telemetry.catalogue import catalogue
+from analytics.telemetry.metric_definitions import metric_definitions
 from analytics.telemetry.prometheus import prometheus_name
 from analytics.telemetry.semconv import PROFILES
 from ingest.tap import metrics as tap_metrics
@@ -230,7 +230,7 @@ def _metrics() -> str:
 
 def _analytics_rows() -> list[tuple[str, ...]]:
     endings = {"counter": "_total", "total": "_total"}
-    known = {profile: catalogue(names) for profile, names in PROFILES.items()}
+    known = {profile: metric_definitions(names) for profile, names in PROFILES.items()}
     rows = []
     for profile, instruments in known.items():
         for i in instruments:

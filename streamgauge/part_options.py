@@ -99,7 +99,7 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         retain_streams_s=parse_duration_s(settings.retain_streams),
         retain_rollups_s=parse_duration_s(settings.retain_rollups),
         capture=settings.captured_routes,
-        gone_after_s=parse_duration_s(settings.tap_gone_after),
+        tap_gone_after_s=parse_duration_s(settings.tap_gone_after),
         stall_floor_s=settings.stall_floor,
         stall_factor=settings.stall_factor,
         otlp_listen=settings.otlp_listen or None,

@@ -1,7 +1,7 @@
-"""What no honest tap writes: records whose ids or numbers must not get further. No I/O, no clock.
+"""Validate the ids and numbers of records. No I/O, no clock.
 
-A log can be written by anybody who reaches the broker. A record that is one by its shape may still name a stream by something
-that is no UUID, or count beyond what a column holds; it is refused here, before it can stop the consumer in the store.
+Anyone with access to the broker can write to the log. A well-formed record may still contain a stream id that is no UUID or a
+number that no column holds. Such a record is rejected here, before it can make a commit fail.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Open
 
 STREAM_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 MAX_NS = 2**61
-"""No honest time, length or count is larger."""
+"""Upper bound of times, sizes and counts."""
 MAX_SMALL = 2**16
-"""Ports and numbers of workers are smaller; trace flags are a byte."""
+"""Upper bound of ports and worker numbers. Trace flags are one byte."""
 MAX_COUNTERS = 1000
 
 
 def stream_of(record: AnyRecord) -> str | None:
-    """The stream that a record names, None if it names none by a proper id."""
+    """The stream id of a record, or None if it has no valid one."""
     stream = None if isinstance(record, (Alive, Damaged)) else record.stream
     return stream if stream is not None and STREAM_ID.fullmatch(stream) else None
 
 
-def unsound(record: AnyRecord) -> str | None:
-    """Why no honest tap wrote this record, None if it may have. Times within frames are left to `unsound_frames`."""
+def invalid_record(record: AnyRecord) -> str | None:
+    """The reason why a record is invalid, None if it is valid. `invalid_frames` checks the times within frames."""
     if isinstance(record, Alive):
-        return _unsound_alive(record)
+        return _invalid_alive(record)
     if isinstance(record, Damaged):
         return (
             None if len(record.incarnations) <= MAX_COUNTERS and len(record.reason) <= 100 else "bad_numbers"
@@ -44,7 +44,7 @@ def unsound(record: AnyRecord) -> str | None:
         if record.seq != 0 or not all(0 <= n < MAX_SMALL for n in small):
             return "bad_numbers"
     elif record.seq == 0 and not isinstance(record, Lost):
-        return "bad_numbers"  # a stream begins with `Opened`
+        return "bad_numbers"  # the first record is `Opened`
     if isinstance(record, Closed):
         counts += (record.end_ns, record.request_bytes, record.response_bytes, record.delivered_bytes)
         times = (record.connected_ns, record.request_sent_ns, record.client_drain_ns, record.client_left_ns)
@@ -53,7 +53,7 @@ def unsound(record: AnyRecord) -> str | None:
     return None if _within(counts, 0) and _within(times, -MAX_NS) else "bad_numbers"
 
 
-def _unsound_alive(record: Alive) -> str | None:
+def _invalid_alive(record: Alive) -> str | None:
     counts = (record.wall_ns, record.mono_ns, record.started_wall_ns)
     small = 0 <= record.tap_worker < MAX_SMALL and len(record.counters) <= MAX_COUNTERS
     return (
@@ -61,8 +61,8 @@ def _unsound_alive(record: Alive) -> str | None:
     )
 
 
-def unsound_frames(record: Frames, times: Sequence[int], before_ns: int) -> str | None:
-    """The same for the numbers of frames: their times never go back, neither within the record nor behind `before_ns`."""
+def invalid_frames(record: Frames, times: Sequence[int], before_ns: int) -> str | None:
+    """As `invalid_record`, for frames. Their times must not decrease, neither within the record nor below `before_ns`."""
     response = record.response
     if response is not None and not (100 <= response.status <= 999 and 0 <= response.headers_ns < MAX_NS):
         return "bad_numbers"

@@ -1,33 +1,28 @@
-"""Which incarnations of tap workers have died, judged by the log of one partition alone. No I/O, no clock.
+"""Detect dead incarnations of tap workers from the records of one partition. No I/O, no clock.
 
-Rules that this file keeps:
-
-- An incarnation is *superseded* when a newer one of the same slot (tap, worker) is alive in the same partition: what
-  the old one wrote came before it. Newer means started after the stream in question was opened, so that duplicates of
-  old records and two taps of one name do no harm.
-- It is *silent* when another incarnation has lived on for longer than `lost_after_ns` since its last sign. Time is taken
-  from the witness's own monotonic clock, never across clocks, so a stepped or wrong wall clock kills nobody.
-- The witness that counts is another incarnation of the same slot. Any other, on this host or another one, counts only after
-  `gone_after_ns`: a ship brings its workers' logs one after the other, and ships drain at speeds of their own, so that after an
-  outage what happened at the same time is hours apart in the log. Log time is the time of one slot. Nothing in a topic tells
-  a host that is gone from one that is cut off: how long a cut may last before its streams are given up is for the operator to
-  say (`--tap-gone-after`), and a day is the default because a late verdict costs nothing and a wrong one a stream's end.
-- After a restart nothing is known of earlier signs: the wait begins anew, so a verdict may come later, never earlier.
-- Log time (`now_ns`) moves with the monotonic clocks of all incarnations seen; it only goes forward.
+- An incarnation is *superseded* when a newer one of the same slot (tap, worker) is alive in the same partition. Newer means
+  started after the stream in question was opened, so duplicates of old records and two taps of one name are harmless.
+- An incarnation is *silent* when another one has been alive for longer than the limit since its last `Alive`. Time is measured on
+  the observer's monotonic clock, never across clocks, so a wrong or stepped wall clock has no effect.
+- The limit is `lost_after_ns` for an observer of the same slot and `tap_gone_after_ns` (`--tap-gone-after`) for any other. Ships
+  drain at different speeds after an outage, so simultaneous records of different slots can be hours apart in the log. The log
+  cannot distinguish a dead host from a disconnected one. The default is a day, because a late verdict costs little and a wrong
+  one loses the end of a stream.
+- Earlier reports are unknown after a restart. The wait starts again, so a verdict may come later, never earlier.
+- Log time (`now_ns`) advances with the monotonic clocks of all incarnations seen. It never goes back.
 """
 
 from __future__ import annotations
 
 from ingest.records import Alive, Opened
 
-GONE_AFTER_NS = 24 * 3600 * 1_000_000_000
-"""Unless told otherwise."""
+TAP_GONE_AFTER_NS = 24 * 3600 * 1_000_000_000
 MAX_INCARNATIONS = 4096
-"""Over it, the one that has been silent for longest is taken for dead."""
+"""Beyond it, the incarnation that has been silent longest is marked as dead."""
 
 
-class _Track:
-    __slots__ = ("incarnation", "mono_ns", "offset_ns", "since", "tap", "tick", "worker")
+class _Incarnation:
+    __slots__ = ("incarnation", "mono_ns", "offset_ns", "silent_since", "tap", "tick", "worker")
 
     def __init__(self, tap: str, worker: int, incarnation: str) -> None:
         self.tap = tap
@@ -36,79 +31,79 @@ class _Track:
         self.mono_ns: int | None = None
         self.offset_ns = 0
         self.tick = 0
-        self.since: dict[str, int] = {}
-        """Witness → its monotonic time at its first `Alive` that found this one silent."""
+        self.silent_since: dict[str, int] = {}
+        """Observing incarnation → its monotonic time at its first `Alive` after this one's last."""
 
 
 class Liveness:
-    """The incarnations that one partition tells of."""
+    """The incarnations seen in one partition."""
 
-    def __init__(self, lost_after_ns: int, gone_after_ns: int | None = GONE_AFTER_NS) -> None:
-        """`gone_after_ns` None: no other slot's time counts, ever."""
+    def __init__(self, lost_after_ns: int, tap_gone_after_ns: int | None = TAP_GONE_AFTER_NS) -> None:
+        """`tap_gone_after_ns` None: only observers of the same slot are used."""
         self.now_ns = 0
-        """Log time: grows with the log, begins anywhere."""
+        """Log time, with an arbitrary start."""
         self._lost_after_ns = lost_after_ns
-        self._gone_after_ns = gone_after_ns if gone_after_ns is not None else 2**63
-        self._tracks: dict[str, _Track] = {}  # the longest silent first
+        self._tap_gone_after_ns = tap_gone_after_ns if tap_gone_after_ns is not None else 2**63
+        self._incarnations: dict[str, _Incarnation] = {}  # the one silent longest first
         self._ticks = 0
 
     def opened(self, record: Opened) -> str | None:
-        """A stream of this incarnation began. Returns an incarnation given up for want of room, if any."""
-        if record.incarnation in self._tracks:
+        """Process a stream's first record. Returns the incarnation evicted to make room, if any."""
+        if record.incarnation in self._incarnations:
             return None
-        return self._add(_Track(record.tap, record.tap_worker, record.incarnation))
+        return self._add(_Incarnation(record.tap, record.tap_worker, record.incarnation))
 
     def alive(self, record: Alive) -> list[str]:
-        """A sign of life. Returns the incarnations that are now taken for dead by silence."""
-        track = self._tracks.get(record.incarnation)
-        if track is None:
-            track = _Track(record.tap, record.tap_worker, record.incarnation)
-        elif track.mono_ns is not None and record.mono_ns <= track.mono_ns:
-            return []  # a duplicate is no sign
-        if track.mono_ns is None:
-            track.offset_ns = self.now_ns - record.mono_ns
-        track.mono_ns = record.mono_ns
-        self.now_ns = max(self.now_ns, record.mono_ns + track.offset_ns)
-        previous_tick = track.tick
-        dropped = self._add(track)
+        """Process a report of a tap. Returns the incarnations that are now dead by silence."""
+        reporter = self._incarnations.get(record.incarnation)
+        if reporter is None:
+            reporter = _Incarnation(record.tap, record.tap_worker, record.incarnation)
+        elif reporter.mono_ns is not None and record.mono_ns <= reporter.mono_ns:
+            return []  # a duplicate
+        if reporter.mono_ns is None:
+            reporter.offset_ns = self.now_ns - record.mono_ns
+        reporter.mono_ns = record.mono_ns
+        self.now_ns = max(self.now_ns, record.mono_ns + reporter.offset_ns)
+        previous_tick = reporter.tick
+        dropped = self._add(reporter)
         dead = [dropped] if dropped is not None else []
-        for other in self._tracks.values():
+        for other in self._incarnations.values():
             if other.tick > previous_tick:
-                break  # has given a sign since this one's last, and so have all that follow
-            if other is track:
+                break  # this one and all after it reported since the previous `Alive` of `reporter`
+            if other is reporter:
                 continue
-            first_ns = other.since.setdefault(track.incarnation, record.mono_ns)
-            if record.mono_ns - first_ns > self._patience_ns(other, track):
+            first_ns = other.silent_since.setdefault(reporter.incarnation, record.mono_ns)
+            if record.mono_ns - first_ns > self._limit_ns(other, reporter):
                 dead.append(other.incarnation)
         for incarnation in dead:
-            self._tracks.pop(incarnation, None)
+            self._incarnations.pop(incarnation, None)
         return dead
 
     def rivals(self, record: Alive) -> list[str]:
-        """The other incarnations of this one's slot."""
+        """The other incarnations of the same slot."""
         return [
             t.incarnation
-            for t in self._tracks.values()
+            for t in self._incarnations.values()
             if t.worker == record.tap_worker and t.tap == record.tap and t.incarnation != record.incarnation
         ]
 
     def forget(self, incarnation: str) -> None:
-        """Nothing of it is open any more and nothing more will come."""
-        self._tracks.pop(incarnation, None)
+        """Remove an incarnation that has stopped."""
+        self._incarnations.pop(incarnation, None)
 
-    def _patience_ns(self, silent: _Track, witness: _Track) -> int:
-        if (silent.tap, silent.worker) != (witness.tap, witness.worker):
-            return self._gone_after_ns
+    def _limit_ns(self, silent: _Incarnation, observer: _Incarnation) -> int:
+        if (silent.tap, silent.worker) != (observer.tap, observer.worker):
+            return self._tap_gone_after_ns
         return self._lost_after_ns
 
-    def _add(self, track: _Track) -> str | None:
+    def _add(self, reporter: _Incarnation) -> str | None:
         self._ticks += 1
-        track.tick = self._ticks
-        track.since.clear()
-        self._tracks.pop(track.incarnation, None)  # to the end: it is the one heard of last
-        self._tracks[track.incarnation] = track
-        if len(self._tracks) <= MAX_INCARNATIONS:
+        reporter.tick = self._ticks
+        reporter.silent_since.clear()
+        self._incarnations.pop(reporter.incarnation, None)  # move to the end: most recent last
+        self._incarnations[reporter.incarnation] = reporter
+        if len(self._incarnations) <= MAX_INCARNATIONS:
             return None
-        oldest = next(iter(self._tracks))
-        del self._tracks[oldest]
+        oldest = next(iter(self._incarnations))
+        del self._incarnations[oldest]
         return oldest

@@ -1,7 +1,4 @@
-"""The events of many streams as one data frame: the rows of table `events`.
-
-Columns are made from the decoders' lists as they are, without a Python step per event.
-"""
+"""Rows of table `events` for many streams. The decoders' lists become columns without a Python step per event."""
 
 from __future__ import annotations
 
@@ -10,23 +7,25 @@ from typing import Any
 
 import polars as pl
 
-from analytics.assembly.stream import FinishedStream
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.schema.tables import EVENTS
 
 MAX_NAME_CHARS = 200
-"""Names and finish reasons are words; what is longer is cut."""
+"""Longer names and finish reasons are cut."""
 _LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens", "bytes", "finish_reason")
 
 
 def event_frame(finished: Sequence[FinishedStream]) -> pl.DataFrame:
-    """The events of finished streams, in their order. A number that its column cannot hold becomes NULL."""
-    told = [(s.stream_id, s.decoder.events) for s in finished if s.decoder is not None and s.decoder.events]
+    """The events of finished streams, in order. A number outside its column's range becomes NULL."""
+    sources = [
+        (s.stream_id, s.decoder.events) for s in finished if s.decoder is not None and s.decoder.events
+    ]
     owners = pl.DataFrame(
-        {"stream_id": [stream_id for stream_id, _ in told], "n": [len(columns) for _, columns in told]},
+        {"stream_id": [stream_id for stream_id, _ in sources], "n": [len(columns) for _, columns in sources]},
         schema={"stream_id": EVENTS["stream_id"], "n": pl.Int64},
     )
     lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
-    for _, columns in told:
+    for _, columns in sources:
         for name in _LISTS:
             lists[name] += getattr(columns, name)
     return owners.select(

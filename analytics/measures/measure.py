@@ -1,21 +1,17 @@
-"""Measure finished streams: the rows of `streams`, `events`, `usage_reports` and `server_stats`. No I/O, no clock.
+"""Measure finished streams: rows of `streams`, `events`, `usage_reports` and `server_stats`. No I/O, no clock.
 
-docs/explanation/measurement.md has every definition; this file keeps them:
+docs/explanation/measurement.md has the definitions. Rules of this file:
 
-- An unknown value is NULL, never 0. Of a stream with a hole (`tap_lost`) nothing is measured: its row says who it was and
-  what the transport counted; its events are those before the hole. Of a body that is mirrored in part, by rule, the
-  first instants (ttfb, ttfc, ttft, ttfo, ttst) stay, for nothing later can change them.
-- Times within a stream are those of its output events, choice by choice: ttft is the earliest, ttst belongs to the choice that
-  began first, icl is pooled within each choice, itl is NULL when there are several.
-- N, the tokens that rates are made of, is `output_tokens`; without hidden reasoning (reported, but none seen on the wire); NULL
-  where the last report is older than the last output and the stream did not end well: then it counts a part.
-- What a server reports beside numbers is text of nobody knows whom: without capture its words are those of a short list
-  (`ingest.redaction`).
-- token_source: `usage` as reported; `usage_delta`: a running count of a stream that never finished; `chunks`: no usage, but
-  every output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
+- Unknown values are NULL, never 0. A stream with missing records (`tap_lost`) is not measured: its row has its identity and the
+  transport's counts, and its events are those before the first gap. If part of the body is not recorded by rule, only the
+  first times (ttfb, ttfc, ttft, ttfo, ttst) are kept, because later data cannot change them.
+- N, the token count of the rates, is `output_tokens`, minus reasoning tokens that were reported but never seen in the response.
+  It is NULL if the last usage report is older than the last output and the stream did not end `ok`: the report is then partial.
+- Non-numeric server statistics are reduced to known words (`ingest.redaction`) unless content is captured.
+- token_source: `usage` as reported; `usage_delta`, a running count of a stream that never finished; `chunks`, no usage but every
+  output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
 
-Rows are made column by column over the whole batch, so that a commit of one stream costs little and one of a million
-events a second.
+Rows are built column by column over the whole batch, so one stream is cheap to commit and so is a million events per second.
 """
 
 from __future__ import annotations
@@ -27,43 +23,44 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from analytics.assembly.stream import FinishedStream
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.decoded.decoded_event import ServerStat, Usage
+from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.event_rows import event_frame
-from analytics.measures.recorded_headers import request_head, response_head
-from analytics.measures.request_fields import operation_of, request_id_of, server_instance_of
-from analytics.measures.timing import (
-    NOTHING,
-    Timing,
-    first_event_ns,
-    first_nonreasoning_output_ns,
-    first_output_ns,
-    last_output_ns,
-    timing_of,
+from analytics.measures.headers import (
+    request_id_of,
+    server_instance_of,
+    stored_request_headers,
+    stored_response_headers,
 )
+from analytics.measures.latency import (
+    NO_OUTPUT,
+    ChunkLatencies,
+    StallLimit,
+    chunk_latencies,
+    last_output_ns,
+    times_to_first,
+    token_rates,
+)
+from analytics.measures.operation import operation_of
+from analytics.measures.outcome import Verdict, verdict_of
 from analytics.schema.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
 from ingest.redaction.stored_values import numbers_only
 
 MAX_WORD_CHARS = 256
 _MAX_COUNT = 2**62
+_DEFAULT_STALL = StallLimit()
 _encode_lines = msgspec.json.Encoder().encode_lines
 _in_order = itemgetter(*STREAMS)
 
 
 def measure(
-    finished: Sequence[FinishedStream], *, stall_floor_ns: int = 500_000_000, stall_factor: float = 5.0
+    finished: Sequence[FinishedStream], stall: StallLimit = _DEFAULT_STALL
 ) -> dict[str, pl.DataFrame]:
-    """The rows of finished streams, by table; columns and types are those of schema.sql."""
+    """The rows of finished streams by table, with the columns and types of schema.sql."""
     if not finished:
         return {table: rows.clear() for table, rows in _EMPTY.items()}
-    rows = []
-    for stream in finished:
-        timing = NOTHING
-        if stream.decoder is not None:
-            timing = timing_of(
-                stream.decoder.events, stall_floor_ns=stall_floor_ns, stall_factor=stall_factor
-            )
-        rows.append(_row(stream, timing))
+    rows = [_row(stream, stall) for stream in finished]
     return {
         "streams": frame(STREAMS, dict(zip(STREAMS, zip(*map(_in_order, rows), strict=True), strict=True))),
         "events": event_frame(finished),
@@ -72,7 +69,8 @@ def measure(
     }
 
 
-def _row(stream: FinishedStream, timing: Timing) -> dict[str, Any]:
+def _row(stream: FinishedStream, stall: StallLimit) -> dict[str, Any]:
+    verdict = verdict_of(stream)
     row: dict[str, Any] = dict.fromkeys(STREAMS)
     row["stream_id"] = stream.stream_id
     row["started_at"] = stream.started_wall_ns // 1000
@@ -80,16 +78,19 @@ def _row(stream: FinishedStream, timing: Timing) -> dict[str, Any]:
     row["request_model"] = _word(stream.request.model)
     _add_opened(row, stream)
     _add_transport(row, stream)
-    _add_verdict(row, stream)
+    _add_verdict(row, verdict)
     decoder = stream.decoder
     if decoder is not None:
+        chunks = chunk_latencies(decoder.events, stall) if decoder.events else NO_OUTPUT
         row["dialect"] = decoder.dialect
         row["provider"] = decoder.provider
         row["operation"] = decoder.operation or row["operation"]
         row["response_id"] = _word(decoder.response_id)
         row["response_model"] = _word(decoder.response_model)
-        if not stream.lost:
-            _add_body(row, stream, timing)
+        if not verdict.is_lost:
+            _add_body(row, stream, decoder, chunks)
+            if not stream.uncaptured_bytes:
+                _add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
     return row
 
 
@@ -98,10 +99,10 @@ def _add_opened(row: dict[str, Any], stream: FinishedStream) -> None:
     response_headers = stream.response.headers if stream.response is not None else []
     row["server_instance"] = server_instance_of(response_headers)
     row["request_id"] = request_id_of(opened.headers if opened is not None else [], response_headers)
-    row["response_headers"] = response_head(response_headers)
+    row["response_headers"] = stored_response_headers(response_headers)
     if opened is None:
         return
-    row["request_headers"] = request_head(opened.headers)
+    row["request_headers"] = stored_request_headers(opened.headers)
     row["operation"] = operation_of(opened.path)
     for name in (
         "gateway", "tap", "client_id", "method", "path", "trace_id", "span_id", "parent_span_id", "trace_flags",
@@ -122,25 +123,21 @@ def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
             row[name] = getattr(stream.closed, name)
 
 
-def _add_verdict(row: dict[str, Any], stream: FinishedStream) -> None:
-    verdict = stream.verdict
+def _add_verdict(row: dict[str, Any], verdict: Verdict) -> None:
     row["outcome"] = verdict.outcome
     row["error_type"] = _word(verdict.error_type)
     row["error_phase"] = verdict.error_phase
     row["error_message"] = _text(verdict.error_message)
-    row["aborted_after_terminal"] = None if stream.lost else verdict.aborted_after_terminal
+    row["aborted_after_terminal"] = None if verdict.is_lost else verdict.aborted_after_terminal
 
 
-def _add_body(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> None:
-    """What the body said. Only for streams without a hole."""
-    decoder = stream.decoder
-    assert decoder is not None
+def _add_body(
+    row: dict[str, Any], stream: FinishedStream, decoder: StreamDecoder, chunks: ChunkLatencies
+) -> None:
+    """Columns of the decoded body of a complete stream."""
     row["streamed"] = decoder.streamed if stream.response is not None else None
-    row["ttfb_ns"] = decoder.first_byte_ns
-    row["ttfc_ns"] = first_event_ns(decoder.events)
-    row["ttft_ns"] = first_output_ns(decoder.events)
-    row["ttfo_ns"] = first_nonreasoning_output_ns(decoder.events)
-    row["ttst_ns"] = timing.ttst_ns
+    row.update(times_to_first(decoder))
+    row["ttst_ns"] = chunks.ttst_ns
     if stream.uncaptured_bytes:
         return
     kinds = decoder.events.kind
@@ -155,17 +152,16 @@ def _add_body(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> No
     for name in (
         "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "icl_max_ns", "stall_count", "stalled_ns", "burstiness",
     ):  # fmt: skip
-        row[name] = getattr(timing, name)
-    _add_tokens(row, stream, timing)
+        row[name] = getattr(chunks, name)
     if stream.capture_content:
         row["output_text"] = _text(decoder.text)
         row["reasoning_text"] = _text(decoder.reasoning)
 
 
-def _add_tokens(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> None:
-    """Tokens, and the rates made of them."""
-    decoder = stream.decoder
-    assert decoder is not None
+def _add_tokens(
+    row: dict[str, Any], decoder: StreamDecoder, chunks: ChunkLatencies, *, ended_ok: bool
+) -> None:
+    """Token counts and the rates computed from them."""
     usage = decoder.usage
     n: int | None = None
     if usage is not None:
@@ -174,30 +170,22 @@ def _add_tokens(row: dict[str, Any], stream: FinishedStream, timing: Timing) -> 
         row["cached_input_tokens"] = _count(usage.cached_input_tokens)
         row["output_tokens"], row["reasoning_tokens"] = output, reasoning
         row["token_source"] = decoder.usage_source
-        if output is not None and (stream.verdict.outcome == "ok" or _usage_is_whole(stream, timing)):
+        if output is not None and (ended_ok or _usage_covers_output(decoder, chunks)):
             n = output if not reasoning or decoder.reasoning_seen else output - reasoning
-    listed = _count(timing.listed_tokens)
+    listed = _count(chunks.listed_tokens)
     if row["output_tokens"] is None and listed is not None:
         row["output_tokens"] = n = listed
         row |= {"token_source": "chunks"}
     last_ns = row["last_output_ns"]
-    if n is None or n < 0 or last_ns is None:
-        return
-    if last_ns > 0:
-        row["tps_e2e"] = n * 1e9 / last_ns
-    span_ns = timing.span_ns
-    if n >= 2 and span_ns is not None:
-        row["itl_ns"] = span_ns / (n - 1)
-        row["tps_user"] = 1e9 * (n - 1) / span_ns if span_ns else None
+    if n is not None and n >= 0 and last_ns is not None:
+        row.update(token_rates(n, last_ns, chunks.output_span_ns))
 
 
-def _usage_is_whole(stream: FinishedStream, timing: Timing) -> bool:
-    """Whether the last count of output tokens came with or after the last output."""
-    assert stream.decoder is not None
-    last = timing.last_output_seq
-    reports = stream.decoder.usage_reports
+def _usage_covers_output(decoder: StreamDecoder, chunks: ChunkLatencies) -> bool:
+    """Whether the last report of output tokens arrived with or after the last output."""
+    last = chunks.last_output_seq
     return last is None or any(
-        seq >= last for seq, _, usage in reversed(reports) if usage.output_tokens is not None
+        seq >= last for seq, _, usage in reversed(decoder.usage_reports) if usage.output_tokens is not None
     )
 
 
@@ -207,10 +195,10 @@ def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     captured: list[bool] = []
     for stream in finished:
         if stream.decoder is not None:
-            told = stream.decoder.usage_reports
-            reports += told
-            stream_ids += [stream.stream_id] * len(told)
-            captured += [stream.capture_content] * len(told)
+            own = stream.decoder.usage_reports
+            reports += own
+            stream_ids += [stream.stream_id] * len(own)
+            captured += [stream.capture_content] * len(own)
     usages = [usage for _, _, usage in reports]
     values: dict[str, Sequence[Any]] = {
         "stream_id": stream_ids,
@@ -250,10 +238,10 @@ def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
 
 
 def _known_words(stat: ServerStat) -> ServerStat:
-    """A stat that is no number, with as much of it as may be stored."""
+    """A non-numeric statistic, reduced to what may be stored."""
     report = _json({stat.name: stat.raw})
-    told: dict[str, str] = {} if report is None else msgspec.json.decode(numbers_only(report))
-    name, raw = next(iter(told.items()), ("", ""))
+    kept: dict[str, str] = {} if report is None else msgspec.json.decode(numbers_only(report))
+    name, raw = next(iter(kept.items()), ("", ""))
     return ServerStat(stat.source, name, None, stat.unit, raw)
 
 
@@ -266,7 +254,7 @@ _EMPTY = {
 
 
 def _count(value: int | None) -> int | None:
-    """A count as reported; what no counter could have counted is unknown."""
+    """A reported count. Impossible values are unknown."""
     return value if value is not None and 0 <= value < _MAX_COUNT else None
 
 
@@ -275,16 +263,16 @@ def _word(value: str | None) -> str | None:
 
 
 def _text(value: str | None) -> str | None:
-    """Text that UTF-8 can hold: half a surrogate pair from a JSON escape is replaced."""
+    """Valid UTF-8: unpaired surrogates from JSON escapes are replaced."""
     if value is None or value.isascii():
         return value
     return value.encode("utf-8", "replace").decode("utf-8")
 
 
 def _json_each(values: Sequence[Any]) -> list[str | None]:
-    """The JSON text of each value, as `_json`: one step for all, since some servers report usage on every chunk."""
+    """The JSON text of each value. Batched, because some servers report usage with every chunk."""
     try:
-        lines = _encode_lines(values).decode().split("\n")[:-1]  # within JSON text a line's end is escaped
+        lines = _encode_lines(values).decode().split("\n")[:-1]  # JSON text contains no raw line feed
     except (TypeError, ValueError, UnicodeError, RecursionError):
         return [_json(value) for value in values]
     return [None if value is None else line for value, line in zip(values, lines, strict=True)]

@@ -1,7 +1,7 @@
-"""Rows of finished streams, whatever happens while they are measured. No I/O.
+"""Measure a batch of streams and isolate the ones that fail. No I/O.
 
-A batch that cannot be measured is measured stream by stream; a stream that cannot be is a dead letter and is stored as
-`tap_lost`: that it was there, and nothing invented.
+If measuring a batch raises, its streams are measured one by one. A stream that raises is stored as `tap_lost` without
+measurements.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from analytics.assembly.stream import FinishedStream
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.measures.dead_letters import DeadLetters
+from analytics.measures.outcome import LOST
 
 log = logging.getLogger(__name__)
 
@@ -20,22 +21,24 @@ Measure = Callable[[Sequence[FinishedStream]], dict[str, pl.DataFrame]]
 
 
 def measured_rows(
-    finished: Sequence[FinishedStream], measure: Measure, dead: DeadLetters
+    finished: Sequence[FinishedStream], measure: Measure, dead_letters: DeadLetters
 ) -> dict[str, pl.DataFrame]:
-    """Rows by table; what could not be measured is in `dead`."""
+    """Rows by table. Streams that cannot be measured are added to `dead_letters`."""
     if not finished:
         return {}
     try:
         return dict(measure(finished))
     except Exception:
-        log.exception("a batch of %d streams cannot be measured: one by one", len(finished))
+        log.exception(
+            "measuring a batch of %d streams failed. Its streams are measured one by one.", len(finished)
+        )
     parts: list[dict[str, pl.DataFrame]] = []
     for stream in finished:
         try:
             parts.append(measure([stream]))
         except Exception as e:
             reason = f"measure: {type(e).__name__}"
-            dead.add(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
+            dead_letters.add(stream.partition, -1, stream.stream_id, reason, 0, stream.stream_id.encode())
             opened = stream.opened
             gateway, tap = (opened.gateway, opened.tap) if opened else (None, None)
             parts.append({"streams": lost_row(stream.stream_id, stream.started_wall_ns, gateway, tap)})
@@ -44,15 +47,15 @@ def measured_rows(
 
 
 def lost_row(stream_id: str, started_wall_ns: int, gateway: str | None, tap: str | None) -> pl.DataFrame:
-    """The row of a stream of which nothing else can be told."""
+    """The row of a lost stream without further data."""
     return pl.DataFrame(
         {
             "stream_id": [stream_id],
             "started_at": [started_wall_ns // 1000],
             "gateway": [gateway],
             "tap": [tap],
-            "outcome": ["tap_lost"],
-            "error_type": ["tap_lost"],
+            "outcome": [LOST.outcome],
+            "error_type": [LOST.error_type],
         },
         schema_overrides={"gateway": pl.String, "tap": pl.String},
     ).with_columns(pl.col("started_at").cast(pl.Datetime("us", "UTC")))

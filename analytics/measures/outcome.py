@@ -1,20 +1,19 @@
-"""Decide how a stream ended: one closed list, decided by the semantic terminal, never by EOF or `[DONE]` alone.
+"""Decide how a stream ended: one value of a closed list of outcomes. No I/O, no clock.
 
-Rules that this file keeps (docs/explanation/measurement.md has them as a table):
+Rules (docs/explanation/measurement.md has them as a table):
 
-- The first cause wins, by time: an error event before the client left is the upstream's error, a client that left before the
-  error event is the client's abort. Of an error and a terminal of the same event, the error is told.
-- After the semantic terminal (first finish reason of every choice, or a terminal event) nothing turns a stream into a
-  failure: who leaves or errs then leaves it `ok`, with `aborted_after_terminal` (left, reset) and phase `post_finish`.
-- A hole is never guessed over: `tap_lost`, whatever else is known.
-- What the transport says of an unfinished stream beats bad JSON in it: `malformed` explains only a clean end.
-- No text of a prompt or an answer gets out of here: the provider's own message only when content is captured.
+- The first cause by time wins. An error event before the client left is the upstream's error, and a client that left before the
+  error event is a client abort. If one event is both an error and a terminal, it is an error.
+- The semantic terminal is the last first finish reason of any choice, or a terminal event. Nothing after it makes a stream fail:
+  it stays `ok`, with phase `post_finish`, and with `aborted_after_terminal` if a side left or reset. EOF or `[DONE]` alone is no
+  terminal.
+- A stream with missing records is `tap_lost`, whatever else is known.
+- The transport's cause for an unfinished stream precedes invalid JSON in it: `malformed` explains only a clean end.
+- The provider's message is kept only if content is captured, because it can quote the prompt.
 
-Where there is no terminal to wait for, a clean end is `ok`: a non-streamed body (its end is its terminal), a tunnel, a body
-that is not mirrored by rule, and an event stream of an `unknown` dialect: which event would end it is exactly what is not
-known, so calling it truncated would be a guess. A known dialect without its terminal is `truncated`, empty bodies included.
-
-No I/O, no clock.
+A clean end is `ok` where no terminal is expected: a non-streamed body (its end is its terminal), a tunnel, a body that is not
+recorded by rule, and an event stream of the dialect `unknown`, because we cannot know which event ends it. A known dialect
+without its terminal is `truncated`, even if the body is empty.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from typing import Literal
 
 import msgspec
 
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.decoded.decoded_event import ErrorReport
 from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.timing import first_output_ns
+from analytics.measures.latency import first_output_ns
 from ingest.records import Cause
 from ingest.redaction.stored_values import title
 
@@ -47,7 +47,7 @@ MAX_TYPE_CHARS = 100
 MAX_MESSAGE_CHARS = 500
 
 _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
-    # cause of the transport → outcome, error_type (None: the detail, an exception's class)
+    # transport cause → outcome, error_type (None: use the detail, an exception class)
     "client_left": ("client_abort", "client_abort"),
     "upstream_reset": ("upstream_reset", "upstream_reset"),
     "connect_error": ("connect_error", None),
@@ -57,34 +57,34 @@ _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
     "idle_output": ("idle_timeout", "idle_timeout"),
     "bad_upstream": ("malformed", "malformed_stream"),
     "bad_request": ("http_error", "bad_request"),
-    "tap_stopped": ("tap_lost", "tap_lost"),  # the tap itself cut it: neither side's failure
+    "tap_stopped": ("tap_lost", "tap_lost"),  # the tap ended it: no failure of either side
 }
 
 
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tap saw of the exchange. Times in ns from t0, None = did not happen."""
+    """The exchange as the tap observed it. Times in ns since t0, None if it did not happen."""
 
     cause: Cause = "complete"
     detail: str | None = None
     status: int | None = 200
-    """Of the upstream's response; None when no head came."""
+    """Status of the response, None without a response."""
     headers_ns: int | None = None
     end_ns: int | None = None
     client_left_ns: int | None = None
     tunnel: bool = False
     partial: bool = False
-    """Part of the body was not mirrored, by rule: what is not seen says nothing."""
+    """Part of the body is not recorded, by rule."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the decoder saw in the body. Times in ns from t0, None = not seen."""
+    """The relevant facts of the decoded body. Times in ns since t0, None if not seen."""
 
     dialect: str = "unknown"
     streamed: bool = True
     first_output_ns: int | None = None
     terminal_ns: int | None = None
     terminal_seq: int | None = None
-    """The event that was the terminal, where it is known: orders it against an error of the same read."""
+    """Number of the terminal event if known. It orders the terminal and an error of the same read."""
     error: ErrorReport | None = None
     error_ns: int | None = None
     error_seq: int | None = None
@@ -94,7 +94,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How it ended: the columns of `streams` of the same names."""
+    """The columns of `streams` with the same names."""
 
     outcome: Outcome
     error_type: str | None = None
@@ -102,25 +102,49 @@ class Verdict(msgspec.Struct, frozen=True):
     error_message: str | None = None
     aborted_after_terminal: bool = False
 
+    @property
+    def is_lost(self) -> bool:
+        """Records are missing: nothing else may be measured."""
+        return self.outcome == "tap_lost"
+
 
 def facts_of(decoder: StreamDecoder) -> Facts:
-    """The facts of a decoder, as plain values."""
+    """The facts of a finished decoder."""
     facts = {name: getattr(decoder, name) for name in Facts.__struct_fields__ if name != "first_output_ns"}
     return Facts(first_output_ns=first_output_ns(decoder.events), **facts)
 
 
 NO_BODY = Facts(streamed=False)
-"""The facts of an exchange whose response had no body."""
+"""The facts of an exchange without a response body."""
 
 LOST = Verdict("tap_lost", "tap_lost")
-"""The verdict on a stream with a hole. Its phase is unknown, so it is None."""
+"""The verdict on a stream with missing records. Its phase is unknown."""
+
+
+def verdict_of(stream: FinishedStream) -> Verdict:
+    """How a finished stream ended."""
+    closed, response = stream.closed, stream.response
+    if closed is None or not stream.complete:
+        return LOST
+    transport = Transport(
+        cause=closed.cause,
+        detail=closed.detail,
+        status=response.status if response is not None else None,
+        headers_ns=response.headers_ns if response is not None else None,
+        end_ns=closed.end_ns,
+        client_left_ns=closed.client_left_ns,
+        tunnel=closed.tunnel,
+        partial=stream.uncaptured_bytes > 0,
+    )
+    facts = facts_of(stream.decoder) if stream.decoder is not None and response is not None else NO_BODY
+    return judge(transport, facts, capture_content=stream.capture_content)
 
 
 def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool = False) -> Verdict:
-    """How the exchange ended. `capture_content`: the provider's message may be kept (it can quote the prompt)."""
+    """How an exchange ended. `capture_content`: the provider's message may be kept."""
     status = transport.status
     if status is None:
-        return _without_head(transport)
+        return _without_response(transport)
     if status >= 400:
         return _http_error(transport, facts, status, capture_content)
     terminal_ns = _terminal_ns(transport, facts)
@@ -165,8 +189,8 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
     return Verdict("ok")
 
 
-def _without_head(transport: Transport) -> Verdict:
-    """Nothing came from the upstream. A clean "end" without a head is a connection that was closed on us."""
+def _without_response(transport: Transport) -> Verdict:
+    """No response arrived. A clean end then means that the upstream closed the connection."""
     left = transport.client_left_ns
     if left is not None and (transport.end_ns is None or left < transport.end_ns):
         return Verdict("client_abort", "client_abort", "pre_headers", _word(transport.detail))
@@ -188,7 +212,7 @@ def _http_error(transport: Transport, facts: Facts, status: int, capture_content
 
 
 def _terminal_ns(transport: Transport, facts: Facts) -> int | None:
-    """When the answer was whole: nothing later can fail it. A body that is read as one is whole at its clean end."""
+    """When the response was complete. A non-streamed body is complete at its clean end."""
     if facts.streamed:
         return facts.terminal_ns
     if transport.cause == "complete" and not facts.malformed_events:
@@ -205,7 +229,7 @@ def _in_band_error(facts: Facts) -> tuple[ErrorReport | None, int | None]:
 
 
 def _error_counts(facts: Facts, error_ns: int | None, terminal_ns: int | None) -> bool:
-    """Whether the error came before the terminal, or with it."""
+    """Whether the error arrived before or with the terminal."""
     if not facts.streamed or terminal_ns is None or error_ns is None:
         return True
     if facts.error_seq is not None and facts.terminal_seq is not None:
@@ -219,13 +243,13 @@ def _phase(facts: Facts, at_ns: int | None) -> Phase:
 
 
 def _short_type(value: str | None) -> str | None:
-    """A type or code as the provider sent it, on one short line; what is no word of a kind is filler."""
+    """The provider's type or code as one short line. Text that is no identifier is replaced."""
     line = _one_line(value, MAX_TYPE_CHARS) if value else None
     return title(line) if line else None
 
 
 def _word(detail: str | None) -> str | None:
-    """The tap's own detail (an exception's class): never text from the wire."""
+    """The tap's own detail (an exception class), never text from the upstream."""
     return _one_line(detail, MAX_TYPE_CHARS) if detail else None
 
 

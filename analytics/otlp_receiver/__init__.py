@@ -1,1 +1,1 @@
-"""Spans that others send over OTLP, on their way into table `spans`."""
+"""Receive spans of other services over OTLP and store them."""

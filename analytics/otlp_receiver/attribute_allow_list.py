@@ -1,11 +1,10 @@
-"""What of a received span's attributes is kept: an allow-list, for whoever tells of a request may tell what was said in it.
+"""Allow-list of attributes of received spans. Other attributes can contain prompts and responses.
 
 Rules
-1. A key is kept only if it is on `KEYS`: names, sizes, settings, addresses and kinds, by the conventions of GenAI, HTTP and
-   servers, old names and new. No key of messages, prompts, tool arguments, headers or whole URLs is on it.
-2. A value is a number, a flag, a word, or a few words. A word has no blank and at most `MAX_WORD_CHARS` characters: what is
-   longer or has blanks is no name of anything, and goes. Of a path the query goes.
-3. What was left out is counted, never told.
+1. A key is kept only if it is in `KEYS`: names, sizes, settings, addresses and kinds from the GenAI, HTTP and server conventions,
+   old and new. Messages, prompts, tool arguments, headers and whole URLs are not in it.
+2. A value is a number, a boolean, a word, or a list of up to `MAX_WORDS` words. A word has no whitespace and at most
+   `MAX_WORD_CHARS` characters. Longer values and text are dropped. Paths lose their query.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ KEYS = _PATHS | {
     "server.port",
     "url.scheme",
 }
-"""Keys of attributes that are kept; besides, `service.name` and `otel.scope.name` are taken from where they belong."""
+"""Kept attribute keys. `service.name` and `otel.scope.name` come from the resource and the scope."""
 
 _WORD = re.compile(r"[^\s\x00-\x1f\x7f]*")
 
 
-def kept(key: str, value: AnyValue) -> Any:
-    """The value as it is kept; None where it is not."""
+def kept_value(key: str, value: AnyValue) -> Any:
+    """The stored value of an attribute, None if it is dropped."""
     if key not in KEYS:
         return None
     kind = value.WhichOneof("value")
@@ -66,10 +65,10 @@ def kept(key: str, value: AnyValue) -> Any:
 
 
 def word(text: str) -> str | None:
-    """The text, if it can be the name of something."""
+    """The text if it is a word, else None."""
     return text if 0 < len(text) <= MAX_WORD_CHARS and _WORD.fullmatch(text) else None
 
 
 def name(text: str) -> str:
-    """A span's, service's or scope's name: a few words of one line, without what follows a question mark."""
+    """A name of a span, service or scope: one line, cut at a question mark and at `MAX_NAME_CHARS`."""
     return " ".join(text.split("?", 1)[0][: 4 * MAX_NAME_CHARS].split())[:MAX_NAME_CHARS]

@@ -1,12 +1,11 @@
-"""Received spans on their way into the store: a bounded queue between the senders' threads and the one writer.
+"""A bounded queue of received spans between the senders' threads and the consumer. It is a commit hook of the consumer.
 
 Rules
-1. The rows go into the writer's next transaction (`analytics.consumer`), and a sender is told so only after it: a span whose
-   sender got a 200 is in the table, whatever is killed when. A sender that gave up waiting has its rows taken back, if the
-   writer does not hold them yet.
-2. The queue holds at most `most` rows. What does not fit is turned away, to be sent again; nothing is dropped.
-3. A span whose ids are in the table already is not written again: senders try again, and our own spans come back by way of a
-   collector. It is looked for among spans that began within a minute of those that came.
+1. Rows are stored by the consumer's next transaction. A sender gets 200 only after that commit, so acknowledged spans survive a
+   crash. If a sender stops waiting, its rows are dropped unless the consumer has already taken them.
+2. The queue holds at most `max_spans` rows. A batch that does not fit is rejected and the sender retries. Nothing is dropped.
+3. A span whose ids are already stored is skipped: senders retry, and our own spans can return through a collector. The check
+   covers stored spans that started within `NEAR` of the received ones.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,15 +21,14 @@ from datetime import timedelta
 import duckdb
 import polars as pl
 
-from analytics.assembly.stream import FinishedStream
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.otlp_receiver.span_rows import SPAN_ID, TRACE_ID, Row, as_frame
-from analytics.owned_partitions import Tables
 from analytics.storage.database import one_line
 
 log = logging.getLogger(__name__)
 
 QUEUE_SPANS = 20_000
-"""Some seconds of a busy gateway's; at most 2 KiB each as a rule, so 40 MB."""
+"""A few seconds of a busy gateway, usually below 2 KiB each, so 40 MB."""
 NEAR = timedelta(minutes=1)
 
 
@@ -40,19 +38,22 @@ class Batch:
 
     rows: list[Row]
     stored: Future[bool] = field(default_factory=Future)
-    """Whether they are in the store. Cancelled: the sender does not wait any more."""
+    """Whether they were stored. Cancelled if the sender stopped waiting."""
 
 
-class ReceivedQueue:
-    """`offer` and `give_up` are for any thread; the rest, a witness of the consumer's commits, for the writer's alone."""
+class SpanQueue:
+    """`offer`, `count` and `health` are thread-safe. The consumer's thread calls the methods of the commit hook."""
 
-    def __init__(self, store: Tables, *, most: int = QUEUE_SPANS) -> None:
-        self._store, self._most = store, most
+    def __init__(
+        self, cursor: Callable[[], duckdb.DuckDBPyConnection], *, max_spans: int = QUEUE_SPANS
+    ) -> None:
+        """`cursor` returns a new connection to the store's tables."""
+        self._cursor, self._max_spans = cursor, max_spans
         self._lock = threading.Lock()
         self._batches: deque[Batch] = deque()
         self._spans = 0
         self._taken: list[Batch] = []
-        self._news: Counter[str] = Counter()
+        self._increments: Counter[str] = Counter()
         self._closed = False
         self._counters: Counter[str] = Counter()
 
@@ -62,7 +63,7 @@ class ReceivedQueue:
             self._counters.update(spans)
 
     def health(self) -> dict[str, float]:
-        """The counters, by metric name without its prefix."""
+        """The counters by metric name without its prefix."""
         with self._lock:
             names = ("received", "stored", "doubled", "refused", "turned_away")
             return {f"otlp.{name}": float(self._counters[name]) for name in names}
@@ -70,10 +71,10 @@ class ReceivedQueue:
     # -- senders -------------------------------------------------------------------------------------------------------
 
     def offer(self, rows: list[Row]) -> Batch | None:
-        """Queue the rows of one request; None when they do not fit now."""
+        """Queue the rows of one request. None if they do not fit."""
         batch = Batch(rows)
         with self._lock:
-            if self._closed or (self._spans and self._spans + len(rows) > self._most):
+            if self._closed or (self._spans and self._spans + len(rows) > self._max_spans):
                 self._counters["turned_away"] += len(rows)
                 return None
             self._counters["received"] += len(rows)
@@ -81,63 +82,63 @@ class ReceivedQueue:
             self._spans += len(rows)
         return batch
 
-    # -- the writer ----------------------------------------------------------------------------------------------------
+    # -- commit hook ----------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to commit."""
+        """Whether rows are queued."""
         return bool(self._batches)
 
     def rows(
         self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
     ) -> Mapping[str, pl.DataFrame]:
-        """What came, for this commit."""
+        """The queued rows that are not stored yet."""
         with self._lock:
             batches, self._batches, self._spans = list(self._batches), deque(), 0
         self._taken = [batch for batch in batches if batch.stored.set_running_or_notify_cancel()]
         rows = {(row[TRACE_ID], row[SPAN_ID]): row for batch in self._taken for row in batch.rows}
         if not rows:
             return {}
-        came = as_frame(list(rows.values()))
+        received = as_frame(list(rows.values()))
         try:
-            new = self._without_those_there(came)
+            new = self._not_stored(received)
         except duckdb.Error as e:
-            log.warning("received spans are turned away: %s", one_line(e))
-            self._tell(False)
+            log.warning("received spans are rejected: %s", one_line(e))
+            self._answer(stored=False)
             return {}
-        self._news["stored"] = new.height
-        self._news["doubled"] = sum(len(batch.rows) for batch in self._taken) - new.height
+        self._increments["stored"] = new.height
+        self._increments["doubled"] = sum(len(batch.rows) for batch in self._taken) - new.height
         return {"spans": new}
 
-    def _without_those_there(self, came: pl.DataFrame) -> pl.DataFrame:
-        first, last = came["started_at"].min(), came["started_at"].max()
-        cursor = self._store.cursor()
+    def _not_stored(self, received: pl.DataFrame) -> pl.DataFrame:
+        first, last = received["started_at"].min(), received["started_at"].max()
+        cursor = self._cursor()
         try:
-            cursor.register("came", came.select("trace_id", "span_id"))
-            there = cursor.execute(
-                "SELECT trace_id, span_id FROM spans SEMI JOIN came USING (trace_id, span_id) "
+            cursor.register("received", received.select("trace_id", "span_id"))
+            stored = cursor.execute(
+                "SELECT trace_id, span_id FROM spans SEMI JOIN received USING (trace_id, span_id) "
                 "WHERE started_at BETWEEN ? AND ?",
                 [first - NEAR, last + NEAR],  # type: ignore[operator]
             ).pl()
         finally:
             cursor.close()
-        return came.join(there, on=["trace_id", "span_id"], how="anti") if there.height else came
+        return received.join(stored, on=["trace_id", "span_id"], how="anti") if stored.height else received
 
     def committed(self) -> None:
-        """What `rows` gave is in the store."""
-        self.count(**self._news)
-        self._tell(True)
+        """Acknowledge the rows of the last `rows` call."""
+        self.count(**self._increments)
+        self._answer(stored=True)
 
-    def _tell(self, stored: bool) -> None:
+    def _answer(self, *, stored: bool) -> None:
         taken, self._taken = self._taken, []
-        self._news.clear()
+        self._increments.clear()
         for batch in taken:
             batch.stored.set_result(stored)
 
     def close(self) -> None:
-        """Nothing is stored any more: whoever waits is told to come again."""
+        """Reject all queued and further batches. Their senders retry."""
         with self._lock:
             self._closed = True
             left, self._batches = list(self._batches), deque()
         self._taken += [batch for batch in left if batch.stored.set_running_or_notify_cancel()]
-        self._tell(False)
+        self._answer(stored=False)

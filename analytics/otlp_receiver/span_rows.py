@@ -1,11 +1,11 @@
-"""Spans that others send over OTLP, as rows of table `spans`. Pure: bytes and a clock's reading in, rows out.
+"""Parse OTLP trace requests into rows of table `spans`. Pure: bytes and the current time in, rows out.
 
 Rules
-1. Kept are ids, name, kind, times, the status code, `service.name`, the scope's name, and the attributes on the list of
-   `analytics.otlp_receiver.attribute_allow_list`. Status messages, events, links, trace state and every other attribute go: they may hold
-   what was asked and answered. `status_message` and `stream_id` are NULL.
-2. A span that cannot be one (ids, times) is refused and counted; the rest of its request is taken.
-3. Times are the sender's. One that is over an hour ahead of ours is refused: it would outlive every retention.
+1. Stored are ids, name, kind, times, status code, `service.name`, the scope's name and the attributes allowed by
+   `analytics.otlp_receiver.attribute_allow_list`. Status messages, events, links, trace state and all other attributes are dropped,
+   because they can contain prompts and responses. `status_message` and `stream_id` are NULL.
+2. A span with invalid ids or times is rejected and counted. The rest of its request is stored.
+3. Times are the sender's. A span more than an hour in the future is rejected, because retention would never delete it.
 """
 
 from __future__ import annotations
@@ -26,61 +26,61 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from analytics.otlp_receiver.attribute_allow_list import kept, name
+from analytics.otlp_receiver.attribute_allow_list import kept_value, name
 from analytics.schema.tables import SPANS, frame_of_rows
 from analytics.telemetry.spans import hex_id
 
 AHEAD_NS = 3600 * 10**9
-"""How far a sender's clock may be ahead of ours."""
+"""Maximum lead of a sender's clock."""
 _LONGEST_NS = 2**63 - 1
 _KINDS = ("internal", "internal", "server", "client", "producer", "consumer")
 _STATUSES = ("unset", "ok", "error")
 
 Row = tuple[Any, ...]
-"""A row of `spans`, in the order of `analytics.schema.tables.SPANS`."""
+"""A row of `spans` in the order of `analytics.schema.tables.SPANS`."""
 TRACE_ID, SPAN_ID = (list(SPANS).index(column) for column in ("trace_id", "span_id"))
 
 
 class NotOtlp(Exception):
-    """The body is no ExportTraceServiceRequest; one line says why, without a word of the body."""
+    """The body is no ExportTraceServiceRequest. The message (one line) quotes nothing of it."""
 
 
 @dataclass(slots=True)
-class Received:
-    """What one request held."""
+class ParsedSpans:
+    """The spans of one request."""
 
     rows: list[Row] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
-    """Spans that are none, by the reason."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Rejected spans by reason."""
 
 
-def received(body: bytes, *, is_json: bool, now_ns: int, most: int) -> Received:
-    """The rows of a request's body, which is not compressed any more; `most` spans at most. Raises NotOtlp."""
-    found = Received()
-    for resource_spans in _parsed(body, is_json=is_json).resource_spans:
+def parse_spans(body: bytes, *, is_json: bool, now_ns: int, max_spans: int) -> ParsedSpans:
+    """The rows of an uncompressed request body, at most `max_spans`. Raises NotOtlp."""
+    found = ParsedSpans()
+    for resource_spans in _parse(body, is_json=is_json).resource_spans:
         service = _service(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:
-            told = {"service.name": service}
+            source = {"service.name": service}
             if scope := name(scope_spans.scope.name):
-                told["otel.scope.name"] = scope
+                source["otel.scope.name"] = scope
             for span in scope_spans.spans:
-                if len(found.rows) >= most:
-                    found.refused[f"more than {most} spans in one request"] += 1
+                if len(found.rows) >= max_spans:
+                    found.rejected[f"more than {max_spans} spans in one request"] += 1
                     continue
-                row = _row(span, told, is_json, now_ns)
+                row = _row(span, source, is_json, now_ns)
                 if isinstance(row, str):
-                    found.refused[row] += 1
+                    found.rejected[row] += 1
                 else:
                     found.rows.append(row)
     return found
 
 
 def as_frame(rows: Sequence[Row]) -> pl.DataFrame:
-    """Rows for the table."""
+    """The rows as a data frame."""
     return frame_of_rows(SPANS, rows)
 
 
-def _parsed(body: bytes, *, is_json: bool) -> ExportTraceServiceRequest:
+def _parse(body: bytes, *, is_json: bool) -> ExportTraceServiceRequest:
     request = ExportTraceServiceRequest()
     try:
         if is_json:
@@ -109,17 +109,17 @@ def _service(attributes: Sequence[KeyValue]) -> str:
     return "unknown_service"
 
 
-def _row(span: Span, told: dict[str, str], is_json: bool, now_ns: int) -> Row | str:
-    """A row, or the reason why there is none."""
+def _row(span: Span, source: dict[str, str], is_json: bool, now_ns: int) -> Row | str:
+    """The row of a span, or the reason for rejecting it."""
     trace_id, span_id = _id(span.trace_id, is_json, 32), _id(span.span_id, is_json, 16)
     if trace_id is None or span_id is None:
-        return "ids that are none"
+        return "with invalid ids"
     start_ns, end_ns = span.start_time_unix_nano, span.end_time_unix_nano
     if not 0 < start_ns <= now_ns + AHEAD_NS or end_ns > _LONGEST_NS:
-        return "times that are none, or far ahead"
-    attributes: dict[str, Any] = dict(told)
+        return "with invalid or future times"
+    attributes: dict[str, Any] = dict(source)
     for attribute in span.attributes:
-        value = kept(attribute.key, attribute.value)
+        value = kept_value(attribute.key, attribute.value)
         if value is not None and not (isinstance(value, float) and not math.isfinite(value)):
             attributes[attribute.key] = value
     kind, status = span.kind, span.status.code
@@ -141,7 +141,7 @@ def _row(span: Span, told: dict[str, str], is_json: bool, now_ns: int) -> Row | 
 
 
 def _id(raw: bytes, is_json: bool, digits: int) -> str | None:
-    """An id in hex; None where there is none. OTLP's JSON has ids in hex, which protobuf's JSON reads as if it were base64."""
+    """An id in hex, None if it has none. In OTLP's JSON, ids are hex, but protobuf's JSON parser decodes them as base64."""
     try:
         text = (base64.b64encode(raw) if is_json else raw.hex().encode()).decode().lower()
         return hex_id(text, digits) if len(text) == digits else None

@@ -75,8 +75,8 @@ COMMENT ON COLUMN streams.unterminated_tail IS 'The body ended within its last e
 COMMENT ON COLUMN streams.tool_failure_count IS 'Tool calls that the server reported as failed: no error of the stream.';
 COMMENT ON COLUMN streams.output_text IS 'Generated text of choice 0; only with --capture-content.';
 COMMENT ON COLUMN streams.reasoning_text IS 'Reasoning of choice 0; only with --capture-content.';
-COMMENT ON COLUMN streams.request_headers IS 'Harmless fields of the request''s head by a short list (analytics/measures/recorded_headers.py), a JSON object.';
-COMMENT ON COLUMN streams.response_headers IS 'Harmless fields of the response''s head by a short list (analytics/measures/recorded_headers.py), a JSON object.';
+COMMENT ON COLUMN streams.request_headers IS 'Allow-listed header fields of the request without secrets, a JSON object.';
+COMMENT ON COLUMN streams.response_headers IS 'Allow-listed header fields of the response without secrets, a JSON object.';
 
 COMMENT ON TABLE events IS 'One row per SSE event with data, as long as --retain-events keeps them.';
 COMMENT ON COLUMN events.stream_id IS 'The stream.';

@@ -55,3 +55,9 @@ def frame_of_rows(columns: Columns, rows: Sequence[Sequence[Any]]) -> pl.DataFra
     """As `frame`, of rows whose values are in the columns' order."""
     values = zip(*rows, strict=True) if rows else [()] * len(columns)
     return frame(columns, dict(zip(columns, values, strict=True)))
+
+
+def with_all_columns(rows: pl.DataFrame, columns: Columns) -> pl.DataFrame:
+    """The rows with NULL in every missing column."""
+    missing = [pl.lit(None, columns[name]).alias(name) for name in columns.keys() - set(rows.columns)]
+    return rows.with_columns(missing) if missing else rows

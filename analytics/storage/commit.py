@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from analytics.assembly.partition import Position
+from analytics.assembly.log_position import LogPosition
 
 
 class StoreFailed(Exception):
@@ -36,7 +36,7 @@ class Commit:
     """Everything that one transaction changes."""
 
     log_id: str
-    positions: Mapping[str, Position] = field(default_factory=dict)
+    positions: Mapping[str, LogPosition] = field(default_factory=dict)
     """By partition."""
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     """Rows to append, by public table. Columns are matched by name."""

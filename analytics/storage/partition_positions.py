@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from analytics.assembly.partition import Position
+from analytics.assembly.log_position import LogPosition
 from analytics.schema.tables import LOG_POSITIONS, frame
 from analytics.storage.catalog import Catalog, integers
 from analytics.storage.commit import PartitionLost
@@ -30,7 +30,7 @@ class PartitionPositions:
         self.versions: Versions = {}
         """Of the owned positions, as last committed."""
 
-    def acquire(self, log_id: str, partition: str) -> Position | None:
+    def acquire(self, log_id: str, partition: str) -> LogPosition | None:
         """Own a partition, in a transaction of its own. None if no commit has moved its position yet."""
         table, where = self._layout.inlined, self._where(log_id, partition)
         with self._catalog.transaction():
@@ -48,8 +48,8 @@ class PartitionPositions:
             return None
         version, high, low = integers(rows[0][:3])
         self.versions[log_id, partition] = version + 1
-        stored = Position(high, low, _parse_list(str(rows[0][3])))
-        return None if stored == Position(0, 0, ()) else stored
+        stored = LogPosition(high, low, _parse_list(str(rows[0][3])))
+        return None if stored == LogPosition(0, 0, ()) else stored
 
     def _insert(self, log_id: str, partition: str) -> None:
         row: dict[str, list[object]] = {
@@ -60,7 +60,7 @@ class PartitionPositions:
         snapshot.add_rows(self._layout, frame(LOG_POSITIONS, row))
         snapshot.finish()
 
-    def move(self, log_id: str, positions: Mapping[str, Position]) -> Versions:
+    def move(self, log_id: str, positions: Mapping[str, LogPosition]) -> Versions:
         """Update owned positions within a transaction. Returns their new versions. Raises PartitionLost."""
         if not positions:
             return {}

@@ -25,8 +25,9 @@ from typing import TypeVar
 import duckdb
 import polars as pl
 
-from analytics.assembly.partition import Position
-from analytics.measures.rollup import DEFAULT_STALL, rollups
+from analytics.assembly.log_position import LogPosition
+from analytics.measures.latency import StallLimit
+from analytics.measures.rollup import rollups
 from analytics.schema.sql_quoting import literal
 from analytics.storage.appender import Appender
 from analytics.storage.catalog import NAME, Catalog, create_file, is_conflict
@@ -70,19 +71,19 @@ class Store:
         location: StoreLocation,
         *,
         memory_limit_bytes: int | None = None,
-        stall: tuple[int, float] | None = None,
+        stall: StallLimit | None = None,
         instance: str = "analytics",
         rebuilding: bool = False,
     ) -> None:
         """Open the store, or create it.
 
-        `stall`: (floor ns, factor) of the roll-ups. `instance`: a name of this process, unique in the store and the same after a
+        `stall`: the stall limit of the roll-ups. `instance`: a name of this process, unique in the store and the same after a
         restart. `rebuilding`: Parquet files may exist without a catalog. Raises OSError.
         """
         self.location = location
         self.conflicts = 0
         """Transactions repeated because another process had committed."""
-        self.stall = stall or DEFAULT_STALL
+        self.stall = stall or StallLimit()
         with contextlib.ExitStack() as closing:
             self._connection = new_database(memory_limit_bytes or MEMORY_BYTES)
             closing.callback(self._connection.close)
@@ -124,7 +125,7 @@ class Store:
         cursor.execute(f"USE {ALIAS}")
         return cursor
 
-    def acquire_partition(self, log_id: str, partition: str) -> Position | None:
+    def acquire_partition(self, log_id: str, partition: str) -> LogPosition | None:
         """Own a partition. Returns its position, None if it was never read.
 
         The next commit of the former owner raises PartitionLost. Raises StoreFailed.

@@ -1,1 +1,1 @@
-"""Streams and the pipeline told to others: OpenTelemetry spans, metrics, events; Prometheus."""
+"""OpenTelemetry spans, metrics and events of streams, and the Prometheus endpoint."""

@@ -1,11 +1,11 @@
-"""Metrics of finished streams and of the pipeline, through the OpenTelemetry SDK's export: over OTLP, and for Prometheus.
+"""Metrics of finished streams and of the pipeline, exported over OTLP and on the Prometheus endpoint.
 
 Rules
-- A stream is counted once, after its row is committed; a NULL is not recorded. So a histogram's count is the number of rows
-  with that value since analytics started, and its quantiles are those of `streams` within a bucket. The one exception is a
-  convention's own: `genai-main` wants a usage counter to be there, at 0, also where no usage was reported.
+- A stream is counted once, after its commit. NULL is not recorded. So a histogram's count is the number of rows with that value
+  since the start of the process, and its quantiles match those of `streams` within a bucket. One exception follows the
+  convention: `genai-main` requires usage counters to exist, at 0, even if no usage was reported.
 - Attributes are bounded: model, provider and error type have at most `MAX_VALUES` values each, then `_other`.
-- Exemplars are the trace and span of the stream, where its trace is sampled.
+- Exemplars are the trace and span of streams with a sampled trace.
 """
 
 from __future__ import annotations
@@ -25,20 +25,28 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.resources import Resource
 
-from analytics.assembly.stream import FinishedStream
+from analytics.assembly.finished_stream import FinishedStream
+from analytics.measures.latency import inter_chunk_gaps
+from analytics.measures.outcome import LOST
 from analytics.schema.outcomes import NOT_ERRORS
-from analytics.telemetry.catalogue import OWN_HISTOGRAMS, OWN_OBSERVED, STALLED, STALLS, STREAMS, catalogue
-from analytics.telemetry.chunks import count_chunks
+from analytics.telemetry.combined_export import CombinedExporter, with_metrics
+from analytics.telemetry.metric_definitions import (
+    OWN_HISTOGRAMS,
+    OWN_OBSERVED,
+    STALLED,
+    STALLS,
+    STREAMS,
+    metric_definitions,
+)
+from analytics.telemetry.metric_series import Counter, Distribution, Sample, SeriesSet
 from analytics.telemetry.prometheus import PrometheusEndpoint
 from analytics.telemetry.semconv import INFERENCE, OTHER, OWN, UNKNOWN_MODALITY, Names
-from analytics.telemetry.series import Distribution, SeriesSet, Tally, Witnessed
-from analytics.telemetry.together import ExportTogether, together
 
 log = logging.getLogger(__name__)
 
 MAX_VALUES = 100
 MAX_GROUPS = 10_000
-"""Combinations of attribute values that are remembered; a new start then costs a little time."""
+"""Cached combinations of attribute values. Beyond it the cache is cleared."""
 _GROUPED_BY = (
     "operation", "provider", "request_model", "response_model", "server_address", "server_port", "gateway", "outcome",
     "error_type", "streamed",
@@ -47,11 +55,11 @@ COLUMNS = (
     *_GROUPED_BY, "stream_id", "trace_id", "span_id", "trace_flags", "end_ns", "ttfc_ns", "input_tokens", "output_tokens",
     "cached_input_tokens", "reasoning_tokens", "stall_count", "stalled_ns", *(i.column for i in OWN_HISTOGRAMS if i.column),
 )  # fmt: skip
-"""Columns of `streams` that are counted."""
+"""Columns of `streams` that `count` reads."""
 
 
 class _Capped:
-    """The first so many values keep their name."""
+    """Keeps the first `MAX_VALUES` values and replaces others."""
 
     def __init__(self) -> None:
         self._known = set[str]()
@@ -66,19 +74,19 @@ class _Capped:
 
 
 class _Group:
-    """The series that streams of one kind are added to."""
+    """The series of streams with the same attributes."""
 
     def __init__(self) -> None:
         self.lost = False
-        self.streams = Tally()
+        self.streams = Counter()
         self.distributions: list[tuple[str, float, Distribution]] = []
         """(column, factor, series)."""
-        self.tallies: list[tuple[str, float, Tally]] = []
+        self.counters: list[tuple[str, float, Counter]] = []
         self.chunks: Distribution | None = None
 
 
 class Metrics:
-    """Counted by the consumer's thread, read by the exporters'."""
+    """The consumer's thread counts, the exporters' threads read."""
 
     def __init__(
         self,
@@ -88,16 +96,16 @@ class Metrics:
         version: str = "",
         exporter: MetricExporter | None = None,
         listen: str | None = None,
-        about: Callable[[], Mapping[str, int]] = dict,
+        export_counters: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`listen`: HOST:PORT of the Prometheus endpoint (none, with a warning, when in use); `about`: export's counters."""
-        self._names, self._about = names, about
-        self._series = SeriesSet(catalogue(names), time.time_ns())
+        """`listen`: HOST:PORT of the Prometheus endpoint. If it is in use, a warning is logged and there is no endpoint."""
+        self._names, self._export_counters = names, export_counters
+        self._series = SeriesSet(metric_definitions(names), time.time_ns())
         self._groups: dict[tuple[Any, ...], _Group] = {}
-        self._memory, self._all = InMemoryMetricReader(), self._series.reader()
-        readers: list[Any] = [self._memory]
+        self._sdk_reader, self._series_reader = InMemoryMetricReader(), self._series.reader()
+        readers: list[Any] = [self._sdk_reader]
         if exporter is not None:
-            readers.append(PeriodicExportingMetricReader(ExportTogether(exporter, self._series)))
+            readers.append(PeriodicExportingMetricReader(CombinedExporter(exporter, self._series)))
         self._provider = MeterProvider(readers, resource, shutdown_on_exit=False)
         meter = self._provider.get_meter("streamgauge", version or None, names.schema_url)
         self._models, self._response_models = _Capped(), _Capped()
@@ -111,20 +119,20 @@ class Metrics:
         if listen is not None:
             try:
                 self.endpoint = PrometheusEndpoint(listen, self.read)
-            except OSError as e:  # streams are measured all the same
+            except OSError as e:  # not fatal: streams are still stored
                 log.warning("no Prometheus endpoint: %s", e)
 
     def _observe(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observed(_: CallbackOptions) -> Iterable[Observation]:
-            own = {OWN + key: value for key, value in self._about().items()}
+            own = {OWN + key: value for key, value in self._export_counters().items()}
             own |= {OWN + "pipeline.stored": self._stored, OWN + "pipeline.lost": self._lost}
             value = own.get(name, self._health.get(name))
             return [Observation(value)] if value is not None else []
 
         return observed
 
-    def tell_health(self, health: Mapping[str, float]) -> None:
-        """What the consumer knows of the pipeline by now, by metric name without the prefix."""
+    def update_health(self, health: Mapping[str, float]) -> None:
+        """Set gauges and totals of the pipeline by metric name without the prefix."""
         self._health |= {OWN + name: value for name, value in health.items()}
 
     # -- counting ----------------------------------------------------------------------------------------------------
@@ -134,7 +142,7 @@ class Metrics:
         finished: Sequence[FinishedStream],
         rows: Sequence[Mapping[str, Any]],
     ) -> None:
-        """Streams that were stored, and their rows (`COLUMNS` of each, where it has them)."""
+        """Count committed streams. `rows` has their `COLUMNS`, as far as present."""
         now_ns, newest_ns = time.time_ns(), 0
         with self._series.lock:
             for stream, row in zip(finished, rows, strict=True):
@@ -144,15 +152,15 @@ class Metrics:
                 if group.lost:
                     self._lost += 1
                     continue
-                witnessed = _witnessed(row, now_ns)
+                sample = _sample(row, now_ns)
                 for column, factor, series in group.distributions:
                     value = row.get(column)
                     if value is not None:
-                        series.add(value * factor, witnessed)
-                for column, factor, tally in group.tallies:
-                    tally.value += (row.get(column) or 0) * factor
+                        series.add(value * factor, sample)
+                for column, factor, counter in group.counters:
+                    counter.value += (row.get(column) or 0) * factor
                 if group.chunks is not None and stream.decoder is not None:
-                    count_chunks(stream.decoder.events, group.chunks)
+                    group.chunks.add_sorted_ns(inter_chunk_gaps(stream.decoder.events))
         self._stored += len(finished)
         self._health[OWN + "pipeline.freshness"] = max(0.0, (now_ns - newest_ns) / 1e9)
 
@@ -172,8 +180,8 @@ class Metrics:
         attributes = self._attributes(row)
         own = {OWN + "gateway": get("gateway") or "unknown"}
         own |= {k: v for k, v in attributes.items() if k in (names.request_model, names.provider)}
-        group.streams = series.tally(STREAMS.name, {**own, OWN + "outcome": outcome})
-        group.lost = outcome == "tap_lost"
+        group.streams = series.counter(STREAMS.name, {**own, OWN + "outcome": outcome})
+        group.lost = outcome == LOST.outcome
         if group.lost:
             return group
         failed = outcome not in NOT_ERRORS
@@ -195,12 +203,12 @@ class Metrics:
         if generates:
             modality = {names.token_modality: UNKNOWN_MODALITY} if names.token_modality else {}
             for column, metric in names.token_counters.items():
-                group.tallies.append((column, 1, series.tally(metric, {**attributes, **modality})))
-        for own_one in OWN_HISTOGRAMS:
-            assert own_one.column
-            add(own_one.name, own_one.column, own_one.factor, own)
-        group.tallies.append(("stall_count", 1, series.tally(STALLS.name, own)))
-        group.tallies.append(("stalled_ns", 1e-9, series.tally(STALLED.name, own)))
+                group.counters.append((column, 1, series.counter(metric, {**attributes, **modality})))
+        for histogram in OWN_HISTOGRAMS:
+            assert histogram.column
+            add(histogram.name, histogram.column, histogram.factor, own)
+        group.counters.append(("stall_count", 1, series.counter(STALLS.name, own)))
+        group.counters.append(("stalled_ns", 1e-9, series.counter(STALLED.name, own)))
         return group
 
     def _attributes(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,17 +226,17 @@ class Metrics:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(self) -> MetricsData | None:
-        """Everything, cumulative."""
-        return together(self._memory.get_metrics_data(), self._all.read(time.time_ns()))
+        """All metrics, cumulative."""
+        return with_metrics(self._sdk_reader.get_metrics_data(), self._series_reader.read(time.time_ns()))
 
     def close(self) -> None:
-        """Send once more, and end the threads."""
+        """Export once more and end the threads."""
         if self.endpoint is not None:
             self.endpoint.close()
         self._provider.shutdown(timeout_millis=5_000)
 
 
-def _witnessed(row: Mapping[str, Any], now_ns: int) -> Witnessed | None:
+def _sample(row: Mapping[str, Any], now_ns: int) -> Sample | None:
     if not row.get("trace_id") or not (row.get("trace_flags") or 0) & 1:
         return None
     return int(row["trace_id"], 16), int(row["span_id"], 16), now_ns

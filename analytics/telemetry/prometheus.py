@@ -1,7 +1,7 @@
-"""The SDK's metrics as Prometheus reads them: text format, or OpenMetrics with exemplars for who asks for it.
+"""The Prometheus endpoint: the SDK's metrics as text format, or as OpenMetrics with exemplars on request.
 
-Names follow OpenTelemetry's rules for Prometheus: dots become underscores, the unit is appended, counters end in `_total`. So
-a metric has the same name whether it is scraped here or comes to Prometheus over OTLP.
+Names follow OpenTelemetry's rules for Prometheus: dots become underscores, the unit is appended, counters end in `_total`. So a
+metric has the same name whether Prometheus scrapes it here or receives it over OTLP.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _BAD = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def prometheus_name(metric: str, unit: str | None) -> str:
-    """The family's name, without `_total`."""
+    """The name of the metric family, without `_total`."""
     name = _BAD.sub("_", metric)
     suffix = _UNITS.get(unit or "")
     return name if suffix is None or name.endswith(suffix) else f"{name}_{suffix}"
 
 
 class PrometheusEndpoint:
-    """Answers `GET /metrics`."""
+    """Serves `GET /metrics`."""
 
     def __init__(self, listen: str, read: Callable[[], MetricsData | None]) -> None:
-        """Raises OSError (one line) when the address cannot be taken."""
+        """Raises OSError (one line) if it cannot bind the address."""
         host, _, port = listen.rpartition(":")
         registry = CollectorRegistry()
         self.collector = _Families(read)
@@ -43,7 +43,7 @@ class PrometheusEndpoint:
             )
         except OSError as e:
             raise OSError(
-                f"cannot listen on {listen} for metrics ({e.strerror}): choose another with --metrics"
+                f"cannot bind {listen} for metrics: {e.strerror}. Choose another address with --metrics"
             ) from None
         self.url = f"http://{host or '127.0.0.1'}:{self._server.server_port}/metrics"
 
@@ -68,7 +68,7 @@ class _Families(Collector):
 
 
 def family_of(metric: Metric) -> Family | None:
-    """One metric; None for a kind that we do not make."""
+    """The Prometheus family of a metric, None for kinds that analytics does not have."""
     name, text, data = prometheus_name(metric.name, metric.unit), metric.description or "", metric.data
     names = sorted({key for point in data.data_points for key in (point.attributes or {})})
     labels = [_BAD.sub("_", key) for key in names]
@@ -95,14 +95,14 @@ def family_of(metric: Metric) -> Family | None:
 
 
 def _buckets(point: Any) -> list[Any]:
-    """Cumulative, with the newest exemplar of each bucket."""
+    """Cumulative counts with the exemplar of each bucket."""
     bounds = [*point.explicit_bounds, float("inf")]
     exemplars: dict[int, Exemplar] = {}
     for seen in point.exemplars:
         if seen.trace_id and seen.span_id:
-            place = next(i for i, bound in enumerate(bounds) if seen.value <= bound)
+            bucket = next(i for i, bound in enumerate(bounds) if seen.value <= bound)
             labels = {"trace_id": f"{seen.trace_id:032x}", "span_id": f"{seen.span_id:016x}"}
-            exemplars[place] = Exemplar(labels, seen.value, seen.time_unix_nano / 1e9)
+            exemplars[bucket] = Exemplar(labels, seen.value, seen.time_unix_nano / 1e9)
     found, total = [], 0
     for i, (bound, count) in enumerate(zip(bounds, point.bucket_counts, strict=True)):
         total += count

@@ -1,9 +1,8 @@
-"""The names that OpenTelemetry's GenAI conventions give to what we measure: one table, two profiles.
+"""Attribute and metric names of OpenTelemetry's GenAI semantic conventions, in two profiles.
 
-The conventions left the core repository in 2026 and are in flux. `1.41` is their last release there (v1.41.0); `genai-main` is
-what their own repository says by now, unreleased (docs/reference/telemetry.md says which state of it was read, and what differs). Only these
-two tables know a `gen_ai.*` name, which a test keeps so; none is invented: what the conventions have no word for is
-`streamgauge.*` (`OWN`).
+The conventions left the core repository in 2026 and still change. `1.41` is their last release there (v1.41.0). `genai-main` is
+the unreleased state of their own repository (docs/traces.md names the revision and the differences). All `gen_ai.*` names are in
+this file, and a test enforces it. Concepts without a conventional name use the prefix `streamgauge.` (`OWN`).
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SECONDS_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-"""Bucket boundaries that the conventions ask for in durations, seconds."""
+"""Bucket boundaries of durations in seconds, as the conventions recommend."""
 TOKEN_BOUNDS = (
     1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0, 262144.0, 1048576.0, 4194304.0, 16777216.0, 67108864.0,
 )  # fmt: skip
-"""The same, for tokens."""
+"""Bucket boundaries of token counts."""
 
 OWN = "streamgauge."
-"""Prefix of attributes, events and metrics of our own."""
+"""Prefix of our own attributes, events and metrics."""
 OTHER = "_other"
-"""Stands for every model beyond the cap on metric attributes."""
+"""Replaces attribute values beyond the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """One profile: attribute and metric names by what they mean. None: the profile has no word for it."""
+    """One profile: attribute and metric names by meaning. None: the profile has no such name."""
 
     profile: str
     schema_url: str | None
@@ -47,35 +46,35 @@ class Names:
     cache_write_tokens: str = "gen_ai.usage.cache_creation.input_tokens"
     reasoning_tokens: str = "gen_ai.usage.reasoning.output_tokens"
     choice_count: str = "gen_ai.request.choice.count"
-    """Told when it is not 1."""
+    """Set if it is not 1."""
     tool_name: str = "gen_ai.tool.name"
     tool_call_id: str = "gen_ai.tool.call.id"
     token_type: str | None = "gen_ai.token.type"  # noqa: S105 (tokens of text)
     token_modality: str | None = None
     reasoning_level: str | None = None
     missing_finish_reason: str | None = None
-    """What stands for a choice that ended without its finish reason; None: it is left out."""
+    """Value for a choice without a finish reason. None: it is omitted."""
     whole_top_k: bool = False
     """`top_k` is an integer."""
     openai_service_tier: str = "openai.request.service_tier"
     openai_api_type: str = "openai.api.type"
     exception_event: str = "gen_ai.client.operation.exception"
     duration_metric: str = "gen_ai.client.operation.duration"
-    """Of an operation that generates: see `INFERENCE`."""
+    """For operations in `INFERENCE`."""
     other_duration_metric: str = "gen_ai.client.operation.duration"
-    """Of every other operation."""
+    """For all other operations."""
     first_chunk_metric: str = "gen_ai.client.operation.time_to_first_chunk"
     per_chunk_metric: str = "gen_ai.client.operation.time_per_output_chunk"
     token_metrics: tuple[str, str] = ("gen_ai.client.token.usage", "gen_ai.client.token.usage")
-    """Histograms of (input, output) tokens: one told apart by `token_type`, or two."""
+    """Histograms of (input, output) tokens: one with the attribute `token_type`, or two."""
     failures_have_token_metrics: bool = True
-    """Whether a failed operation is in those histograms."""
+    """Whether failed operations are in those histograms."""
     token_counters: Mapping[str, str] = field(default_factory=dict)
     """Counter by column of `streams`."""
 
     @property
     def request_parameters(self) -> Mapping[str, str]:
-        """Attribute by field of `analytics.measures.request_fields.RequestRead`."""
+        """Attribute by field of `analytics.decoding.request_body.RequestParameters`."""
         return _REQUEST
 
 
@@ -91,9 +90,9 @@ _REQUEST = {
     "stop_sequences": "gen_ai.request.stop_sequences",
 }
 INFERENCE = frozenset(("chat", "generate_content", "text_completion"))
-"""Operations that generate, by the value of `gen_ai.operation.name`."""
+"""Values of `gen_ai.operation.name` that generate output."""
 UNKNOWN_MODALITY = "unknown"
-"""Of tokens that the provider does not break down: the value that the conventions name."""
+"""The conventions' value for tokens without a reported modality."""
 
 PROFILES: Mapping[str, Names] = {
     "1.41": Names("1.41", "https://opentelemetry.io/schemas/1.41.0"),
@@ -136,19 +135,19 @@ WITHOUT_CONTENT = frozenset(
         "usage.reasoning.output_tokens", "token.type", "tool.name", "tool.type", "tool.call.id", "agent.name", "agent.id",
     )
 )  # fmt: skip
-"""Attributes of anybody's spans that hold no prompt, no answer and no argument: the names of both profiles, and older ones."""
+"""Attributes that contain no prompt, response or argument: the names of both profiles and older ones."""
 
 
 def names_of(profile: str) -> Names:
-    """The names of a profile. Raises ValueError with what there is."""
+    """The names of a profile. Raises ValueError for an unknown one."""
     try:
         return PROFILES[profile]
     except KeyError:
-        raise ValueError(f"semconv {profile!r} is not known: {' or '.join(PROFILES)}") from None
+        raise ValueError(f"unknown semconv profile {profile!r}. Use {' or '.join(PROFILES)}") from None
 
 
 def openai_api_type(dialect: str | None, path: str | None) -> str | None:
-    """`openai.api.type`, for OpenAI's two APIs of that name alone."""
+    """The value of `openai.api.type`, None for other APIs."""
     bare = (path or "").partition("?")[0].rstrip("/")
     if dialect == "openai_chat" and bare.endswith("/chat/completions"):
         return "chat_completions"

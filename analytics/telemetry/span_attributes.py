@@ -1,7 +1,7 @@
-"""What a stream's row and its request say, as the attributes of the operation's span. Pure.
+"""Attributes of the operation span, from a stream's row and request. Pure.
 
-What is NULL in the row is absent here; names are the conventions' (`analytics.telemetry.semconv`) or `streamgauge.*`. Text is
-only ever told where it was kept and content was asked for.
+A column that is NULL has no attribute. Names are the conventions' (`analytics.telemetry.semconv`) or `streamgauge.*`. Text is
+included only if it was captured and content export is enabled.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analytics.assembly.stream import FinishedStream
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.decoded.decoded_event import Usage
 from analytics.decoding.stream_decoder import StreamDecoder
+from analytics.measures.outcome import LOST
 from analytics.measures.prompt import prompt_of
 from analytics.schema.outcomes import NOT_ERRORS
 from analytics.telemetry.semconv import OWN, Names, openai_api_type
@@ -53,23 +54,23 @@ COLUMNS = (
     *(name for name, _, _ in _OWN_MEASURES),
     *("operation", "provider", "ttfc_ns", "streamed", "path", "error_type", "aborted_after_terminal", "malformed_events"),
 )  # fmt: skip
-"""Columns of `streams` that attributes are made of."""
+"""Columns of `streams` used for attributes."""
 
 
 def failed(row: Row) -> bool:
-    """Whether the upstream failed: a client that left and a tap that died are no errors of the operation."""
+    """Whether the upstream failed. A client abort or a lost stream is no error of the operation."""
     outcome = row.get("outcome")
     return outcome not in NOT_ERRORS
 
 
 class SpanAttributes:
-    """Makes the attributes of operations, under the names of one profile."""
+    """Builds the attributes of operations with the names of one profile."""
 
     def __init__(self, names: Names, *, content: bool = False) -> None:
         self._names, self._content = names, content
-        told = [(column, getattr(names, field), False) for column, field in _CONVENTIONAL.items()]
-        told += [(column, attribute, False) for column, attribute in _PLAIN.items()]
-        self._told = (*told, *_OWN_MEASURES)
+        columns = [(column, getattr(names, field), False) for column, field in _CONVENTIONAL.items()]
+        columns += [(column, attribute, False) for column, attribute in _PLAIN.items()]
+        self._columns = (*columns, *_OWN_MEASURES)
 
     def of(self, stream: FinishedStream, row: Row) -> Attributes:
         """The attributes of a stream's operation."""
@@ -79,7 +80,7 @@ class SpanAttributes:
             names.provider: get("provider") or "unknown",
             OWN + "stream_id": stream.stream_id,
         }
-        for column, attribute, is_time in self._told:
+        for column, attribute, is_time in self._columns:
             value = get(column)
             if value is not None:
                 found[attribute] = value / 1e9 if is_time else value
@@ -95,7 +96,7 @@ class SpanAttributes:
         if get("malformed_events"):
             found[OWN + "malformed_events"] = get("malformed_events")
         decoder = stream.decoder
-        if decoder is not None and not stream.lost:
+        if decoder is not None and get("outcome") != LOST.outcome:
             if reasons := self._finish_reasons(decoder, row):
                 found[names.finish_reasons] = reasons
             written = _cache_write_tokens(decoder.usage)
@@ -107,7 +108,7 @@ class SpanAttributes:
         return found
 
     def _finish_reasons(self, decoder: StreamDecoder, row: Row) -> list[str] | None:
-        """By choice; one that ended without is left out or has the profile's word for it."""
+        """One per choice. A missing reason is omitted or replaced by the profile's value."""
         missing = self._names.missing_finish_reason
         if missing is None or row.get("outcome") == "ok":
             found = decoder.finish_reasons
@@ -147,14 +148,14 @@ class SpanAttributes:
 
 
 def _cache_write_tokens(usage: Usage | None) -> int | None:
-    """What the provider wrote to its cache, where it says so (Anthropic's usage)."""
+    """Tokens written to the provider's cache, if reported (Anthropic)."""
     raw = usage.raw if usage is not None else None
     written = raw.get("cache_creation_input_tokens") if isinstance(raw, dict) else None
     return written if isinstance(written, int) and not isinstance(written, bool) and written >= 0 else None
 
 
 def _messages(choices: Sequence[Mapping[str, Any]]) -> str:
-    """Captured output in the shape that the conventions give to `gen_ai.output.messages`."""
+    """Captured output as JSON in the format of `gen_ai.output.messages`."""
     messages = []
     for choice in choices:
         parts: list[dict[str, Any]] = []

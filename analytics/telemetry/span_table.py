@@ -1,7 +1,7 @@
-"""Spans as rows of table `spans`: a `SpanExporter` whose far end is a data frame.
+"""Spans as rows of table `spans`: a `SpanExporter` that collects rows.
 
-Every span is kept, whatever its sampling flag says: that flag is about what leaves the machine. The rows go into the same
-transaction as the rows of `streams` (`analytics.consumer`), so each span is there exactly once.
+All spans are stored, because the sampling flag only controls export. The rows are committed together with those of `streams`
+(`analytics.consumer`), so each span is stored exactly once.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class SpanTable(SpanExporter):
-    """Collects rows until they are taken. One owner thread; bounded by what one commit holds."""
+    """Collects the rows of one commit. Not thread-safe."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """The `StreamSpan`s of one stream, the operation's first: t0 and the stream's id are read from that one."""
+        """Add the `StreamSpan`s of one stream. The first is the operation's: it has t0 and the stream id."""
         if not spans:
             return SpanExportResult.SUCCESS
-        # The SDK's properties make copies to be safe from their callers; here nothing is changed.
+        # The SDK's properties return copies. Private attributes avoid that cost.
         first = spans[0]
         assert isinstance(first, StreamSpan)
         t0, stream_id = first._start_time, (first._attributes or {}).get(OWN + "stream_id")
@@ -74,18 +74,18 @@ class SpanTable(SpanExporter):
 
 
 def _json(value: Any) -> str:
-    """UTF-8 that DuckDB takes: half a surrogate pair is replaced."""
+    """JSON as valid UTF-8: unpaired surrogates are replaced."""
     try:
         return _encode(value).decode()
     except UnicodeEncodeError:
-        return _encode(_sound(value)).decode()
+        return _encode(_valid_utf8(value)).decode()
 
 
-def _sound(value: Any) -> Any:
+def _valid_utf8(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {key: _sound(item) for key, item in value.items()}
+        return {key: _valid_utf8(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_sound(item) for item in value]
+        return [_valid_utf8(item) for item in value]
     return value

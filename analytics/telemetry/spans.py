@@ -1,20 +1,17 @@
-"""A finished stream as OpenTelemetry spans: the operation, and a child for each of its phases. Pure: no I/O, no clock.
+"""Build the OpenTelemetry spans of a finished stream: the operation and one child per phase. Pure: no I/O, no clock.
 
 Rules
-- The operation's span has the ids that the tap put into `traceparent`, so the gateway's own spans are its children and the
-  caller's span is its parent. Phases have ids made from the stream's id: a replay makes the same spans again.
-- Start is t0 on the tap's wall clock; every other time is that plus a length of the tap's monotonic clock.
-- Status is Error, and `error.type` set, only where the upstream failed: a client that left and a tap that died
-  (`client_abort`, `tap_lost`) are outcomes, not the operation's errors.
-- Attributes are what the row of `streams` says, under the conventions' names (`analytics.telemetry.semconv`) or
-  `streamgauge.*`; what is NULL there is absent here. Text is only ever told when it was captured and content was asked for.
-- Numbers are bounded: `MAX_STALLS`, `MAX_TOOL_CALLS`; how many were left out stands in an attribute.
+- The operation span has the ids that the tap put into `traceparent`, so the gateway's spans are its children and the caller's
+  span is its parent. Span ids of phases derive from the stream id, so a replay builds the same spans.
+- The start is t0 on the tap's wall clock. All other times are t0 plus a duration of the tap's monotonic clock.
+- Status is Error, with `error.type`, only if the upstream failed. `client_abort` and `tap_lost` are no errors.
+- Attributes come from the row of `streams` (`analytics.telemetry.span_attributes`).
+- Stalls and tool calls are bounded by `MAX_STALLS` and `MAX_TOOL_CALLS`. An attribute has the number of omitted ones.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Sequence
 from operator import itemgetter
 
@@ -24,15 +21,17 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
-from analytics.assembly.stream import FinishedStream
-from analytics.decoded.decoded_event import OUTPUT_KINDS
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.decoded.event_columns import EventColumns
-from analytics.measures.timing import (
+from analytics.measures.latency import (
+    StallLimit,
     first_event_ns,
     first_nonreasoning_output_ns,
     first_output_ns,
     last_output_ns,
+    stalls_of,
 )
+from analytics.measures.outcome import LOST
 from analytics.telemetry import span_attributes
 from analytics.telemetry.semconv import OWN, Names
 from analytics.telemetry.span_attributes import MAX_WORD_CHARS, Attributes, Row, SpanAttributes, failed
@@ -40,13 +39,14 @@ from analytics.telemetry.span_attributes import MAX_WORD_CHARS, Attributes, Row,
 MAX_STALLS = 32
 MAX_TOOL_CALLS = 32
 MIN_LINGER_NS = 1_000_000
-"""Below this a connection that stays open after the terminal is just how it is closed."""
+"""Shorter times from the terminal to the end of the connection are normal."""
 SCOPE = "streamgauge"
+_DEFAULT_STALL = StallLimit()
 
 UNSET = Status(StatusCode.UNSET)
-"""The status of all that did not fail."""
+"""The status of a span that did not fail."""
 Mark = tuple[int, str, Attributes]
-"""An event of a span: when, in ns from its start; name; attributes."""
+"""A span event: ns since the span's start, name, attributes."""
 _at = itemgetter(0)
 COLUMNS = tuple(
     dict.fromkeys(
@@ -57,14 +57,14 @@ COLUMNS = tuple(
         )
     )
 )  # fmt: skip
-"""Columns of `streams` that spans are made of."""
+"""Columns of `streams` used for spans."""
 
 
 class StreamSpan(ReadableSpan):
-    """A span as the SDK has it, made for less: its ids stay the digits that they came as and are stored as.
+    """An SDK span that keeps its ids as hex text.
 
-    The SDK's `SpanContext`s and `Event`s are made when an exporter asks for them. The table never does, and to make them cost
-    more than all the rest of the span.
+    `SpanContext`s and `Event`s are created only when an exporter reads them. The table does not need them, and creating them
+    costs more than the rest of the span.
     """
 
     __slots__ = (
@@ -88,17 +88,17 @@ class StreamSpan(ReadableSpan):
         marks: Sequence[Mark] = (),
         status: Status = UNSET,
     ) -> None:
-        """`ids`: of the trace, the span, its parent (`hex_id`), and the trace's flags; `times_ns`: start and end."""
+        """`ids`: trace, span, parent (each as from `hex_id`), trace flags. `times_ns`: start and end."""
         self._name, self._ids, self._kind = name, ids, kind
         self._start_time, self._end_time = times_ns
         self._attributes, self._status = attributes, status
         self._resource, self._instrumentation_scope = source
         self.marks = marks
-        """Its events, in order."""
+        """Its events in order."""
 
     @property
     def ids(self) -> tuple[str, str, str | None]:
-        """Of the trace, the span and its parent, as hexadecimal digits."""
+        """Ids of the trace, the span and its parent, in hex."""
         return self._ids[:3]
 
     @property
@@ -113,7 +113,7 @@ class StreamSpan(ReadableSpan):
             return None
         remote = (
             self._kind is SpanKind.CLIENT
-        )  # the caller's; a phase's parent is the operation, which is ours
+        )  # the caller's span. The parent of a phase is our operation span.
         return SpanContext(int(trace_id, 16), int(parent_id, 16), remote, TraceFlags(flags))
 
     @property
@@ -122,7 +122,7 @@ class StreamSpan(ReadableSpan):
 
 
 class SpanBuilder:
-    """Makes the spans of streams. Stall settings are those of the measuring; times in ns."""
+    """Builds the spans of streams. `stall` is the limit that they were measured with."""
 
     def __init__(
         self,
@@ -130,18 +130,17 @@ class SpanBuilder:
         resource: Resource,
         *,
         version: str = "",
-        stall_floor_ns: int = 500_000_000,
-        stall_factor: float = 5.0,
+        stall: StallLimit = _DEFAULT_STALL,
         content: bool = False,
     ) -> None:
         self._names = names
         self._attributes = SpanAttributes(names, content=content).of
         self._resource = resource
         self._scope = InstrumentationScope(SCOPE, version or None, names.schema_url)
-        self._stall = (stall_floor_ns, stall_factor)
+        self._stall = stall
 
     def build(self, stream: FinishedStream, row: Row) -> list[StreamSpan]:
-        """The spans of one stream, the operation's first; none for a stream whose `Opened` was lost: it has no ids."""
+        """The spans of one stream, the operation's first. A stream without `Opened` has no ids and no spans."""
         trace_id, span_id = hex_id(row.get("trace_id"), 32), hex_id(row.get("span_id"), 16)
         if trace_id is None or span_id is None:
             return []
@@ -184,14 +183,14 @@ class SpanBuilder:
         if decoder.reasoning_seen:
             mark(_first(columns, "reasoning"), "first_reasoning")
         mark(first_nonreasoning_output_ns(columns), "first_output")
-        if decoder.tool_call_count and not stream.lost:
+        if decoder.tool_call_count and row.get("outcome") != LOST.outcome:
             tools = decoder.tool_times
             for tool in tools[:MAX_TOOL_CALLS]:
                 mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
             if len(tools) > MAX_TOOL_CALLS:
                 attributes[OWN + "tool_calls_not_shown"] = len(tools) - MAX_TOOL_CALLS
         if row.get("stall_count"):
-            stalls = _stalls(columns, row["icl_p50_ns"], *self._stall)
+            stalls = stalls_of(columns, row["icl_p50_ns"], self._stall)
             for at_ns, gap_ns in stalls[:MAX_STALLS]:
                 mark(at_ns, "stall", {OWN + "stall.duration": gap_ns / 1e9})
             if len(stalls) > MAX_STALLS:
@@ -207,7 +206,7 @@ class SpanBuilder:
     def _phases_of(
         self, stream: FinishedStream, row: Row, end_ns: int
     ) -> list[tuple[str, int, int, Attributes]]:
-        """(name, start, end, attributes) of each phase that took place, in their usual order."""
+        """(name, start, end, attributes) of each phase, in their usual order."""
         found: list[tuple[str, int, int, Attributes]] = []
 
         def add(name: str, start_ns: int, stop_ns: int | None, more: Attributes | None = None) -> None:
@@ -220,7 +219,12 @@ class SpanBuilder:
         if connected is not None or headers is not None:
             add("wait for headers", connected or 0, headers if headers is not None else end_ns)
         decoder = stream.decoder
-        if decoder is None or stream.lost or headers is None or not row.get("streamed"):
+        if (
+            decoder is None
+            or row.get("outcome") == LOST.outcome
+            or headers is None
+            or not row.get("streamed")
+        ):
             return found
         columns = decoder.events
         first, last = first_output_ns(columns), last_output_ns(columns)
@@ -254,7 +258,7 @@ class SpanBuilder:
 
 
 def hex_id(text: str | None, digits: int) -> str | None:
-    """An id in the one spelling that it has in the table; None for none, and for the ids of zeros that stand for none."""
+    """A normalized id (lower-case hex with leading zeros). None for no id, including all zeros."""
     number = int(text, 16) if text else 0
     spelled = f"{number:0{digits}x}"
     return spelled if number > 0 and len(spelled) == digits else None
@@ -268,7 +272,7 @@ def _phase_ids(stream_id: str, count: int) -> list[str]:
 
 
 def _end_ns(stream: FinishedStream, row: Row) -> int:
-    """tE, else the last that is known of it."""
+    """The end of the exchange, else the last known time."""
     end_ns: int | None = row.get("end_ns")
     if end_ns is not None:
         return max(0, end_ns)
@@ -294,26 +298,3 @@ def _last(columns: EventColumns, kind: str) -> int | None:
         if columns.kind[i] == kind:
             return columns.at_ns[i]
     return None
-
-
-def _stalls(columns: EventColumns, median_ns: float, floor_ns: int, factor: float) -> list[tuple[int, int]]:
-    """(when it began, length) of the gaps that `analytics.measures.measure` counts as stalls."""
-    limit = max(floor_ns, factor * median_ns)
-    pairs = (pair for one in output_times(columns) for pair in itertools.pairwise(one))
-    return sorted((a, b - a) for a, b in pairs if b - a > limit)
-
-
-def output_times(columns: EventColumns) -> list[list[int]]:
-    """When the output events of each choice came, in order, ns."""
-    if not columns.more_choices and not any(columns.choice):  # nearly always
-        return [list(itertools.compress(columns.at_ns, map(OUTPUT_KINDS.__contains__, columns.kind)))]
-    times: dict[int, list[int]] = {}
-    for kind, choice, at_ns in zip(columns.kind, columns.choice, columns.at_ns, strict=True):
-        if kind in OUTPUT_KINDS:
-            times.setdefault(choice or 0, []).append(at_ns)
-    for i, choice in columns.more_choices:
-        times.setdefault(choice, []).append(columns.at_ns[i])
-    if columns.more_choices:
-        for one in times.values():
-            one.sort()
-    return list(times.values())

@@ -1,10 +1,10 @@
-"""What leaves analytics as telemetry: spans into the commit and over OTLP, metrics, exception events. Told by the consumer.
+"""Commit hook that builds spans and exports spans, metrics and exception events.
 
 Rules
-1. Spans of a commit are made before it and written with it; what is exported or counted is exported and counted after it.
-   A process that dies in between has exported too little, never something that was not stored.
-2. Nothing here fails or holds up a commit: a stream whose spans cannot be made is counted and has none.
-3. The caller's sampling flag decides what is exported (`respect_sampling`); the table keeps every span.
+1. Spans of a commit are built before it and stored with it. Export and metrics happen after it. So a crash in between can lose
+   exports, but nothing is exported that was not stored.
+2. Nothing here fails or delays a commit. A stream whose spans cannot be built is counted.
+3. The caller's sampling flag controls export (`respect_sampling`). The table has all spans.
 """
 
 from __future__ import annotations
@@ -19,46 +19,47 @@ import polars as pl
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 
-from analytics.assembly.stream import FinishedStream
+from analytics.assembly.finished_stream import FinishedStream
+from analytics.measures.latency import StallLimit
 from analytics.telemetry import metrics as telemetry_metrics
 from analytics.telemetry import spans
-from analytics.telemetry.exceptions import ExceptionEvents
-from analytics.telemetry.export import ExportQueue, exporter_of, span_queue, wanted
+from analytics.telemetry.exception_events import ExceptionEvents
+from analytics.telemetry.otlp_export import ExportQueue, exporter_of, is_enabled, span_queue
 from analytics.telemetry.semconv import names_of
 from analytics.telemetry.span_table import SpanTable
 
 log = logging.getLogger(__name__)
 
+_DEFAULT_STALL = StallLimit()
 _COLUMNS = tuple(dict.fromkeys((*spans.COLUMNS, *telemetry_metrics.COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetryOptions:
-    """What of the telemetry is wanted. Where OTLP goes is said by the standard OTEL_* variables."""
+    """Which telemetry is produced. The standard OTEL_* variables configure the OTLP endpoint."""
 
     semconv: str = "1.41"
     spans: bool = True
-    """Make spans at all (for the table, and for export)."""
+    """Build spans, for the table and for export."""
     export: bool = True
-    """Export over OTLP, where the environment names a receiver."""
+    """Export over OTLP if the environment configures it."""
     respect_sampling: bool = True
     metrics: str | None = None
-    """HOST:PORT of the Prometheus endpoint; None: none."""
+    """HOST:PORT of the Prometheus endpoint. None: no endpoint."""
 
 
 class Telemetry:
-    """The consumer's witness. One owner thread."""
+    """An `analytics.commit_hook.CommitHook`. Not thread-safe."""
 
     def __init__(
         self,
         options: TelemetryOptions,
         *,
         version: str = "",
-        stall_floor_ns: int = 500_000_000,
-        stall_factor: float = 5.0,
+        stall: StallLimit = _DEFAULT_STALL,
     ) -> None:
-        """Raises ValueError (one line) for a profile or protocol that is none. A metrics address in use is only a warning:
-        streams must be measured all the same (`up` refuses it before it starts anything).
+        """Raises ValueError (one line) for an unknown profile or protocol. A metrics address in use is only a warning here,
+        because streams must still be stored (`up` checks the address before it starts anything).
         """
         names = names_of(options.semconv)
         resource = resource_of(version)
@@ -67,9 +68,8 @@ class Telemetry:
             names,
             resource,
             version=version,
-            stall_floor_ns=stall_floor_ns,
-            stall_factor=stall_factor,
-            content=content_wanted(),
+            stall=stall,
+            content=content_enabled(),
         ).build
         self._make_spans = options.spans
         self._table = SpanTable()
@@ -77,16 +77,16 @@ class Telemetry:
         self._finished: Sequence[FinishedStream] = ()
         self._rows: list[Mapping[str, Any]] = []
         self.failures = 0
-        """Streams whose spans could not be made."""
+        """Streams whose spans could not be built."""
         self._spans: ExportQueue[Any] | None = None
-        if options.export and options.spans and wanted("traces"):
+        if options.export and options.spans and is_enabled("traces"):
             self._spans = span_queue(exporter_of("traces"))
         self._exceptions = (
             ExceptionEvents(exporter_of("logs"), resource, names)
-            if options.export and wanted("logs")
+            if options.export and is_enabled("logs")
             else None
         )
-        exporter = exporter_of("metrics") if options.export and wanted("metrics") else None
+        exporter = exporter_of("metrics") if options.export and is_enabled("metrics") else None
         self.metrics: telemetry_metrics.Metrics | None = None
         if exporter is not None or options.metrics is not None:
             self.metrics = telemetry_metrics.Metrics(
@@ -95,26 +95,26 @@ class Telemetry:
                 version=version,
                 exporter=exporter,
                 listen=options.metrics,
-                about=self.counters,
+                export_counters=self.counters,
             )
 
     @property
     def waiting(self) -> bool:
-        """Nothing is committed for the sake of telemetry."""
+        """Telemetry alone never causes a commit."""
         return False
 
     @property
     def metrics_url(self) -> str | None:
-        """Where Prometheus reads."""
+        """URL of the Prometheus endpoint."""
         return self.metrics.endpoint.url if self.metrics is not None and self.metrics.endpoint else None
 
-    def tell_health(self, health: Mapping[str, float]) -> None:
-        """What the consumer knows of the pipeline by now."""
+    def update_health(self, health: Mapping[str, float]) -> None:
+        """Set gauges and totals of the pipeline."""
         if self.metrics is not None:
-            self.metrics.tell_health(health)
+            self.metrics.update_health(health)
 
     def counters(self) -> dict[str, int]:
-        """Counters of the export itself."""
+        """Counters of the export."""
         queue, events = self._spans, self._exceptions
         return {
             "spans_exported": queue.exported if queue else 0,
@@ -127,8 +127,8 @@ class Telemetry:
     def rows(
         self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
     ) -> Mapping[str, pl.DataFrame]:
-        """The rows of `spans` of these streams."""
-        self._forget()
+        """The rows of `spans` for these streams."""
+        self._reset()
         streams = tables.get("streams")
         if not finished or streams is None:
             return {}
@@ -143,7 +143,7 @@ class Telemetry:
             except Exception as e:
                 self.failures += 1
                 log.warning(
-                    "no spans of stream %s: %s", stream.stream_id, type(e).__name__,
+                    "building the spans of stream %s failed: %s", stream.stream_id, type(e).__name__,
                     extra={"trace_id": row.get("trace_id"), "span_id": row.get("span_id")},
                 )  # fmt: skip
                 continue
@@ -155,25 +155,25 @@ class Telemetry:
         return not self._respect_sampling or bool((row.get("trace_flags") or 0) & 1)
 
     def committed(self) -> None:
-        """Export and count what `rows` was told of."""
+        """Export and count the streams of the last `rows` call."""
         if self._spans is not None and self._to_export:
             self._spans.offer(self._to_export)
         if self._exceptions is not None:
             for row in self._rows:
                 if self._is_exported(row):
-                    self._exceptions.tell(row)
+                    self._exceptions.add(row)
         if self.metrics is not None and self._finished:
             try:
                 self.metrics.count(self._finished, self._rows)
             except Exception:
-                log.exception("streams are missing from the metrics")
-        self._forget()
+                log.exception("counting streams failed: they are missing from the metrics")
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._to_export, self._finished, self._rows = [], (), []
 
     def close(self) -> None:
-        """Send what waits, within seconds; then end the threads."""
+        """Export queued items within seconds, then end the threads."""
         if self._spans is not None:
             self._spans.close()
         if self._exceptions is not None:
@@ -183,7 +183,7 @@ class Telemetry:
 
 
 def resource_of(version: str) -> Resource:
-    """Who tells: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, else service `streamgauge`."""
+    """The resource of `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, else service `streamgauge`."""
     attributes: dict[str, str] = {"service.version": version} if version else {}
     if "service.name=" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "") and not os.environ.get(
         "OTEL_SERVICE_NAME"
@@ -192,7 +192,7 @@ def resource_of(version: str) -> Resource:
     return Resource.create(attributes)
 
 
-def content_wanted() -> bool:
-    """Whether captured text may stand in spans: the conventions' opt-in variable."""
-    asked = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "").strip().lower()
-    return asked in ("true", "1", "span_only", "span_and_event")
+def content_enabled() -> bool:
+    """Whether the conventions' opt-in variable allows captured text in spans."""
+    value = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "").strip().lower()
+    return value in ("true", "1", "span_only", "span_and_event")

@@ -23,7 +23,7 @@ from pathlib import Path
 os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 
 from analytics.assembly.assembler import Assembler
-from analytics.assembly.stream import FinishedStream
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.measures.measure import measure
 from analytics.storage.commit import Commit
 from analytics.storage.location import locate

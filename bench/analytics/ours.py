@@ -17,9 +17,9 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
 import polars as pl
 
 from analytics.assembly.assembler import Assembler
-from analytics.assembly.stream import FinishedStream
-from analytics.consumer import Consumer, Pace
-from analytics.gc_tuning import look_seldom
+from analytics.assembly.finished_stream import FinishedStream
+from analytics.consumer import CommitPolicy, Consumer
+from analytics.gc_tuning import tune_gc
 from analytics.measures.measure import measure
 from analytics.measures.rollup import rollups
 from analytics.storage.commit import Commit
@@ -31,7 +31,7 @@ from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.interface import LogReader
 from ingest.records import AnyRecord, unpack
 
-COMMIT_STREAMS = Pace().commit_events // EVENTS_A_STREAM
+COMMIT_STREAMS = CommitPolicy().commit_events // EVENTS_A_STREAM
 DUCKDB_BYTES = 256 * 2**20
 """DuckDB's limit in the long run: low, so that its caches are full early and hide no other growth."""
 
@@ -54,7 +54,7 @@ def write_log(folder: Path, streams: int, first: int = 0) -> None:
 def stages(streams: int) -> dict[str, float]:
     """CPU seconds of each stage for these streams, one after the other over whole commits."""
     spent: dict[str, float] = {}
-    look_seldom()  # as every consumer does
+    tune_gc()  # as every consumer does
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_log(folder / "log", streams)
@@ -102,8 +102,8 @@ def end_to_end(folder: Path, open_reader: Callable[[], LogReader], streams: int)
     reader = open_reader()
     data = folder / str(time.monotonic_ns())
     store = Store(locate("sqlite", data))
-    consumer = Consumer(reader, store, Assembler(), measure, Pace())
-    look_seldom()
+    consumer = Consumer(reader, store, Assembler(), measure, CommitPolicy())
+    tune_gc()
     began_s, began_wall_s = time.process_time(), time.monotonic()
     consumer.start()
     rows = 0
@@ -137,7 +137,7 @@ def embedded_rates(streams: int, runs: int = 5) -> list[float]:
 
 def resident(streams: int, parts: int = 10) -> Iterator[tuple[int, int, int]]:
     """(events so far, bytes resident, of them DuckDB's) after each tenth of one run: what grows is seen."""
-    look_seldom()
+    tune_gc()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = Store(locate("sqlite", folder), memory_limit_bytes=DUCKDB_BYTES)
@@ -147,7 +147,7 @@ def resident(streams: int, parts: int = 10) -> Iterator[tuple[int, int, int]]:
         for part in range(1, parts + 1):
             write_log(folder / "log", a_part, first=(part - 1) * a_part)
             if consumer is None:
-                consumer = Consumer(reader, store, Assembler(), measure, Pace())
+                consumer = Consumer(reader, store, Assembler(), measure, CommitPolicy())
                 consumer.start()
             while store.totals().get("streams_rows", 0) < part * a_part:
                 consumer.step(0.05)

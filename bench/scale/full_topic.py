@@ -24,6 +24,7 @@ from typing import ClassVar
 
 from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
+from analytics.measures.latency import StallLimit
 from analytics.measures.measure import measure
 from analytics.storage.location import locate
 from analytics.storage.store import Store
@@ -129,13 +130,13 @@ def _median(results: Sequence[Result]) -> list[str]:
 def _in_sqlite(broker: Broker, topic: str) -> tuple[object, ...]:
     """The sums over the rows of the topic as one process reads it into a SQLite store."""
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(locate("sqlite", Path(folder)), stall=(STALL_NS, STALL_FACTOR))
+        store = Store(locate("sqlite", Path(folder)), stall=StallLimit(STALL_NS, STALL_FACTOR))
         reader = KafkaReader(broker.address, topic, {})
         consumer = Consumer(
             reader,
             store,
             Assembler(),
-            lambda finished: measure(finished, stall_floor_ns=STALL_NS, stall_factor=STALL_FACTOR),
+            lambda finished: measure(finished, StallLimit(STALL_NS, STALL_FACTOR)),
         )
         try:
             while not reader.partitions():

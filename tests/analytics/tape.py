@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analytics.assembly.assembler import Assembler, Position
+from analytics.assembly.assembler import Assembler
+from analytics.assembly.log_position import LogPosition
 from analytics.measures.measure import measure
 from ingest.records import Alive, AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders
 
@@ -154,7 +155,7 @@ class CrashingStore:
     options: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     losses: list[dict[str, Any]] = field(default_factory=list)
-    positions: dict[str, Position] = field(default_factory=dict)
+    positions: dict[str, LogPosition] = field(default_factory=dict)
     kept: dict[tuple[str, str], list[bytes]] = field(default_factory=dict)
     replayed_entries: int = 0
     kept_count: int = 0

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from analytics.assembly.assembler import Assembler
-from analytics.assembly.stream import FinishedStream
-from analytics.consumer import END_S, POSITIONS_EVERY_S, Consumer, Pace
+from analytics.assembly.finished_stream import FinishedStream
+from analytics.consumer import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy, Consumer
 from analytics.measures.measure import measure
 from analytics.storage.commit import Commit, PartitionLost
 from analytics.storage.store import Store
@@ -21,7 +21,7 @@ from tests.analytics import traffic
 from tests.analytics.stores import ask, ask_as_reader, new_store
 from tests.analytics.traffic import MemoryLog, alive, entries, stream, stream_id
 
-EAGER = Pace(commit_interval_s=0.0)
+EAGER = CommitPolicy(commit_interval_s=0.0)
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def consumer(
-    log: MemoryLog, store: Store, assembler: Assembler | None = None, pace: Pace = EAGER
+    log: MemoryLog, store: Store, assembler: Assembler | None = None, policy: CommitPolicy = EAGER
 ) -> Consumer:
-    made = Consumer(log, store, assembler or Assembler(), measure, pace)
+    made = Consumer(log, store, assembler or Assembler(), measure, policy)
     made.start()
     return made
 
@@ -198,7 +198,7 @@ def test_a_hole_is_a_loss_and_measures_nothing(store: Store) -> None:
 
 def test_streams_of_a_local_log_that_fell_silent_end_as_lost(store: Store) -> None:
     log = MemoryLog({"w0": [pack(stream(1)[:3], compress=False)]})
-    run = consumer(log, store, pace=Pace(commit_interval_s=0, lost_after_s=0.0))
+    run = consumer(log, store, policy=CommitPolicy(commit_interval_s=0, lost_after_s=0.0))
     drain(run)
     assert outcomes(store) == []
     drain(run)
@@ -207,7 +207,9 @@ def test_streams_of_a_local_log_that_fell_silent_end_as_lost(store: Store) -> No
 
 def test_silence_behind_a_broker_ends_nothing(store: Store) -> None:
     log = MemoryLog({"0": [pack(stream(1)[:3], compress=False)]})
-    run = consumer(log, store, pace=Pace(commit_interval_s=0, lost_after_s=0.0, writers_are_local=False))
+    run = consumer(
+        log, store, policy=CommitPolicy(commit_interval_s=0, lost_after_s=0.0, writers_are_local=False)
+    )
     drain(run)
     drain(run)
     assert outcomes(store) == []
@@ -221,7 +223,7 @@ def test_partitions_that_come_later_are_read_and_those_that_go_are_left(store: S
     drain(run)
     before = len(outcomes(store))
     assert before == 4
-    run.hand_over(["1"])
+    run.release_partitions(["1"])
     rest = log.partitions_.pop("1")
     drain(run)
     # back again: it goes on from its stored position
@@ -237,7 +239,7 @@ def test_partitions_that_come_later_are_read_and_those_that_go_are_left(store: S
 
 def test_a_backlog_is_committed_in_bounded_batches(store: Store) -> None:
     log = MemoryLog({"w0": list(entries(range(40), chunks=10, width=4))})
-    run = consumer(log, store, pace=Pace(commit_interval_s=60, commit_events=100))
+    run = consumer(log, store, policy=CommitPolicy(commit_interval_s=60, commit_events=100))
     drain(run)
     assert run.commits >= 4
     run.finish()
@@ -260,20 +262,20 @@ def test_dear_commits_are_further_apart_while_there_is_more_to_read(store: Store
 
 def test_what_is_left_at_the_end_of_a_backlog_does_not_wait_for_the_interval(store: Store) -> None:
     log = MemoryLog({"w0": list(entries(range(25), chunks=10, width=4))})
-    run = consumer(log, store, pace=Pace(commit_interval_s=3600, commit_events=100))
-    run._paced_s = time.monotonic() - 7200.0
+    run = consumer(log, store, policy=CommitPolicy(commit_interval_s=3600, commit_events=100))
+    run._interval_from_s = time.monotonic() - 7200.0
     run.step(0)
     assert run.commits >= 2
     assert len(outcomes(store)) < 25
     run._commit_cost_s = 0.0
-    assert run._look_for_s() <= END_S
+    assert run._poll_timeout_s() <= END_OF_LOG_S
     run.step(0)  # finds nothing more
     assert len(outcomes(store)) == 25
 
 
 def test_commits_that_are_not_full_keep_their_interval(store: Store) -> None:
     log = MemoryLog({"w0": list(entries(range(2)))})
-    run = consumer(log, store, pace=Pace(commit_interval_s=3600))
+    run = consumer(log, store, policy=CommitPolicy(commit_interval_s=3600))
     run.step(0)
     run.step(0)
     assert len(outcomes(store)) == 2
@@ -301,7 +303,7 @@ def test_open_streams_that_are_slow_to_write_are_written_less_often(store: Store
     for _ in range(4):
         run.step(0)
     assert open_streams(store) == [(stream_id(3), 5)]
-    run._open_cost_s, run._opened_at_s = 0.0, float("-inf")
+    run._open_cost_s, run._open_written_s = 0.0, float("-inf")
     run.step(0)
     assert open_streams(store) == [(stream_id(3), 10)]
 
@@ -318,7 +320,7 @@ def test_open_streams_that_cannot_be_written_do_not_stop_the_consumer(
 
     monkeypatch.setattr(store, "write_open_streams", fail)
     run.step(0)
-    assert "the file of open streams cannot be written: no space left" in caplog.text
+    assert "cannot write the file of open streams: no space left" in caplog.text
     log.partitions_["w0"].append(pack(records[3:], compress=False))
     drain(run)
     assert outcomes(store) == [(stream_id(3), "ok")]
@@ -326,15 +328,15 @@ def test_open_streams_that_cannot_be_written_do_not_stop_the_consumer(
 
 def test_positions_alone_are_committed_at_their_own_interval(store: Store) -> None:
     log = MemoryLog({"w0": [*entries(range(1))]})
-    run = consumer(log, store, pace=Pace(commit_interval_s=0.0))
+    run = consumer(log, store, policy=CommitPolicy(commit_interval_s=0.0))
     drain(run)
     commits, now_s = run.commits, time.monotonic()
     log.partitions_["w0"].append(pack(stream(3)[:3], compress=False))
-    run._committed_s = run._paced_s = now_s
+    run._committed_s = run._interval_from_s = now_s
     for _ in range(3):
         run.step(0)
     assert run.commits == commits
-    run._committed_s = run._paced_s = now_s - POSITIONS_EVERY_S
+    run._committed_s = run._interval_from_s = now_s - POSITIONS_EVERY_S
     run.step(0)
     assert run.commits == commits + 1
     [(high,)] = ask(store, "SELECT high FROM log_positions")
@@ -396,8 +398,10 @@ def test_what_was_open_in_a_log_that_is_gone_is_lost_and_said_so(store: Store) -
     old = MemoryLog({"w0": [*entries(range(2)), pack(stream(7)[:3], compress=False)]}, log_id="old")
     drain(consumer(old, store))
     fresh = MemoryLog({"w0": list(entries(range(20, 22)))}, log_id="new")
-    for is_gone, expected in ((False, 4), (True, 5)):
-        run = Consumer(fresh, store, Assembler(), measure, EAGER, is_gone=lambda _, gone=is_gone: gone)  # type: ignore[misc]
+    for is_deleted, expected in ((False, 4), (True, 5)):
+        run = Consumer(
+            fresh, store, Assembler(), measure, EAGER, is_deleted_log=lambda _, deleted=is_deleted: deleted
+        )  # type: ignore[misc]
         run.start()
         drain(run)
         assert len(outcomes(store)) == expected
@@ -409,5 +413,5 @@ def test_what_was_open_in_a_log_that_is_gone_is_lost_and_said_so(store: Store) -
 def test_a_log_made_anew_under_us_ends_its_open_streams_as_lost(store: Store) -> None:
     run = consumer(MemoryLog({"w0": [*entries(range(2)), pack(stream(7)[:3], compress=False)]}), store)
     run.step(0)
-    run.abandon_log()
+    run.lose_open_streams()
     assert outcomes(store) == [(stream_id(0), "ok"), (stream_id(1), "ok"), (stream_id(7), "tap_lost")]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from analytics.assembly.assembler import Assembler
-from analytics.consumer import Consumer, Pace
+from analytics.consumer import CommitPolicy, Consumer
 from analytics.measures.measure import measure
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
 from ingest.record_log.interface import Entry
@@ -19,8 +19,8 @@ from tests.analytics.traffic import MemoryLog, entries
 def test_commits_leave_no_cycles(tmp_path: Path) -> None:
     """Nothing that grows with the streams: what a search finds is the same few objects after ten streams and after forty."""
     store, telemetry = new_store(tmp_path), Telemetry(TelemetryOptions())
-    pace = Pace(commit_interval_s=3600.0)
-    consumer = Consumer(MemoryLog({"w0": []}), store, Assembler(), measure, pace, witness=telemetry)
+    policy = CommitPolicy(commit_interval_s=3600.0)
+    consumer = Consumer(MemoryLog({"w0": []}), store, Assembler(), measure, policy, hooks=[telemetry])
     consumer.start()
     offset = 0
 
@@ -46,7 +46,7 @@ def test_commits_leave_no_cycles(tmp_path: Path) -> None:
 
 def test_what_is_imported_is_never_searched_again() -> None:
     code = (
-        "import gc; from analytics.gc_tuning import look_seldom; look_seldom(); "
+        "import gc; from analytics.gc_tuning import tune_gc; tune_gc(); "
         "print(gc.get_freeze_count() > 0, gc.isenabled(), gc.get_threshold()[0])"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -22,6 +22,7 @@ import pytest
 
 from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
+from analytics.measures.latency import StallLimit
 from analytics.measures.measure import measure
 from analytics.query.errors import StoreUnavailable
 from analytics.query.reader import Reader
@@ -133,13 +134,13 @@ def scene(kafka_broker: str, postgres: Postgres, tmp_path: Path) -> Iterator[Sce
 @contextmanager
 def one_process(scene: Scene) -> Iterator[Store]:
     """The same topic, read by one process into a store of its own."""
-    store = new_store(scene.folder / "single", stall=(500_000_000, 5.0))
+    store = new_store(scene.folder / "single", stall=StallLimit(500_000_000, 5.0))
     reader = KafkaReader(scene.broker, scene.topic, {})
     consumer = Consumer(
         reader,
         store,
         Assembler(),
-        lambda finished: measure(finished, stall_floor_ns=500_000_000, stall_factor=5.0),
+        lambda finished: measure(finished),
     )
     try:
         while not reader.partitions():

@@ -16,7 +16,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.main import AnalyzeOptions, serve_until
+from analytics.main import AnalyzeOptions, run_until
 from analytics.query.errors import QueryError
 from analytics.query.reader import Reader
 from analytics.ready_file import Ready
@@ -161,26 +161,26 @@ def test_a_second_analytics_on_the_same_folder_is_refused_in_one_line(tmp_path: 
         lock_data_folder(tmp_path),
         pytest.raises(OSError, match=f"another analytics .pid {os.getpid()}.") as refused,
     ):
-        serve_until(AnalyzeOptions(data=tmp_path), threading.Event())
+        run_until(AnalyzeOptions(data=tmp_path), threading.Event())
     assert "\n" not in str(refused.value)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="--data") as refused:
-        serve_until(AnalyzeOptions(data=tmp_path / "file"), threading.Event())
+        run_until(AnalyzeOptions(data=tmp_path / "file"), threading.Event())
     assert "\n" not in str(refused.value)
 
 
 def test_an_unknown_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--store"):
-        serve_until(AnalyzeOptions(data=tmp_path, store="oracle"), threading.Event())
+        run_until(AnalyzeOptions(data=tmp_path, store="oracle"), threading.Event())
 
 
 def test_the_data_folder_is_released_when_the_start_fails(tmp_path: Path) -> None:
     options = AnalyzeOptions(data=tmp_path, otlp_listen="127.0.0.1:0", otlp_token="short")
     with pytest.raises(ValueError, match="token"):
-        serve_until(options, threading.Event())
+        run_until(options, threading.Event())
     lock_data_folder(tmp_path).close()
 
 
@@ -206,11 +206,11 @@ def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:
 
         threading.Thread(target=write_and_look).start()
 
-    assert serve_until(AnalyzeOptions(data=tmp_path), stop, ready) == 0
+    assert run_until(AnalyzeOptions(data=tmp_path), stop, ready) == 0
     assert not failed
 
 
-def serve_until_rows(data: Path, count: int) -> list[str]:
+def run_until_rows(data: Path, count: int) -> list[str]:
     """Ids of the streams that a run of analytics stores, once there are `count` and nothing is left to read."""
     stop = threading.Event()
     found: list[str] = []
@@ -231,7 +231,7 @@ def serve_until_rows(data: Path, count: int) -> list[str]:
 
         threading.Thread(target=look).start()
 
-    assert serve_until(AnalyzeOptions(data=data), stop, ready) == 0
+    assert run_until(AnalyzeOptions(data=data), stop, ready) == 0
     assert not failed
     return found
 
@@ -243,21 +243,21 @@ def test_what_ship_has_shipped_is_not_read_again_from_the_folder(tmp_path: Path,
         here: list[int] = [0] if read_before else []
         if read_before:
             writer.append([pack(stream(0), compress=True)])
-            assert serve_until_rows(tmp_path, 1) == [stream_id(0)]
+            assert run_until_rows(tmp_path, 1) == [stream_id(0)]
         writer.append([pack(stream(1), compress=True)])
         with EmbeddedReader(tmp_path / "log", "ship", sole=True) as ship:
             shipped = [e for p in ship.partitions() for e in ship.poll(5)]
             ship.release("w0", shipped[-1].offset + 1)
         writer.append([pack(stream(2), compress=True)])
-        assert serve_until_rows(tmp_path, len(here) + 1) == [stream_id(n) for n in [*here, 2]]
+        assert run_until_rows(tmp_path, len(here) + 1) == [stream_id(n) for n in [*here, 2]]
         assert list(read_cursors(tmp_path / "log")) == ["analyze"]
 
 
 def test_streams_that_were_open_in_a_log_that_is_gone_end_as_lost(tmp_path: Path) -> None:
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
         writer.append([pack(stream(0), compress=True), pack([alive(0), *stream(1)[:3]], compress=True)])
-        assert serve_until_rows(tmp_path, 1) == [stream_id(0)]
+        assert run_until_rows(tmp_path, 1) == [stream_id(0)]
     shutil.rmtree(tmp_path / "log")
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
         writer.append([pack(stream(2), compress=True)])
-        assert serve_until_rows(tmp_path, 3) == [stream_id(n) for n in range(3)]
+        assert run_until_rows(tmp_path, 3) == [stream_id(n) for n in range(3)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analytics.telemetry.catalogue import catalogue
+from analytics.telemetry.metric_definitions import metric_definitions
 from analytics.telemetry.prometheus import prometheus_name
 from analytics.telemetry.semconv import PROFILES
 from tests.e2e.collector import built
@@ -83,7 +83,7 @@ def test_metrics_as_prometheus_would_have_them(profile: str) -> None:
     text = generate_latest(registry).decode()
     telemetry.close()
     promtool("check", "metrics", told=text)
-    named = {prometheus_name(i.name, i.unit) for i in catalogue(PROFILES[profile])}
+    named = {prometheus_name(i.name, i.unit) for i in metric_definitions(PROFILES[profile])}
     assert {m.removesuffix("_total") for m in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)} <= named
 
 

@@ -26,7 +26,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from analytics.telemetry.catalogue import catalogue
+from analytics.telemetry.metric_definitions import metric_definitions
 from analytics.telemetry.prometheus import prometheus_name
 from analytics.telemetry.semconv import PROFILES, SECONDS_BOUNDS
 from tests.e2e.collector import Collector, collector
@@ -231,7 +231,7 @@ def test_metrics_over_otlp_are_those_of_the_scrape(scene: Scene, reading: Promet
     scraped = {
         re.sub("_(bucket|count|sum|total)$", "", labels["__name__"]) for labels, _ in reading.query(every)
     }
-    known = {prometheus_name(one.name, one.unit): one.name for one in catalogue(PROFILES["1.41"])}
+    known = {prometheus_name(one.name, one.unit): one.name for one in metric_definitions(PROFILES["1.41"])}
 
     def told() -> bool | None:
         names = set(re.findall(r"Descriptor:\s+-> Name: (\S+)", scene.backend.log.read_text()))

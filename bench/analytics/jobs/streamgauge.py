@@ -8,7 +8,7 @@ from pathlib import Path
 from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
 from analytics.dialects import all_dialects
-from analytics.gc_tuning import look_seldom
+from analytics.gc_tuning import tune_gc
 from analytics.measures.measure import measure
 from analytics.storage.location import locate
 from analytics.storage.store import Store
@@ -22,7 +22,7 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
     consumer = Consumer(reader, store, Assembler(), measure)
     while not reader.partitions():
         pass
-    look_seldom()
+    tune_gc()
     all_dialects()  # as `streamgauge analyze` does before it is ready
     watch = Watch()
     clock = Clock()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from analytics.assembly.assembler import Assembler
 from analytics.decoding.stream_decoder import StreamDecoder
+from analytics.measures.open_stream_rows import open_stream_frame
 from ingest.records import Alive, AnyRecord, Frames, Lost, Opened, Request
 from tests.analytics.tape import (
     SECOND_NS,
@@ -72,7 +73,7 @@ def test_a_failed_connect_is_a_row_without_a_body() -> None:
 
 def test_open_streams_show_what_is_known_so_far() -> None:
     assembler = fed(*whole_stream(A)[:4])
-    (row,) = assembler.open_streams().to_dicts()
+    (row,) = open_stream_frame(assembler.open_streams()).to_dicts()
     assert (row["stream_id"], row["dialect"], row["request_model"], row["ttft_ns"]) == (
         A,
         "openai_chat",
@@ -300,11 +301,13 @@ def test_an_incarnation_without_a_sign_for_a_day_of_another_taps_time_is_dead() 
     assert outcomes(assembler) == {A: "tap_lost"}
 
 
-@pytest.mark.parametrize(("gone_after_s", "lost_at_s"), [(600, 615), (7200, 7215), (None, None)])
+@pytest.mark.parametrize(("tap_gone_after_s", "lost_at_s"), [(600, 615), (7200, 7215), (None, None)])
 def test_the_operator_says_how_long_a_silent_tap_may_be_cut_off(
-    gone_after_s: int | None, lost_at_s: int | None
+    tap_gone_after_s: int | None, lost_at_s: int | None
 ) -> None:
-    assembler = Assembler(gone_after_ns=gone_after_s * SECOND_NS if gone_after_s is not None else None)
+    assembler = Assembler(
+        tap_gone_after_ns=tap_gone_after_s * SECOND_NS if tap_gone_after_s is not None else None
+    )
     assembler.feed("w0", 0, [opened(A), alive(1)])
     lost_s = None
     for second in range(5, 10_000, 5):
@@ -436,7 +439,7 @@ def test_a_dropped_partition_leaves_nothing_behind() -> None:
     assembler = fed(*whole_stream(A)[:5])
     assembler.drop("w0")
     assert (assembler.open_count, assembler._out.held_bytes, assembler._out.open_events) == (0, 0, 0)
-    assert assembler.open_streams().is_empty()
+    assert assembler.open_streams() == []
 
 
 def streams_of_two_incarnations(rng: random.Random, count: int) -> list[AnyRecord]:
@@ -543,7 +546,7 @@ def test_counts_of_open_things_return_to_zero() -> None:
     assembler.lose_open("w0")
     assert (assembler.open_count, assembler._out.held_bytes, assembler._out.open_events) == (0, 0, 0)
     part = assembler._partitions["w0"]
-    assert [*part.open, *part._doomed, *part._by_incarnation] == []
+    assert [*part.open, *part._incomplete, *part._suspects, *part._by_incarnation] == []
 
 
 # -- what no honest tap writes -------------------------------------------------------------------------------------
@@ -631,8 +634,11 @@ def test_frames_go_into_the_schema_without_surprises() -> None:
     assembler = fed(*whole_stream(A)[:5], *whole_stream(B)[:3], *whole_stream(B)[4:])
     con = duckdb.connect()
     for name in ("schema", "open_streams"):
-        con.execute((Path(__file__).parents[3] / "analytics" / "storage" / f"{name}.sql").read_text())
-    for table, rows in (("open_streams", assembler.open_streams()), ("losses", assembler.take_losses())):
+        con.execute((Path(__file__).parents[3] / "analytics" / "schema" / f"{name}.sql").read_text())
+    for table, rows in (
+        ("open_streams", open_stream_frame(assembler.open_streams())),
+        ("losses", assembler.take_losses()),
+    ):
         assert rows.columns == [c[0] for c in con.execute(f"SELECT * FROM {table}").description or []]
         con.register("appended", rows)
         con.execute(f"INSERT INTO {table} BY NAME FROM appended")

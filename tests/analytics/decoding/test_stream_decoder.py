@@ -18,7 +18,7 @@ from analytics.decoding.sse import SSEDecoder
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects
 from analytics.dialects.openai_choices import ChoicesReader
-from analytics.measures.timing import first_event_ns, first_output_ns, last_output_ns
+from analytics.measures.latency import first_event_ns, first_output_ns, last_output_ns
 from tests.analytics.corpus import Recording, recordings
 
 SSE = "text/event-stream"

@@ -15,7 +15,7 @@ import zstandard
 
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.stream_decoder import StreamDecoder
-from analytics.measures.timing import first_nonreasoning_output_ns, first_output_ns, last_output_ns
+from analytics.measures.latency import first_nonreasoning_output_ns, first_output_ns, last_output_ns
 
 MS = 1_000_000
 CHAT = ExchangeInfo(path="/v1/chat/completions", content_type="text/event-stream")

@@ -9,8 +9,8 @@ import pytest
 
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.stream_decoder import StreamDecoder
+from analytics.measures.latency import first_output_ns
 from analytics.measures.outcome import Transport, Verdict, facts_of, judge
-from analytics.measures.timing import first_output_ns
 
 MS = 1_000_000
 LM_STUDIO = "/api/v1/chat"

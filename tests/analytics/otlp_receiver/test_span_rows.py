@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from analytics.otlp_receiver.attribute_allow_list import KEYS, MAX_WORD_CHARS
-from analytics.otlp_receiver.span_rows import AHEAD_NS, NotOtlp, Received, as_frame, received
+from analytics.otlp_receiver.span_rows import AHEAD_NS, NotOtlp, ParsedSpans, as_frame, parse_spans
 from analytics.schema.tables import SPANS
 
 NOW = 1_790_000_000_000_000_000
@@ -44,8 +44,10 @@ def request(*spans: dict[str, Any], service: str = "app", scope: str = "litellm"
     }
 
 
-def read(*spans: dict[str, Any], most: int = 100, **more: Any) -> Received:
-    return received(json.dumps(request(*spans, **more)).encode(), is_json=True, now_ns=NOW, most=most)
+def read(*spans: dict[str, Any], max_spans: int = 100, **more: Any) -> ParsedSpans:
+    return parse_spans(
+        json.dumps(request(*spans, **more)).encode(), is_json=True, now_ns=NOW, max_spans=max_spans
+    )
 
 
 def row(*spans: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def test_a_span_becomes_a_row_with_its_service() -> None:
 def test_json_and_protobuf_say_the_same() -> None:
     spans = [span(), span(spanId="ABCDEF0123456789", parentSpanId="", kind=0)]
     told = read(*spans)
-    assert received(protobuf(*spans), is_json=False, now_ns=NOW, most=100) == told
+    assert parse_spans(protobuf(*spans), is_json=False, now_ns=NOW, max_spans=100) == told
     assert [r[1:3] for r in told.rows] == [
         ("b7ad6b7169203331", "00f067aa0ba902b7"),
         ("abcdef0123456789", None),
@@ -161,12 +163,12 @@ def test_long_words_are_no_names() -> None:
 )
 def test_a_span_that_is_none_is_refused_and_the_others_are_taken(wrong: dict[str, Any]) -> None:
     found = read(span(**wrong), span())
-    assert len(found.rows) == found.refused.total() == 1
+    assert len(found.rows) == found.rejected.total() == 1
 
 
 def test_one_request_has_so_many_spans_at_most() -> None:
-    found = read(span(), span(), span(), most=2)
-    assert (len(found.rows), found.refused.total()) == (2, 1)
+    found = read(span(), span(), span(), max_spans=2)
+    assert (len(found.rows), found.rejected.total()) == (2, 1)
 
 
 def test_an_end_before_the_start_is_a_length_of_nothing() -> None:
@@ -176,7 +178,7 @@ def test_an_end_before_the_start_is_a_length_of_nothing() -> None:
 @pytest.mark.parametrize("body", [b"{", b"[]", b"[" * 100_000, b'{"resourceSpans": 3}', b"\xff\xfe"])
 def test_a_body_that_is_no_request_is_said_to_be_none(body: bytes) -> None:
     with pytest.raises(NotOtlp):
-        received(body, is_json=True, now_ns=NOW, most=10)
+        parse_spans(body, is_json=True, now_ns=NOW, max_spans=10)
 
 
 @given(st.binary(max_size=200), st.booleans(), st.integers(0, 400))
@@ -184,7 +186,7 @@ def test_whatever_comes_is_rows_or_not_otlp(noise: bytes, is_json: bool, cut: in
     whole = json.dumps(request(span())).encode() if is_json else protobuf(span())
     for body in (noise, whole[:cut] + noise, whole[:cut] + noise + whole[cut:]):
         try:
-            found = received(body, is_json=is_json, now_ns=NOW, most=10)
+            found = parse_spans(body, is_json=is_json, now_ns=NOW, max_spans=10)
         except NotOtlp:
             continue
         assert as_frame(found.rows).height == len(found.rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from analytics.assembly.partition import Position
+from analytics.assembly.log_position import LogPosition
 from analytics.storage.commit import Commit
 from analytics.storage.store import Store
 from tests.analytics.stores import ask
@@ -52,7 +52,7 @@ def commit_of(
         tables["events"] = events(ids, each)
     return Commit(
         log_id,
-        positions={partition: Position(high, max(0, high - 1), tuple(open_ids))},
+        positions={partition: LogPosition(high, max(0, high - 1), tuple(open_ids))},
         tables=tables,
         totals={"records": len(ids)},
     )

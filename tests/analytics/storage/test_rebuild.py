@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.assembly.partition import Position
+from analytics.assembly.log_position import LogPosition
 from analytics.storage.location import StoreLocation, locate
 from analytics.storage.rebuild import Source, rebuild
 from analytics.storage.store import INLINED_ROWS, Store
@@ -68,7 +68,7 @@ def test_from_the_backup_rows_positions_and_counters_are_those_of_its_time(
     assert kept.read_bytes().startswith(b"damaged")
     again = Store(location)
     assert (count(again), count(again, "events")) == (rows, 2 * rows)
-    assert again.acquire_partition("log", "0") == Position(4, 3, ())
+    assert again.acquire_partition("log", "0") == LogPosition(4, 3, ())
     assert again.totals()["records"] == rows
     again.commit(commit_of("log", "0", 5, new_ids(LARGE)))  # read again from the log
     assert count(again) == rows + LARGE

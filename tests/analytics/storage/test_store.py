@@ -20,7 +20,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.assembly.partition import Position
+from analytics.assembly.log_position import LogPosition
 from analytics.schema.ddl import statements
 from analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
 from analytics.storage import ducklake_format
@@ -117,10 +117,10 @@ def test_committed_rows_positions_records_taps_and_counters_are_there_for_the_ne
     commit.kept_records = [("w0", open_ids[0], b"\x00first"), ("w0", open_ids[0], b"second")]
     commit.taps = [tap]
     first.commit(commit)
-    third = Commit(log_id, positions={"w0": Position(8, 6, open_ids)}, totals={"records": 1})
+    third = Commit(log_id, positions={"w0": LogPosition(8, 6, open_ids)}, totals={"records": 1})
     third.kept_records = [("w0", open_ids[0], b"third")]
     first.commit(third)
-    assert second.acquire_partition(log_id, "w0") == Position(8, 6, open_ids)
+    assert second.acquire_partition(log_id, "w0") == LogPosition(8, 6, open_ids)
     assert second.kept_records(log_id, "w0") == {open_ids[0]: [b"\x00first", b"second", b"third"]}
     assert second.totals()["records"] - before == rows + 1
     assert count_of(second, ids) == rows
@@ -140,7 +140,7 @@ def test_kept_records_are_those_of_their_partition_in_order(consumers: list[Stor
     for partition in ("0", "1"):
         store.acquire_partition(log_id, partition)
     for high in range(1, 4):
-        commit = Commit(log_id, positions={p: Position(high, 0, ()) for p in ("0", "1")})
+        commit = Commit(log_id, positions={p: LogPosition(high, 0, ()) for p in ("0", "1")})
         commit.kept_records = [("0", one, b"%d" % high), ("1", other, b"-%d" % high)]
         store.commit(commit)
     assert store.kept_records(log_id, "0") == {one: [b"1", b"2", b"3"]}

@@ -15,7 +15,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.assembly.partition import Position
+from analytics.assembly.log_position import LogPosition
 from analytics.storage import upkeep as upkeep_module
 from analytics.storage.catalog import is_conflict
 from analytics.storage.commit import Commit, TapReport
@@ -91,7 +91,7 @@ def test_upkeep_changes_no_row_position_kept_record_tap_or_counter(store: Store,
     assert len(files(store, "streams")) == len(files(store, "events")) == 1
     assert not files(store) & written
     again = Store(store.location)
-    assert again.acquire_partition("log", "0") == Position(5, 4, (kept,))
+    assert again.acquire_partition("log", "0") == LogPosition(5, 4, (kept,))
     again.commit(commit_of("log", "0", 6, new_ids(1)))
     assert count(store) == 3 * LARGE + 10
     again.close()

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from analytics.measures.latency import StallLimit
 from analytics.schema.histogram_buckets import ZERO_BUCKET
 from analytics.storage.commit import Commit
 from analytics.storage.store import Store
@@ -35,7 +36,7 @@ def row(number: int, **columns: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    store = new_store(tmp_path, stall=(500 * MS, 5.0))
+    store = new_store(tmp_path, stall=StallLimit(500 * MS, 5.0))
     yield store
     store.close()
 

@@ -1,4 +1,4 @@
-"""The table of names holds what the conventions say, and is the only place that knows them."""
+"""The profiles match the conventions, and only `semconv.py` contains `gen_ai.*` names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, open
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
 from analytics.telemetry import semconv
-from analytics.telemetry.catalogue import of_conventions
+from analytics.telemetry.metric_definitions import convention_metrics
 from analytics.telemetry.semconv import PROFILES, Names, names_of
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -91,7 +91,7 @@ def test_the_released_profile_has_only_names_of_the_released_package() -> None:
     released = {v for m in (gen_ai_attributes, openai_attributes) for k, v in vars(m).items() if k.isupper()}
     assert attributes_of(PROFILES["1.41"]) <= released
     metrics = {v for k, v in vars(gen_ai_metrics).items() if k.startswith("GEN_AI_")}
-    assert {i.name for i in of_conventions(PROFILES["1.41"])} <= metrics
+    assert {i.name for i in convention_metrics(PROFILES["1.41"])} <= metrics
 
 
 def test_the_profile_of_main_has_only_names_of_the_state_that_was_read() -> None:
@@ -105,7 +105,7 @@ def test_the_profile_of_main_has_only_names_of_the_state_that_was_read() -> None
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_metrics_have_the_kind_the_unit_and_the_bounds_of_the_conventions(profile: str) -> None:
-    found = {i.name: (i.kind, i.unit, i.bounds) for i in of_conventions(PROFILES[profile])}
+    found = {i.name: (i.kind, i.unit, i.bounds) for i in convention_metrics(PROFILES[profile])}
     assert found == METRICS[profile]
 
 

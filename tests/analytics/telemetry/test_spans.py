@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
 from analytics.assembly.assembler import Assembler
-from analytics.assembly.stream import FinishedStream
-from analytics.consumer import Consumer, Pace
+from analytics.assembly.finished_stream import FinishedStream
+from analytics.consumer import CommitPolicy, Consumer
 from analytics.measures.measure import measure
 from analytics.telemetry.semconv import names_of
 from analytics.telemetry.spans import MAX_STALLS, SpanBuilder
@@ -175,8 +175,8 @@ def test_spans_are_stored_once_with_their_streams_whatever_a_restart_reads_again
             store,
             Assembler(),
             measure,
-            Pace(commit_interval_s=0.0),
-            witness=Telemetry(TelemetryOptions()),
+            CommitPolicy(commit_interval_s=0.0),
+            hooks=[Telemetry(TelemetryOptions())],
         )
         run.start()
         run.step(0)

@@ -17,12 +17,12 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from analytics.assembly.assembler import Assembler
-from analytics.assembly.stream import FinishedStream
+from analytics.assembly.finished_stream import FinishedStream
 from analytics.measures.measure import measure
-from analytics.otlp_receiver.span_queue import ReceivedQueue
-from analytics.telemetry.catalogue import catalogue
-from analytics.telemetry.export import ExportQueue
+from analytics.otlp_receiver.span_queue import SpanQueue
+from analytics.telemetry.metric_definitions import metric_definitions
 from analytics.telemetry.metrics import MAX_VALUES, Metrics
+from analytics.telemetry.otlp_export import ExportQueue
 from analytics.telemetry.prometheus import prometheus_name
 from analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions, resource_of
@@ -321,17 +321,19 @@ def test_an_operation_that_does_not_generate_keeps_the_general_duration_in_genai
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_is_emitted_is_what_the_catalogue_says(profile: str, tmp_path: Path) -> None:
     telemetry, _ = counted(semconv=profile)
-    telemetry.tell_health(
+    telemetry.update_health(
         {"streams.active": 1, "pipeline.lag": 0, "pipeline.since_commit": 0, "store.size": 1}
     )
-    telemetry.tell_health({f"pipeline.{n}": 0 for n in ("loop_lag", "log_size", "captured", "lost_records")})
-    telemetry.tell_health({f"store.{n}": 0 for n in ("conflicts", "overtaken")})
+    telemetry.update_health(
+        {f"pipeline.{n}": 0 for n in ("loop_lag", "log_size", "captured", "lost_records")}
+    )
+    telemetry.update_health({f"store.{n}": 0 for n in ("conflicts", "overtaken")})
     store = new_store(tmp_path)
-    telemetry.tell_health(ReceivedQueue(store).health())
+    telemetry.update_health(SpanQueue(store.cursor).health())
     store.close()
     emitted = {m.name: (m.unit, m.description) for m in metrics_of(telemetry)}
     telemetry.close()
-    known = {i.name: (i.unit, i.description) for i in catalogue(PROFILES[profile])}
+    known = {i.name: (i.unit, i.description) for i in metric_definitions(PROFILES[profile])}
     if profile == "genai-main":
         del known[
             "gen_ai.client.operation.duration"
@@ -348,7 +350,9 @@ def samples(profile: str = "1.41") -> set[str]:
         "gauge": ("",),
     }
     return {
-        prometheus_name(i.name, i.unit) + end for i in catalogue(PROFILES[profile]) for end in ends[i.kind]
+        prometheus_name(i.name, i.unit) + end
+        for i in metric_definitions(PROFILES[profile])
+        for end in ends[i.kind]
     }
 
 

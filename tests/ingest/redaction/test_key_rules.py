@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from analytics import dialects
+from analytics.decoding import request_body
 from analytics.dialects import errors, openai_choices
-from analytics.measures import request_fields as request
 from ingest.redaction.key_rules import REQUEST, RESPONSE, Context, Keep
 
 
@@ -41,7 +41,7 @@ def test_members_that_are_read_by_name_are_known() -> None:
         *openai_choices._STATS_FIELDS,
     }
     assert {name.encode() for name in read} - RESPONSE.rules.keys() == set()
-    assert {name.encode() for name in request._MEMBERS} == REQUEST.rules.keys() - {b"type", b"effort"}
+    assert {name.encode() for name in request_body._MEMBERS} == REQUEST.rules.keys() - {b"type", b"effort"}
 
 
 TEXT = (

@@ -1,21 +1,21 @@
-"""Counters and histograms that are added to in bulk, in the data model of the OpenTelemetry SDK. No I/O; time is an argument.
+"""Counters and histograms with cheap bulk updates, in the data model of the OpenTelemetry SDK. No I/O; time is an argument.
 
-An SDK instrument spends 30 microseconds and more on one measurement (attribute sets, locks, reservoirs), and a stream has a
-dozen. Here the series of a set of attributes is looked up once and kept by who counts; a measurement is then a search in the
-bounds and three additions. What is read are the SDK's own `Metric`s, which its exporters take.
+An SDK instrument takes 30 µs or more per measurement (attribute sets, locks, reservoirs), and a stream has a dozen. Here the
+caller looks up the series of a set of attributes once and keeps it. A measurement is then a binary search and three additions.
+Readers return the SDK's own `Metric` objects.
 
 Rules
-- A bucket is (low, high], as the SDK's.
-- An exemplar is the newest sampled measurement of its bucket; it is told once to each reader that is told differences.
-- An instrument has at most `MAX_SERIES` series; what comes beyond them is added to one whose only attribute is
-  `otel.metric.overflow`, as the SDK does.
-- One thread adds while others read: both hold the lock of the set.
+- A bucket is (low, high], as in the SDK.
+- An exemplar is the newest sampled measurement of its bucket. Each delta reader exports it once.
+- An instrument has at most `MAX_SERIES` series. Further ones are added to a series with the attribute `otel.metric.overflow`, as
+  in the SDK.
+- Adding and reading happen on different threads. Both hold the lock of the set.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,12 +29,12 @@ from opentelemetry.sdk.metrics.export import (
     Sum,
 )
 
-from analytics.telemetry.catalogue import Instrument
+from analytics.telemetry.metric_definitions import Instrument
 
 Key = tuple[tuple[str, Any], ...]
-"""Attributes of one series."""
-Witnessed = tuple[int, int, int]
-"""(trace id, span id, time in ns) of a measurement whose trace is sampled."""
+"""The attributes of one series."""
+Sample = tuple[int, int, int]
+"""(trace id, span id, time in ns) of a measurement in a sampled trace."""
 
 MAX_SERIES = 2_000
 OVERFLOW: Key = (("otel.metric.overflow", True),)
@@ -50,9 +50,9 @@ class Distribution:
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0
         self.min, self.max = float("inf"), float("-inf")
-        self.exemplars: dict[int, tuple[float, Witnessed]] = {}
+        self.exemplars: dict[int, tuple[float, Sample]] = {}
 
-    def add(self, value: float, witnessed: Witnessed | None = None) -> None:
+    def add(self, value: float, sample: Sample | None = None) -> None:
         bucket = bisect_left(self.bounds, value)
         self.counts[bucket] += 1
         self.sum += value
@@ -60,17 +60,25 @@ class Distribution:
             self.min = value
         if value > self.max:
             self.max = value
-        if witnessed is not None:
-            self.exemplars[bucket] = (value, witnessed)
+        if sample is not None:
+            self.exemplars[bucket] = (value, sample)
 
-    def add_many(self, bucket: int, count: int, total: float, least: float, most: float) -> None:
-        """`count` measurements of one bucket: their sum, the least and the greatest of them."""
-        self.counts[bucket] += count
-        self.sum += total
-        self.min, self.max = min(self.min, least), max(self.max, most)
+    def add_sorted_ns(self, values_ns: Sequence[int]) -> None:
+        """Add sorted times in ns to a histogram in seconds. One search per bucket instead of one per value."""
+        start = 0
+        for bucket, bound in enumerate((*self.bounds, float("inf"))):
+            if start == len(values_ns):
+                return
+            end = bisect_right(values_ns, bound * 1e9, start)
+            if end > start:
+                self.counts[bucket] += end - start
+                self.sum += sum(values_ns[start:end]) / 1e9
+                self.min = min(self.min, values_ns[start] / 1e9)
+                self.max = max(self.max, values_ns[end - 1] / 1e9)
+                start = end
 
 
-class Tally:
+class Counter:
     """One series of a counter."""
 
     __slots__ = ("value",)
@@ -80,7 +88,7 @@ class Tally:
 
 
 class SeriesSet:
-    """All series of the instruments of a catalogue."""
+    """The series of a list of instruments."""
 
     def __init__(self, instruments: Sequence[Instrument], now_ns: int) -> None:
         self.lock = threading.Lock()
@@ -89,14 +97,14 @@ class SeriesSet:
         self._series: dict[str, dict[Key, Any]] = {name: {} for name in self._instruments}
 
     def distribution(self, name: str, attributes: Mapping[str, Any]) -> Distribution:
-        """The series of a histogram with these attributes. The lock is held."""
+        """The series of a histogram with these attributes. The caller holds the lock."""
         instrument = self._instruments[name]
         series: Distribution = self._at(name, attributes, lambda: Distribution(instrument.bounds))
         return series
 
-    def tally(self, name: str, attributes: Mapping[str, Any]) -> Tally:
-        """The series of a counter with these attributes. The lock is held."""
-        series: Tally = self._at(name, attributes, Tally)
+    def counter(self, name: str, attributes: Mapping[str, Any]) -> Counter:
+        """The series of a counter with these attributes. The caller holds the lock."""
+        series: Counter = self._at(name, attributes, Counter)
         return series
 
     def _at(self, name: str, attributes: Mapping[str, Any], make: Any) -> Any:
@@ -109,12 +117,12 @@ class SeriesSet:
         return found
 
     def reader(self, *, delta_histograms: bool = False, delta_counters: bool = False) -> SeriesReader:
-        """Somebody who reads from time to time: all of it so far, or what came since the last time."""
+        """A reader with its own state: cumulative values, or differences since its last read."""
         return SeriesReader(self, delta_histograms=delta_histograms, delta_counters=delta_counters)
 
 
 class SeriesReader:
-    """One reader's view. Readers do not disturb each other."""
+    """One reader's view, independent of other readers."""
 
     def __init__(self, of: SeriesSet, *, delta_histograms: bool, delta_counters: bool) -> None:
         self._of = of
@@ -123,7 +131,7 @@ class SeriesReader:
         self._read_ns = of._since_ns
 
     def read(self, now_ns: int) -> list[Metric]:
-        """Every instrument that has a series."""
+        """Every instrument with data."""
         since_ns, self._read_ns = self._read_ns, now_ns
         found = []
         with self._of.lock:
@@ -148,7 +156,7 @@ class SeriesReader:
     ) -> list[HistogramDataPoint]:
         points = []
         for key, one in series.items():
-            if one.max < one.min:  # nothing was added yet
+            if one.max < one.min:  # empty
                 continue
             counts, total = list(one.counts), one.sum
             least: float | None = one.min
@@ -161,7 +169,7 @@ class SeriesReader:
                 if not any(counts):
                     continue
                 total -= before_sum
-                if any(before_counts):  # nobody kept those of the time between
+                if any(before_counts):  # minimum and maximum of the interval are unknown
                     least = most = None
             points.append(
                 HistogramDataPoint(
@@ -184,7 +192,7 @@ class SeriesReader:
         return points
 
     def _sums(
-        self, name: str, series: Mapping[Key, Tally], delta: bool, start_ns: int, now_ns: int
+        self, name: str, series: Mapping[Key, Counter], delta: bool, start_ns: int, now_ns: int
     ) -> list[NumberDataPoint]:
         points = []
         for key, one in series.items():

@@ -1,4 +1,4 @@
-"""Gaps, quantiles, stalls and burstiness against a slow reading of their definitions."""
+"""Chunk latencies compared with a slow implementation of their definitions."""
 
 import itertools
 from fractions import Fraction
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from analytics.decoded.decoded_event import OUTPUT_KINDS
 from analytics.decoded.event_columns import EventColumns
-from analytics.measures.timing import Timing, quantile, timing_of
+from analytics.measures.latency import NO_OUTPUT, ChunkLatencies, StallLimit, chunk_latencies, quantile
 
-FLOOR_NS, FACTOR = 500_000_000, 5.0
+STALL = StallLimit(floor_ns=500_000_000, factor=5.0)
 STEPS = st.sampled_from(
     [0, 1, 999_999, 1_000_000, 1_000_001, 20_000_000, 400_000_000, 500_000_000, 500_000_001, 3 * 10**9]
 )
@@ -21,7 +21,7 @@ STEPS = st.sampled_from(
 
 @st.composite
 def columns(draw: st.DrawFn) -> EventColumns:
-    """The events of one stream: any kinds, several in a read, several choices, some with tokens."""
+    """The events of one stream: any kinds, several per read, several choices, some with tokens."""
     events = EventColumns()
     at_ns = read = 0
     choices = draw(st.sampled_from([1, 1, 2, 3]))
@@ -48,24 +48,24 @@ def columns(draw: st.DrawFn) -> EventColumns:
     return events
 
 
-def reference(events: EventColumns) -> Timing:
-    """The definitions, word by word."""
+def reference(events: EventColumns) -> ChunkLatencies:
+    """A literal implementation of the definitions."""
     outputs = [i for i in range(len(events)) if events.kind[i] in OUTPUT_KINDS]
     if not outputs:
-        return Timing()
+        return NO_OUTPUT
     times: dict[int, list[int]] = {}
     for i in outputs:
         for choice in [events.choice[i] or 0, *(c for at, c in events.more_choices if at == i)]:
             times.setdefault(choice, []).append(events.at_ns[i])
     gaps = [b - a for one in times.values() for a, b in itertools.pairwise(one)]
-    began_first = min(times, key=lambda c: (times[c][0], c))
+    first_choice = min(times, key=lambda c: (times[c][0], c))
     m = len(outputs)
     median = reference_quantile(gaps, Fraction(1, 2))
-    stalls = [] if median is None else [g for g in gaps if g > FLOOR_NS and g > 5 * median]
+    stalls = [] if median is None else [g for g in gaps if g > STALL.floor_ns and g > 5 * median]
     single = next(iter(times.values())) if len(times) == 1 else []
-    return Timing(
-        ttst_ns=times[began_first][1] - times[began_first][0] if len(times[began_first]) >= 2 else None,
-        span_ns=single[-1] - single[0] if len(single) >= 2 else None,
+    return ChunkLatencies(
+        ttst_ns=times[first_choice][1] - times[first_choice][0] if len(times[first_choice]) >= 2 else None,
+        output_span_ns=single[-1] - single[0] if len(single) >= 2 else None,
         last_output_seq=outputs[-1],
         icl_p50_ns=as_float(median),
         icl_p95_ns=as_float(reference_quantile(gaps, Fraction(95, 100))),
@@ -83,8 +83,8 @@ def reference(events: EventColumns) -> Timing:
 def reference_quantile(values: list[int], q: Fraction) -> Fraction | None:
     if not values:
         return None
-    place = q * (len(values) - 1)
-    below, part = place // 1, place % 1
+    index = q * (len(values) - 1)
+    below, part = index // 1, index % 1
     ordered = sorted(values)
     return ordered[below] + part * (ordered[min(below + 1, len(values) - 1)] - ordered[below])
 
@@ -108,19 +108,19 @@ def reference_burstiness(events: EventColumns, outputs: list[int]) -> float:
     return sum(counted) / sum(size for _, size in reads.values())
 
 
-def close(timing: Timing) -> Any:
-    return tuple(pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for v in timing)
+def close(latencies: ChunkLatencies) -> Any:
+    return tuple(pytest.approx(v, rel=1e-9) if isinstance(v, float) else v for v in latencies)
 
 
 @settings(max_examples=300, deadline=None)
 @given(columns())
-def test_timing_is_what_the_definitions_say(events: EventColumns) -> None:
-    assert tuple(timing_of(events, stall_floor_ns=FLOOR_NS, stall_factor=FACTOR)) == close(reference(events))
+def test_chunk_latencies_match_the_definitions(events: EventColumns) -> None:
+    assert tuple(chunk_latencies(events, STALL)) == close(reference(events))
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 10**10), min_size=1), st.sampled_from([0.5, 0.95, 0.99]))
-def test_quantile_is_duckdbs_quantile_cont(values: list[int], q: float) -> None:
+def test_quantile_equals_duckdbs_quantile_cont(values: list[int], q: float) -> None:
     row = duckdb.execute(
         "SELECT quantile_cont(v, ?) FROM (SELECT unnest(?::BIGINT[]) AS v)", [q, values]
     ).fetchone()
@@ -143,11 +143,11 @@ def outputs_at(*times_ns: int) -> EventColumns:
     return events
 
 
-def timed(*times_ns: int) -> Timing:
-    return timing_of(outputs_at(*times_ns), stall_floor_ns=FLOOR_NS, stall_factor=FACTOR)
+def timed(*times_ns: int) -> ChunkLatencies:
+    return chunk_latencies(outputs_at(*times_ns), STALL)
 
 
-def test_a_stall_is_above_both_limits() -> None:
+def test_stall_exceeds_both_limits() -> None:
     ms = 1_000_000
     even = [100 * ms * i for i in range(10)]  # median 100 ms: both limits are 500 ms
     assert timed(*even, even[-1] + 500 * ms).stall_count == 0
@@ -157,7 +157,7 @@ def test_a_stall_is_above_both_limits() -> None:
     assert timed(*slow, slow[-1] + 1001 * ms).stall_count == 1
 
 
-def test_burstiness_tells_a_buffered_answer_from_a_streamed_one() -> None:
+def test_burstiness_distinguishes_buffered_from_streamed_responses() -> None:
     ms = 1_000_000
     assert timed(*(20 * ms * i for i in range(100))).burstiness == 0.01
     assert timed(*(i * ms for i in range(100))).burstiness == 1.0
@@ -165,9 +165,9 @@ def test_burstiness_tells_a_buffered_answer_from_a_streamed_one() -> None:
     assert timed(5).burstiness is None
 
 
-def test_one_output_has_no_gap_and_no_stall() -> None:
-    assert timed(5) == Timing(last_output_seq=0, stall_count=0, stalled_ns=0)
+def test_single_output_event_has_no_gap_and_no_stall() -> None:
+    assert timed(5) == ChunkLatencies(last_output_seq=0, stall_count=0, stalled_ns=0)
 
 
-def test_no_output_has_nothing() -> None:
-    assert timed() == Timing()
+def test_no_output_has_no_latencies() -> None:
+    assert timed() == NO_OUTPUT

@@ -1,6 +1,6 @@
-"""What the SDK collects by itself and what is counted in bulk, exported as one: an exporter before the exporter.
+"""Export the SDK's own metrics and the bulk-counted `SeriesSet` through one exporter.
 
-The receiver's wish for differences (`OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=delta`) holds for both.
+`OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=delta` applies to both.
 """
 
 from __future__ import annotations
@@ -20,26 +20,28 @@ from opentelemetry.sdk.metrics.export import (
     ScopeMetrics,
 )
 
-from analytics.telemetry.series import SeriesSet
+from analytics.telemetry.metric_series import SeriesSet
 
 
-class ExportTogether(MetricExporter):
-    """An exporter that is given the metrics of a `SeriesSet` too."""
+class CombinedExporter(MetricExporter):
+    """Adds the metrics of a `SeriesSet` to each export of the wrapped exporter."""
 
     def __init__(self, exporter: MetricExporter, series: SeriesSet) -> None:
-        # What the wrapped one prefers was read from the environment; the SDK's reader asks for it under these names.
-        wishes = exporter._preferred_temporality or {}
-        super().__init__(preferred_temporality=wishes, preferred_aggregation=exporter._preferred_aggregation)
+        # The wrapped exporter read its preferences from the environment. The SDK's reader uses these attributes.
+        preferred = exporter._preferred_temporality or {}
+        super().__init__(
+            preferred_temporality=preferred, preferred_aggregation=exporter._preferred_aggregation
+        )
         delta = AggregationTemporality.DELTA
         self._exporter = exporter
         self._series = series.reader(
-            delta_histograms=wishes.get(Histogram) is delta, delta_counters=wishes.get(Counter) is delta
+            delta_histograms=preferred.get(Histogram) is delta, delta_counters=preferred.get(Counter) is delta
         )
 
     def export(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
     ) -> MetricExportResult:
-        data = together(metrics_data, self._series.read(time.time_ns()))
+        data = with_metrics(metrics_data, self._series.read(time.time_ns()))
         assert data is not None
         return self._exporter.export(data, timeout_millis, **kwargs)
 
@@ -50,8 +52,8 @@ class ExportTogether(MetricExporter):
         self._exporter.shutdown(timeout_millis=timeout_millis, **kwargs)
 
 
-def together(data: MetricsData | None, more: Sequence[Metric]) -> MetricsData | None:
-    """The data with these metrics in its first scope, which is ours. None when the SDK is shut down."""
+def with_metrics(data: MetricsData | None, more: Sequence[Metric]) -> MetricsData | None:
+    """Add metrics to the first scope, which is ours. None if the SDK is shut down."""
     if data is None or not more:
         return data
     resources = []

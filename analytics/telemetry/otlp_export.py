@@ -1,11 +1,11 @@
-"""Send spans and exception events over OTLP from a thread of its own, as the standard `OTEL_*` variables say.
+"""Export spans and exception events over OTLP on a background thread, configured by the standard `OTEL_*` variables.
 
 Rules
-- Off unless `OTEL_EXPORTER_OTLP_ENDPOINT` (or the signal's own variable) names a receiver; `OTEL_SDK_DISABLED` and
-  `OTEL_TRACES_EXPORTER=none` and their like are obeyed.
-- Offering never waits. The queue is bounded; when it is full the oldest go, and are counted. The SDK's own batch processor
-  does nearly this, but does not say how many it dropped, and never sends an unsampled span where that is wanted.
-- A batch is tried again by the SDK's exporter, with growing pauses within its timeout; then it is counted as failed.
+- Export is off unless `OTEL_EXPORTER_OTLP_ENDPOINT` or the signal's own variable is set. `OTEL_SDK_DISABLED` and
+  `OTEL_TRACES_EXPORTER=none` (or the variable of another signal) turn it off.
+- `offer` never blocks. The queue is bounded. If it is full, the oldest items are dropped and counted. The SDK's batch processor
+  does not count drops and never exports unsampled spans, so it is not used.
+- The SDK's exporter retries a batch with backoff within its timeout. Then the batch is counted as failed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from opentelemetry.sdk.trace.export import SpanExporter
 log = logging.getLogger(__name__)
 
 QUEUE_SPANS = 16_384
-"""About two seconds of 1,000 streams a second; roughly 2 KiB each."""
+"""About two seconds at 1,000 streams per second, roughly 2 KiB each."""
 BATCH_SPANS = 512
 DELAY_S = 1.0
 CLOSE_S = 5.0
-"""What a stop waits for the rest to be sent."""
+"""Time to send the rest when the process stops."""
 
 T = TypeVar("T")
 
 
 class ExportQueue(Generic[T]):
-    """A bounded queue before a blocking `send`, which says whether it succeeded."""
+    """A bounded queue in front of a blocking `send`, which returns whether it succeeded."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ExportQueue(Generic[T]):
         return len(self._queue)
 
     def offer(self, items: Sequence[T]) -> None:
-        """Queue them; the oldest make room."""
+        """Queue items and drop the oldest ones beyond the limit."""
         with self._lock:
             self._queue.extend(items)
             over = len(self._queue) - self._size
@@ -87,7 +87,7 @@ class ExportQueue(Generic[T]):
                 try:
                     good = self._send(batch)
                 except Exception as e:
-                    log.warning("a batch could not be exported: %s", type(e).__name__)
+                    log.warning("exporting a batch failed: %s", type(e).__name__)
                     good = False
                 if good:
                     self.exported += len(batch)
@@ -97,7 +97,7 @@ class ExportQueue(Generic[T]):
                 return
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Send what waits, for at most so long; the rest is counted as dropped."""
+        """Send the queued items for at most `timeout_s`. The rest is counted as dropped."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout_s)
@@ -107,8 +107,8 @@ class ExportQueue(Generic[T]):
         self._shutdown()
 
 
-def wanted(signal: str) -> bool:
-    """Whether the environment asks for OTLP export of `traces`, `metrics` or `logs`."""
+def is_enabled(signal: str) -> bool:
+    """Whether the environment enables OTLP export of `traces`, `metrics` or `logs`."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
     if os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip() != "otlp":
@@ -118,9 +118,9 @@ def wanted(signal: str) -> bool:
 
 
 def exporter_of(signal: str) -> Any:
-    """The OTLP exporter of `traces`, `metrics` or `logs` for the environment's protocol (http/protobuf unless told).
+    """The OTLP exporter of `traces`, `metrics` or `logs` for the configured protocol (default: http/protobuf).
 
-    Raises ValueError for a protocol that is none.
+    Raises ValueError for an unknown protocol.
     """
     general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
     protocol = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", general).strip()
@@ -136,11 +136,11 @@ def exporter_of(signal: str) -> Any:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpSpans
 
         return {"traces": HttpSpans, "metrics": HttpMetrics, "logs": HttpLogs}[signal]()
-    raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is not supported: grpc or http/protobuf")
+    raise ValueError(f"OTEL_EXPORTER_OTLP_PROTOCOL {protocol!r} is not supported. Use grpc or http/protobuf")
 
 
 def span_queue(exporter: SpanExporter) -> ExportQueue[Any]:
-    """Spans on their way to a receiver."""
+    """The export queue of spans."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     return ExportQueue(
@@ -152,5 +152,5 @@ def _number(name: str, default: int) -> int:
     try:
         return max(1, int(os.environ.get(name, default)))
     except ValueError:
-        log.warning("%s is no number: %d is used", name, default)
+        log.warning("%s is not a number. Using %d.", name, default)
         return default

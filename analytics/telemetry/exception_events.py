@@ -1,4 +1,4 @@
-"""A failed operation as the conventions' event `gen_ai.client.operation.exception`: a log record with trace ids."""
+"""Failed operations as OpenTelemetry events (`gen_ai.client.operation.exception`): log records with trace ids."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
 from analytics.schema.outcomes import NOT_ERRORS
-from analytics.telemetry.export import ExportQueue
+from analytics.telemetry.otlp_export import ExportQueue
 from analytics.telemetry.semconv import Names
 
 
 class ExceptionEvents:
-    """Sends one event for each failure; bounded as the spans are."""
+    """Exports one event per failure through a bounded queue."""
 
     def __init__(self, exporter: LogRecordExporter, resource: Resource, names: Names) -> None:
         self._resource, self._names = resource, names
@@ -32,11 +32,11 @@ class ExceptionEvents:
 
     @property
     def lost(self) -> int:
-        """Events that no receiver has."""
+        """Events that were dropped or rejected."""
         return self._queue.dropped + self._queue.failed
 
-    def tell(self, row: Mapping[str, Any]) -> None:
-        """The row of a finished stream; only a failure of the upstream is told."""
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Queue an event if the stream with this row is a failure of the upstream."""
         if row["outcome"] in NOT_ERRORS or not row.get("trace_id"):
             return
         names = self._names

@@ -1,4 +1,4 @@
-"""Series in bulk say what the SDK's own instruments say of the same measurements; each reader has its own view."""
+"""Bulk series agree with the SDK's instruments, and readers are independent."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from opentelemetry.sdk.metrics.export import (
 )
 
 from analytics.decoded.event_columns import EventColumns
-from analytics.telemetry.catalogue import Instrument
-from analytics.telemetry.chunks import count_chunks
-from analytics.telemetry.series import MAX_SERIES, Distribution, SeriesReader, SeriesSet
-from analytics.telemetry.together import ExportTogether, together
+from analytics.measures.latency import inter_chunk_gaps
+from analytics.telemetry.combined_export import CombinedExporter, with_metrics
+from analytics.telemetry.metric_definitions import Instrument
+from analytics.telemetry.metric_series import MAX_SERIES, Distribution, SeriesReader, SeriesSet
 
 BOUNDS = (0.01, 0.1, 1.0, 10.0)
 TIMES = Instrument("times", "histogram", "s", "Times", BOUNDS)
@@ -37,11 +37,11 @@ def added(series: SeriesSet, values: Sequence[float], **attributes: Any) -> None
     with series.lock:
         for at, value in enumerate(values):
             series.distribution("times", attributes).add(value, (1, 2, 100 + at))
-            series.tally("count", attributes).value += 1
+            series.counter("count", attributes).value += 1
 
 
 @given(st.lists(st.one_of(st.sampled_from([0.0, *BOUNDS]), st.floats(0, 100)), min_size=1))
-def test_a_distribution_is_what_the_sdks_histogram_makes_of_the_same_values(values: list[float]) -> None:
+def test_distribution_equals_the_sdks_histogram(values: list[float]) -> None:
     memory = InMemoryMetricReader()
     provider = MeterProvider([memory])
     theirs = provider.get_meter("m").create_histogram("h", explicit_bucket_boundaries_advisory=BOUNDS)
@@ -62,7 +62,7 @@ AT_A_BOUND = [int(bound * 1e9) + more for bound in BOUNDS for more in (-1, 0, 1)
 
 
 @given(st.lists(st.integers(0, 3 * 10**9) | st.sampled_from(AT_A_BOUND), min_size=2, max_size=40))
-def test_chunks_are_counted_as_if_each_gap_were_added(gaps_ns: list[int]) -> None:
+def test_sorted_gaps_are_counted_as_if_added_one_by_one(gaps_ns: list[int]) -> None:
     events, singly, at_once, at_ns = EventColumns(), Distribution(BOUNDS), Distribution(BOUNDS), 0
     for gap_ns in [0, *gaps_ns]:
         at_ns += gap_ns
@@ -71,13 +71,13 @@ def test_chunks_are_counted_as_if_each_gap_were_added(gaps_ns: list[int]) -> Non
         events.choice.append(0)
     for gap_ns in gaps_ns:
         singly.add(gap_ns / 1e9)
-    count_chunks(events, at_once)
+    at_once.add_sorted_ns(inter_chunk_gaps(events))
     assert at_once.counts == singly.counts
     assert (at_once.min, at_once.max) == (singly.min, singly.max)
     assert at_once.sum == pytest.approx(singly.sum)
 
 
-def test_who_reads_everything_and_who_reads_differences_do_not_disturb_each_other() -> None:
+def test_cumulative_and_delta_readers_are_independent() -> None:
     series = SeriesSet([TIMES, COUNT], 0)
     whole, differences = series.reader(), series.reader(delta_histograms=True, delta_counters=True)
     added(series, [0.05, 5.0], who="a")
@@ -96,7 +96,7 @@ def test_who_reads_everything_and_who_reads_differences_do_not_disturb_each_othe
     assert counts(whole, 400) == [([0, 1, 1, 1, 0], 5.55), 3]
 
 
-def test_a_difference_begins_where_the_last_ended_and_has_only_its_exemplars() -> None:
+def test_delta_starts_at_the_previous_read_and_has_only_its_own_exemplars() -> None:
     series = SeriesSet([TIMES], 0)
     reader = series.reader(delta_histograms=True)
     with series.lock:
@@ -111,7 +111,7 @@ def test_a_difference_begins_where_the_last_ended_and_has_only_its_exemplars() -
     assert [(e.trace_id, e.value) for e in point.exemplars] == [(3, 5.0)]
 
 
-def test_series_beyond_the_bound_are_one() -> None:
+def test_series_beyond_the_limit_share_one_overflow_series() -> None:
     series = SeriesSet([TIMES, COUNT], 0)
     for n in range(MAX_SERIES + 40):
         added(series, [1.0], n=n)
@@ -120,11 +120,11 @@ def test_series_beyond_the_bound_are_one() -> None:
     assert {p.value for p in found if p.attributes == {"otel.metric.overflow": True}} == {40}
 
 
-class _Keeps(MetricExporter):
-    """An exporter whose far end is a list."""
+class _ListExporter(MetricExporter):
+    """An exporter that keeps its data in a list."""
 
-    def __init__(self, **wishes: Any) -> None:
-        super().__init__(**wishes)
+    def __init__(self, **preferences: Any) -> None:
+        super().__init__(**preferences)
         self.kept: list[MetricsData] = []
 
     def export(self, metrics_data: MetricsData, *_: Any, **__: Any) -> MetricExportResult:
@@ -138,19 +138,19 @@ class _Keeps(MetricExporter):
         self.kept.clear()
 
 
-def test_a_receiver_that_wants_differences_gets_them_of_the_bulk_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delta_temporality_applies_to_bulk_series(monkeypatch: pytest.MonkeyPatch) -> None:
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
-    wishes = OTLPMetricExporter("http://127.0.0.1:1/v1/metrics")._preferred_temporality
-    inner, series = _Keeps(preferred_temporality=wishes), SeriesSet([TIMES, COUNT], 0)
+    preferences = OTLPMetricExporter("http://127.0.0.1:1/v1/metrics")._preferred_temporality
+    inner, series = _ListExporter(preferred_temporality=preferences), SeriesSet([TIMES, COUNT], 0)
     memory = InMemoryMetricReader()
     provider = MeterProvider([memory])
     provider.get_meter("m").create_counter("c").add(1)
     data = memory.get_metrics_data()
     provider.shutdown()
     assert data is not None
-    outer = ExportTogether(inner, series)
+    outer = CombinedExporter(inner, series)
     for values in ([0.05, 0.5], [5.0]):
         added(series, values)
         outer.export(data)
@@ -159,9 +159,9 @@ def test_a_receiver_that_wants_differences_gets_them_of_the_bulk_too(monkeypatch
     assert [p.value for p in points(seen, "count")] == [2, 1]
 
 
-def test_nothing_is_told_of_an_sdk_that_is_shut_down() -> None:
+def test_no_export_after_sdk_shutdown() -> None:
     series = SeriesSet([COUNT], 0)
-    added_to = series.reader()
+    reader = series.reader()
     with series.lock:
-        series.tally("count", {}).value += 1
-    assert together(None, added_to.read(1)) is None
+        series.counter("count", {}).value += 1
+    assert with_metrics(None, reader.read(1)) is None

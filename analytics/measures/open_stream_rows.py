@@ -1,4 +1,4 @@
-"""Rows of table `open_streams`: what is known of streams before they are over."""
+"""Rows of table `open_streams`: the current state of streams in flight."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from analytics.assembly.stream import OpenStream
-from analytics.measures.timing import first_output_ns, last_output_ns
+from analytics.assembly.open_stream import OpenStream
+from analytics.measures.latency import first_output_ns, last_output_ns
 from analytics.schema.tables import OPEN_STREAMS, frame
 
 
-def open_frame(streams: Sequence[OpenStream]) -> pl.DataFrame:
-    """One row for each. Their pending frames must have been decoded."""
+def open_stream_frame(streams: Sequence[OpenStream]) -> pl.DataFrame:
+    """One row per stream. Their pending frames must be decoded first."""
     rows = [_row(stream) for stream in streams]
     return frame(OPEN_STREAMS, {name: [row[name] for row in rows] for name in OPEN_STREAMS})
 

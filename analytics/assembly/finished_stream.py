@@ -1,0 +1,48 @@
+"""A finished stream: the raw facts that `analytics.measures` turns into rows. It holds no verdict and no measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analytics.decoding.request_body import RequestParameters
+from analytics.decoding.stream_decoder import StreamDecoder
+from ingest.records import Closed, Opened, ResponseHeaders
+
+
+@dataclass(frozen=True, slots=True)
+class RecordGap:
+    """Records [first_seq, last_seq] of a stream that are missing for good. `bytes` is None if unknown."""
+
+    first_seq: int
+    last_seq: int
+    cause: str
+    bytes: int | None
+    at_wall_ns: int
+
+
+@dataclass(slots=True, kw_only=True)
+class FinishedStream:
+    """One stream after its last record."""
+
+    stream_id: str
+    partition: str
+    started_wall_ns: int
+    complete: bool
+    """Every record up to `closed` was read."""
+    opened: Opened | None
+    """None if that record is missing."""
+    request: RequestParameters
+    """Stop sequences are removed unless content is captured, because users write them."""
+    response: ResponseHeaders | None
+    closed: Closed | None
+    decoder: StreamDecoder | None
+    """None if neither a body nor a path is known."""
+    record_gaps: Sequence[RecordGap] = ()
+    lost_bytes: int | None = None
+    """Body bytes in missing records. None: unknown."""
+    uncaptured_bytes: int = 0
+    """Body bytes that the tap does not record, by rule."""
+    capture_content: bool = False
+    request_body: bytes | None = None
+    """The captured request, if this stream's text is kept and the body was not cut."""

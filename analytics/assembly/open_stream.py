@@ -1,0 +1,209 @@
+"""One stream in flight: its decoder, its record gaps and the records held for checkpoints. No I/O, no clock.
+
+Decoding stops at the first record gap, because later events can be neither dated nor counted. Such a stream ends incomplete
+and keeps only its identity and the transport's own counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from analytics.assembly.finished_stream import FinishedStream, RecordGap
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoding.content_coding import BodyDecoder
+from analytics.decoding.request_body import NO_PARAMETERS, RequestParameters, parse_request_body
+from analytics.decoding.stream_decoder import StreamDecoder
+from ingest.records import (
+    AnyRecord,
+    Closed,
+    CodingFault,
+    Lost,
+    Opened,
+    Request,
+    ResponseHeaders,
+    captures,
+)
+from ingest.redaction.record_redactor import Redactor
+
+MAX_RECORD_GAPS = 64
+"""Gaps kept per stream. Further ones extend the last."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenStream:
+    """One stream in flight, driven by `Partition`. `next_seq` is the number of the next expected record."""
+
+    stream_id: str
+    started_wall_ns: int
+    next_seq: int = 0
+    opened: Opened | None = None
+    request: RequestParameters = NO_PARAMETERS
+    request_body: bytes | None = None
+    """Dropped when the response's body begins, unless text is kept."""
+    response: ResponseHeaders | None = None
+    decoder: StreamDecoder | None = None
+    pending_ns: list[int] = field(default_factory=list)
+    pending: list[bytes] = field(default_factory=list)
+    """Frames not decoded yet: their times and bytes. None from after a record gap."""
+    pending_wire_bytes: int | None = None
+    """Wire size of the pending frames if the tap removed their content coding."""
+    coding_fault: CodingFault | None = None
+    incomplete: bool = False
+    """It has a record gap: nothing more is decoded."""
+    record_gaps: list[RecordGap] = field(default_factory=list)
+    body_bytes: int = 0
+    """Body bytes of all frames received, including those after a record gap."""
+    uncaptured_bytes: int = 0
+    last_ns: int = 0
+    """Time of the newest record since t0."""
+    last_log_ns: int = 0
+    """Log time of the newest record."""
+    # Records that the log or a checkpoint must keep, see `Assembler.position`.
+    held: list[AnyRecord] = field(default_factory=list)
+    held_offset: int = -1
+    """Offset of the oldest entry with a record that no checkpoint holds, or -1."""
+    held_since_ns: int = 0
+    held_bytes: int = 0
+    only_in_log: bool = False
+    """No checkpoint can hold its records: its text must not be stored, and cannot be removed from parts of a compressed body."""
+    redactor: Redactor | None = None
+    """Removes text from checkpoints."""
+
+    @property
+    def event_count(self) -> int:
+        """Events and undecoded frames in memory."""
+        return len(self.pending) + (len(self.decoder.events) if self.decoder is not None else 0)
+
+    def read_opened(self, record: Opened) -> None:
+        self.opened = record
+        self.started_wall_ns = record.wall_ns
+
+    def read_request(self, record: Request) -> None:
+        opened = self.opened
+        if opened is not None:
+            self.request = parse_request_body(
+                record.body,
+                truncated=record.truncated,
+                path=opened.path,
+                headers={k: v for k, v in opened.headers if not (record.decoded and k == "content-encoding")},
+            )
+            self.request_body = None if record.truncated else record.body
+
+    def add_wire_bytes(self, wire_bytes: Sequence[int], fault: CodingFault | None) -> None:
+        """Count the wire size of pending frames."""
+        self.pending_wire_bytes = (self.pending_wire_bytes or 0) + sum(wire_bytes)
+        self.coding_fault = fault
+
+    def decode(self, *, capture: Sequence[str]) -> None:
+        """Decode the pending frames."""
+        times, self.pending_ns = self.pending_ns, []
+        reads, self.pending = self.pending, []
+        decoder = self.decoder or self.begin_body(capture=capture)
+        wire_bytes = self.pending_wire_bytes
+        decoder.feed_reads(times, reads, wire_bytes=wire_bytes)
+        if wire_bytes is not None:
+            self.pending_wire_bytes = 0
+        if self.coding_fault is not None:
+            decoder.coding_failed(self.coding_fault)
+
+    def without_text(self, records: Sequence[AnyRecord], *, capture: Sequence[str]) -> list[AnyRecord]:
+        """The next records of this stream, redacted for storage."""
+        if self.redactor is None:
+            self.redactor = Redactor(BodyDecoder, capture=capture)
+        return self.redactor.redact(records)
+
+    def begin_body(self, *, capture: Sequence[str]) -> StreamDecoder:
+        """Create the decoder of the response body."""
+        opened, response = self.opened, self.response
+        if not self.captures(capture):
+            self.request_body = None
+        headers = response.headers if response is not None else []
+        exchange = ExchangeInfo(
+            method=opened.method if opened is not None else "POST",
+            path=opened.path if opened is not None else "",
+            status=response.status if response is not None else 0,
+            content_type=next((value for name, value in headers if name == "content-type" and value), ""),
+            request_headers=dict(opened.headers) if opened is not None else {},
+            response_headers=dict(headers),
+            host=opened.server_address if opened is not None else "",
+        )
+        self.decoder = StreamDecoder(
+            exchange,
+            keep_text=self.captures(capture),
+            coding_undone=self.pending_wire_bytes is not None,
+        )
+        return self.decoder
+
+    def captures(self, capture: Sequence[str]) -> bool:
+        """Whether its text may be kept: configured for this path, and not forbidden by the client."""
+        return self.opened is not None and captures(self.opened, capture)
+
+    def add_gap(self, gap: RecordGap) -> None:
+        self.incomplete = True
+        if len(self.record_gaps) < MAX_RECORD_GAPS:
+            self.record_gaps.append(gap)
+            return
+        last = self.record_gaps[-1]
+        known = last.bytes is not None and gap.bytes is not None
+        self.record_gaps[-1] = RecordGap(
+            min(last.first_seq, gap.first_seq),
+            max(last.last_seq, gap.last_seq),
+            last.cause,
+            (last.bytes or 0) + (gap.bytes or 0) if known else None,
+            gap.at_wall_ns,
+        )
+
+    def explain_gap(self, record: Lost) -> bool:
+        """Set the cause of a gap that was detected before its `Lost` record arrived. False if there is no such gap."""
+        for i, gap in enumerate(self.record_gaps):
+            if gap.cause == "missing" and record.seq <= gap.last_seq and record.last_seq >= gap.first_seq:
+                parts = [
+                    RecordGap(record.seq, record.last_seq, record.cause, record.bytes, record.at_wall_ns)
+                ]
+                if gap.first_seq < record.seq:
+                    parts.insert(0, RecordGap(gap.first_seq, record.seq - 1, "missing", None, gap.at_wall_ns))
+                if gap.last_seq > record.last_seq:
+                    parts.append(
+                        RecordGap(record.last_seq + 1, gap.last_seq, "missing", None, gap.at_wall_ns)
+                    )
+                self.record_gaps[i : i + 1] = parts
+                return True
+        return False
+
+    def finish(self, partition: str, closed: Closed | None, *, capture: Sequence[str]) -> FinishedStream:
+        """End the stream. `closed` None: no more records will come."""
+        complete = not self.incomplete and closed is not None
+        captured = self.captures(capture)
+        if self.decoder is None and self.opened is not None:
+            self.begin_body(capture=capture)
+        if complete and self.decoder is not None:
+            self.decoder.finish()
+        return FinishedStream(
+            stream_id=self.stream_id,
+            partition=partition,
+            started_wall_ns=self.started_wall_ns,
+            complete=complete,
+            opened=self.opened,
+            request=self.request if captured else msgspec.structs.replace(self.request, stop_sequences=None),
+            response=self.response,
+            closed=closed,
+            decoder=self.decoder,
+            record_gaps=self.record_gaps,
+            lost_bytes=self._lost_bytes(closed),
+            uncaptured_bytes=self.uncaptured_bytes,
+            capture_content=captured,
+            request_body=self.request_body if captured else None,
+        )
+
+    def _lost_bytes(self, closed: Closed | None) -> int | None:
+        if not self.incomplete:
+            return 0 if closed is not None else None
+        reported = [gap.bytes for gap in self.record_gaps]
+        if reported and all(n is not None for n in reported):
+            return sum(n for n in reported if n is not None)
+        if closed is not None:
+            return max(0, closed.response_bytes - self.body_bytes - self.uncaptured_bytes)
+        return None

@@ -1,0 +1,26 @@
+"""Interface of callbacks that run inside each commit of the consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import polars as pl
+
+from analytics.assembly.finished_stream import FinishedStream
+
+
+class CommitHook(Protocol):
+    """Adds rows to each transaction. Its methods must not raise."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it has rows to commit even if no stream has finished."""
+
+    def rows(
+        self, finished: Sequence[FinishedStream], tables: Mapping[str, pl.DataFrame]
+    ) -> Mapping[str, pl.DataFrame]:
+        """Rows to add to this commit, by table. `tables` has the measured rows of `finished`."""
+
+    def committed(self) -> None:
+        """Called after the commit: the rows returned last are in the store."""

@@ -1,0 +1,291 @@
+"""Parse a captured request body: model, sampling parameters, streaming flags.
+
+A body may be whole JSON, JSON cut at the tap's limit (64 KiB), compressed, or a multipart upload. Whole JSON is decoded by
+msgspec. A cut body is scanned: its complete top-level members are read in order, and missing ones stay None. Prompts are
+skipped. Bad data never raises. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+MAX_INFLATED_BYTES = 2**20
+"""Limit for decompressed request bodies."""
+MAX_WORD_CHARS = 256
+"""Longer model names are cut."""
+
+
+class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of one request. None: absent, or not in the captured part."""
+
+    model: str | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: float | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    stop_sequences: tuple[str, ...] | None = None
+    include_usage: bool | None = None
+    reasoning_effort: str | None = None
+    service_tier: str | None = None
+    output_type: str | None = None
+    """`text` or `json`."""
+    truncated: bool = False
+    """The captured body is not the whole body."""
+
+
+class _Body(msgspec.Struct):
+    """The known top-level members. They are `Any` so that one wrong type does not invalidate the others."""
+
+    model: Any = None
+    modelId: Any = None
+    stream: Any = None
+    temperature: Any = None
+    top_p: Any = None
+    p: Any = None
+    top_k: Any = None
+    k: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    max_new_tokens: Any = None
+    max_tokens_to_sample: Any = None
+    n: Any = None
+    seed: Any = None
+    random_seed: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    stop: Any = None
+    stop_sequences: Any = None
+    tools: list[msgspec.Raw] | Any = None
+    functions: list[msgspec.Raw] | Any = None
+    stream_options: Any = None
+    reasoning_effort: Any = None
+    reasoning: Any = None
+    service_tier: Any = None
+    response_format: Any = None
+    generationConfig: Any = None
+    options: Any = None
+    parameters: Any = None
+
+
+_MEMBERS = frozenset(_Body.__struct_fields__)
+_decoder = msgspec.json.Decoder(_Body)
+_any_decoder = msgspec.json.Decoder()
+
+NO_PARAMETERS = RequestParameters()
+
+
+def parse_request_body(
+    body: bytes, *, truncated: bool = False, path: str = "", headers: Mapping[str, str] | None = None
+) -> RequestParameters:
+    """The parameters in a captured body. Gemini, Azure and Bedrock name the model in `path`.
+
+    Names in `headers` are lower case.
+    """
+    headers = headers or {}
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding and coding != "identity":
+        body, truncated = _inflate(body, coding, truncated)
+    members = _members(body, truncated)
+    if members is None:
+        members = _multipart(body, headers.get("content-type", ""))
+    return _parameters(members, path, truncated)
+
+
+def _members(body: bytes, truncated: bool) -> _Body | None:
+    """The known members, or None if this is no JSON object."""
+    if not truncated:
+        try:
+            return _decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # cut or not quite JSON: scan for complete members
+    start = body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1]
+    if start != b"{":
+        return None
+    found = _Body()
+    for name, value in scan_members(body):
+        if name in _MEMBERS:
+            setattr(found, name, value)
+    return found
+
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]', re.DOTALL)
+"""Complete strings and JSON punctuation. Whitespace and scalars lie between the matches."""
+
+
+def scan_members(body: bytes) -> Iterator[tuple[str, Any]]:
+    """The complete, known top-level members of a JSON object that may be cut anywhere, in order.
+
+    A member that the cut runs through is skipped, because half a number is not a number.
+    """
+    depth = 0
+    name: str | None = None
+    value_from = -1
+    last_string: tuple[int, int] | None = None
+    for match in _TOKEN.finditer(body):
+        token = match.group()
+        first = token[:1]
+        if first == b'"':
+            last_string = match.span()
+        elif first in (b"{", b"["):
+            depth += 1
+        elif first == b":":
+            if depth == 1 and last_string is not None and value_from < 0:
+                name, value_from = _text(body[slice(*last_string)]), match.end()
+        elif depth == 1:  # "," or "}": the member is complete
+            if name is not None and name in _MEMBERS:
+                with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                    yield name, _any_decoder.decode(body[value_from : match.start()])
+            name, value_from = None, -1
+            if first == b"}":
+                return
+        elif first in (b"}", b"]"):
+            depth -= 1
+
+
+def _text(raw: bytes) -> str | None:
+    try:
+        value = _any_decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _parameters(found: _Body, path: str, truncated: bool) -> RequestParameters:
+    nested = next(
+        (o for o in (found.generationConfig, found.options, found.parameters) if isinstance(o, dict)), {}
+    )
+    stream_options = found.stream_options if isinstance(found.stream_options, dict) else {}
+    reasoning = found.reasoning if isinstance(found.reasoning, dict) else {}
+    path_model, path_streams = _from_path(path)
+
+    def first_of(*names: str, nested_names: tuple[str, ...] = ()) -> Any:
+        for name in names:
+            if (value := getattr(found, name)) is not None:
+                return value
+        return next((nested[name] for name in nested_names if nested.get(name) is not None), None)
+
+    effort = _word(found.reasoning_effort) or _word(reasoning.get("effort")) or _word(found.reasoning)
+    include_usage = stream_options.get("include_usage")
+    return RequestParameters(
+        model=_word(found.model) or _word(found.modelId) or path_model,
+        stream=found.stream if isinstance(found.stream, bool) else path_streams,
+        temperature=_number(first_of("temperature", nested_names=("temperature",))),
+        top_p=_number(first_of("top_p", "p", nested_names=("topP", "top_p"))),
+        top_k=_number(first_of("top_k", "k", nested_names=("topK", "top_k"))),
+        max_tokens=_integer(
+            first_of(
+                "max_tokens",
+                "max_completion_tokens",
+                "max_output_tokens",
+                "max_new_tokens",
+                "max_tokens_to_sample",
+                nested_names=("maxOutputTokens", "max_new_tokens", "num_predict"),
+            )
+        ),
+        n=_integer(first_of("n", nested_names=("candidateCount",))),
+        seed=_integer(first_of("seed", "random_seed", nested_names=("seed",))),
+        frequency_penalty=_number(first_of("frequency_penalty", nested_names=("frequencyPenalty",))),
+        presence_penalty=_number(first_of("presence_penalty", nested_names=("presencePenalty",))),
+        stop_sequences=_stop_sequences(first_of("stop", "stop_sequences", nested_names=("stopSequences",))),
+        include_usage=include_usage if isinstance(include_usage, bool) else None,
+        reasoning_effort=effort,
+        service_tier=_word(found.service_tier),
+        output_type=_output_type(found.response_format),
+        truncated=truncated,
+    )
+
+
+def _word(value: Any) -> str | None:
+    return value[:MAX_WORD_CHARS] if isinstance(value, str) and value else None
+
+
+def _stop_sequences(value: Any) -> tuple[str, ...] | None:
+    """Bounded, because users write them."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, list):
+        return None
+    return tuple(v[:64] for v in value[:16] if isinstance(v, str))
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e15
+    return float(value) if is_number else None
+
+
+def _integer(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and number == int(number) else None
+
+
+def _output_type(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else value
+    if kind in ("json_object", "json_schema", "json"):
+        return "json"
+    return "text" if kind == "text" else None
+
+
+_PATH_MODELS = (
+    re.compile(r"/models/([^/:?]+(?:/[^/:?]+)?):(\w+)"),  # Gemini, Vertex: /models/NAME:streamGenerateContent
+    re.compile(r"/deployments/([^/?]+)()/"),  # Azure: the deployment's name
+    re.compile(r"/model/([^/?]+)/(invoke|converse)"),  # Bedrock
+)
+
+
+def _from_path(path: str) -> tuple[str | None, bool | None]:
+    """(model, whether it streams) as far as the path names them."""
+    for pattern in _PATH_MODELS:
+        match = pattern.search(path)
+        if match:
+            model, verb = match.groups()
+            streams = verb.lower().startswith("stream") if verb.lower().endswith("content") else None
+            return model[:MAX_WORD_CHARS].replace("%3A", ":").replace("%3a", ":"), streams
+    return None, None
+
+
+_FORM_FIELD = re.compile(
+    rb'name="?(model|stream|temperature|n)"?\r?\n(?:[^\r\n]+\r?\n)*\r?\n([^\r\n]{1,256})\r?\n'
+)
+
+
+def _multipart(body: bytes, content_type: str) -> _Body:
+    """The small form fields of an audio or image upload."""
+    found = _Body()
+    if content_type.lower().startswith("multipart/"):
+        for name, raw in _FORM_FIELD.findall(body):
+            text = raw.decode("utf-8", "replace").strip()
+            value = text if name == b"model" else _scalar(text)
+            setattr(found, name.decode(), value)
+    return found
+
+
+def _scalar(text: str) -> Any:
+    try:
+        return _any_decoder.decode(text.lower())
+    except msgspec.DecodeError:
+        return None
+
+
+def _inflate(body: bytes, coding: str, truncated: bool) -> tuple[bytes, bool]:
+    """The decompressed start of a body, and whether it is cut. Unknown codings give an empty body."""
+    bits = {"gzip": 31, "x-gzip": 31, "deflate": 15}.get(coding)
+    if bits is None:
+        return b"", True
+    inflater = zlib.decompressobj(bits)
+    try:
+        data = inflater.decompress(body, MAX_INFLATED_BYTES)
+    except zlib.error:
+        return b"", True
+    return data, truncated or not inflater.eof
