@@ -1,15 +1,15 @@
-"""Take the text out of records before they leave the host, and leave everything that is measured.
+"""Remove text from records before they leave the host. Everything that is measured stays.
 
-The rules, structural, knowing no dialect:
+Rules. They are structural and independent of the API dialect.
 
-- Every JSON string that does not stand under an allow-listed key (`keys`) becomes filler of the same number of bytes and of
-  characters; so do the digits of numbers, the names of keys that nobody reads, and every payload that is not JSON.
-- What may stay is bounded in length and shape (a word: no spaces, no quotes), so that prose cannot hide there.
-- It is a transducer: each byte of output depends on the bytes before it alone, so a read that is cut anywhere, also inside
-  an escape or a character, says the same as an uncut one, and nothing ever waits for what comes next.
-- Compressed bodies are handed on decoded, with their sizes on the wire (`records`).
+- A JSON string is replaced by filler of the same number of bytes and characters, unless its key is allow-listed (`key_rules`).
+  The same holds for digits of numbers, for unknown keys, and for payloads that are not JSON.
+- Strings that stay are bounded in length and alphabet (no spaces, no quotes), so they cannot carry prose.
+- Each output byte depends only on the bytes before it. A read may be cut anywhere, also inside an escape or a character, without
+  changing the result, and no data waits for later reads.
+- Compressed bodies are passed on decoded, with their sizes on the wire (`record_redactor`).
 
-`keys` has the list, `kept` and `names` say what stays of a string and of a key, `filler` makes filler, `json_text` reads JSON,
-`body` the lines around it, `template` does both at once, `records` does it to records, `state` keeps where each stream stands
-over a restart. No I/O but in `state`.
+Modules: `key_rules` has the allow-list, `kept_text` and `key_names` decide how much of a string and of a key stays, `filler` makes
+filler. `json_redactor` redacts JSON, `body_redactor` the lines around it, `event_template` whole events, `record_redactor` records.
+`state_file` stores the state of open streams. Only `state_file` does I/O.
 """

@@ -1,11 +1,13 @@
-"""Redact one body, read by read: the lines around JSON, and JSON. Each read comes out as long as it went in.
+"""Redact one body, read by read. Each read keeps its length.
 
-What a line is, the line itself says, whatever the content type: `data:` carries a payload, `event:` a name (kept as a word),
-`:` a comment, `id:` is filled, `retry:` keeps digits, `error:` is what some servers put between the events; a line that begins
-with a bracket, or goes on with one that did, is JSON; anything else is filled. A payload that is no JSON is filled whole, all
-but `[DONE]`.
+The start of a line decides how it is treated, whatever the content type:
+- `data:` and `error:` carry a payload. `event:` carries a name, which is kept as a word. `id:` and `:` (comment) are filled.
+  `retry:` keeps digits.
+- A line that starts with a bracket, or continues such a line, is JSON.
+- Any other line is filled. A payload that is not JSON is filled too, except `[DONE]`.
 
-Events that are like earlier ones are redacted by a template (`template`), the others by these rules.
+Events with the shape of an earlier event are redacted by a template (`event_template`), all others by these rules. Both give the
+same result. For the chunks of a chat stream the template is about ten times as fast.
 """
 
 from __future__ import annotations
@@ -27,36 +29,36 @@ _DIGITS = re.compile(rb" ?+[0-9]*+")
 _BLANKS = re.compile(rb"[ \t\x1e]*+")
 _PAYLOADS = (b"data:", b"error:")
 _FIELDS = (*_PAYLOADS, b"event:", b"id:", b"retry:", b":")
-_BARE = b"{"  # stands for the field of a line that is JSON without one
-_PLAIN = b"<"  # of a line that is filled
+_BARE = b"{"  # `BodyState.field` of a JSON line without a field name
+_PLAIN = b"<"  # `BodyState.field` of a line that is filled
 _BOM = b"\xef\xbb\xbf"
 
 
 class BodyState(msgspec.Struct):
-    """Where a body stands, as it can be stored."""
+    """Parser state of a body between two reads. Stored by `state_file`."""
 
     text: JSONRedactor
     at_start: bool = True
-    """Nothing but blanks and a byte order mark was read."""
+    """Only blanks and a byte order mark were read."""
     mark: int = 0
-    """Bytes of the mark that were read; -1 once that is decided."""
+    """Bytes of the byte order mark that were read; -1 after it."""
     field: bytes = b""
-    """What this line is, or the part of it that was read."""
+    """The line's field name, or the part of it that was read."""
     decided: bool = False
-    """`field` is whole."""
+    """`field` is complete."""
     blank: bool = True
     """Nothing of this line was read."""
     saw_cr: bool = False
     taken: int = 0
-    """Bytes of a name that stayed, -1 once something else came; of a payload: whether it has begun."""
+    """In a name: bytes kept, -1 after the first byte that is not kept. In a payload: 1 after its first byte."""
     from_data: bool = False
-    """The payload began in a `data:` line: it lasts until the blank line."""
+    """The payload started in a `data:` line: it ends at the blank line."""
     plain: bool = False
-    """A line was no JSON and no field: neither are those like it."""
+    """A line was neither JSON nor a field. From then on blanks at the start of a line are filled too."""
 
 
 class BodyRedactor:
-    """Redacts one body. `state` is all that it knows; the rest is for speed."""
+    """Redacts one body. `state` determines the result; the templates only save time."""
 
     def __init__(self, *, request: bool = False, state: BodyState | None = None) -> None:
         self.state = state or BodyState(JSONRedactor(request=request))
@@ -67,8 +69,8 @@ class BodyRedactor:
         """One read, redacted."""
         out: list[bytes] = []
         at, size = 0, len(data)
-        while at < size and self._between:
-            after = self._fit(data, at, out) or self._one_event(data, at, out)
+        while at < size and self._at_event_start:
+            after = self._apply_template(data, at, out) or self._apply_rules(data, at, out)
             if not after:
                 break
             at = after
@@ -77,19 +79,19 @@ class BodyRedactor:
             self.state.text.slots.clear()
         return b"".join(out)
 
-    def _fit(self, data: bytes, at: int, out: list[bytes]) -> int:
-        """The event at `at` by a template; where it ends, 0 when none fits."""
+    def _apply_template(self, data: bytes, at: int, out: list[bytes]) -> int:
+        """Redact the event at `at` with a template. Returns its end, 0 when no template matches."""
         templates = self._templates
-        for place, template in enumerate(templates):
+        for index, template in enumerate(templates):
             found = template.match(data, at)
             if found is not None:
-                if place:
-                    templates[0], templates[place] = template, templates[0]
+                if index:
+                    templates[0], templates[index] = template, templates[0]
                 return template.fill(data, found, out)
         return 0
 
-    def _one_event(self, data: bytes, at: int, out: list[bytes]) -> int:
-        """The event at `at` by the rules, and a template of it; where it ends, 0 when it is not whole."""
+    def _apply_rules(self, data: bytes, at: int, out: list[bytes]) -> int:
+        """Redact the event at `at` with the rules and learn a template from it. Returns its end, 0 when it is incomplete."""
         end = data.find(b"\n", at) + 1 if data[at] == 0x7B else 0
         if not end:
             found = _EVENT_END.search(data, at)
@@ -103,7 +105,7 @@ class BodyRedactor:
         self._lines(event, made)
         redacted = b"".join(made)
         out.append(redacted)
-        if learning and self._between:
+        if learning and self._at_event_start:
             self._learned += 1
             template = template_of(event, redacted, self.state.text.slots)
             if template is not None and template not in self._templates:
@@ -111,14 +113,14 @@ class BodyRedactor:
         return end
 
     @property
-    def _between(self) -> bool:
-        """At the beginning of a line, with nothing open: what was read before changes nothing."""
+    def _at_event_start(self) -> bool:
+        """At the start of an event, with nothing open: earlier bytes do not affect the result."""
         state = self.state
         return state.blank and not (state.at_start or state.saw_cr or state.plain or state.text.begun)
 
     def _lines(self, data: bytes, out: list[bytes]) -> None:
         state, size = self.state, len(data)
-        at = self._begin(data, out) if state.mark >= 0 else 0
+        at = self._byte_order_mark(data, out) if state.mark >= 0 else 0
         while at < size:
             found = _LINE.match(data, at)
             assert found is not None
@@ -132,8 +134,8 @@ class BodyRedactor:
                 out.append(data[at : at + 1])
                 at += 1
 
-    def _begin(self, data: bytes, out: list[bytes]) -> int:
-        """The byte order mark, or as much of one as there is."""
+    def _byte_order_mark(self, data: bytes, out: list[bytes]) -> int:
+        """Pass the byte order mark, or the part of it that was read."""
         state, at = self.state, 0
         while at < len(data) and state.mark >= 0:
             if data[at] != _BOM[state.mark]:
@@ -165,13 +167,13 @@ class BodyRedactor:
         state.blank, state.decided, state.field, state.taken = True, False, b"", 0
 
     def _reset(self) -> None:
-        """The next payload is a new one."""
+        """Start a new payload."""
         old = self.state.text
         self.state.text = JSONRedactor(request=old.request, firsts=old.firsts, slots=old.slots)
         self.state.from_data = False
 
     def _line(self, data: bytes, at: int, end: int, out: list[bytes], *, to_be_continued: bool) -> None:
-        """A line, or a part of one, without its end."""
+        """Redact a line or a part of one, without its line end."""
         state = self.state
         if not state.decided:
             at = self._decide(data, at, end, out, to_be_continued=to_be_continued)
@@ -181,7 +183,7 @@ class BodyRedactor:
         if field in _PAYLOADS or field == _BARE:
             if not state.taken and at < end and field != _BARE:
                 state.taken = 1
-                if data[at] == 0x20:  # one space belongs to the field
+                if data[at] == 0x20:  # one space after the colon belongs to the field
                     out.append(b" ")
                     at += 1
             state.text.feed(data, at, end, out, to_be_continued=to_be_continued)
@@ -191,7 +193,7 @@ class BodyRedactor:
             out.append(filler.plain(data[at:end], filler.EVERY_BYTE))
 
     def _decide(self, data: bytes, at: int, end: int, out: list[bytes], *, to_be_continued: bool) -> int:
-        """What this line is; where the rest of it begins."""
+        """Decide the kind of the line. Returns where its content starts."""
         state = self.state
         head = state.field + data[at : min(end, at + 6)]
         for field in _FIELDS:
@@ -204,7 +206,7 @@ class BodyRedactor:
                     state.from_data = field == b"data:"
                 return stop
         begun = len(head) < 6 and any(field.startswith(head) for field in _FIELDS)
-        if begun and (to_be_continued or head + b":" in _FIELDS):  # a field without a colon is one, too
+        if begun and (to_be_continued or head + b":" in _FIELDS):  # a field name may end without a colon
             out.append(data[at:end])
             state.field, state.at_start = head, False
             return end
@@ -235,13 +237,13 @@ class BodyRedactor:
             state.field = _BARE
             return at
         state.field, state.plain = _PLAIN, True
-        if at_start:  # "<" tells a page from events
+        if at_start:  # keep "<": it marks the body as an HTML page
             out.append(data[at : at + 1])
             return at + 1
         return at
 
     def _word(self, run: bytes, shape: re.Pattern[bytes]) -> bytes:
-        """A name or a number as far as it is one."""
+        """Keep the part of a name or a number that matches `shape`."""
         state = self.state
         if state.taken < 0:
             return filler.plain(run, filler.EVERY_BYTE)

@@ -1,9 +1,8 @@
-"""Redact an event like one before it in a single match.
+"""Redact an event with one regular expression, learned from an earlier event of the same shape.
 
-The events of a stream, and of every stream of the same API, are the same bytes around other values. Of an event that was
-redacted by the rules a template is made: its bytes as they are, with slots where a value was whole: a string that was filled, a
-word that stayed, a number. An event that fits has the same keys and the same shape, so the rules would say the same of it.
-Stencils are shared between streams; a stream that never fits stops asking for new ones.
+Events of one API differ only in their values. A template is made of an event that the rules have redacted: its bytes, with a slot
+for each complete value (a filled string, a kept word, a number). An event that matches has the same keys and shape, so the rules
+would give the same result. Templates are shared by all streams. A stream that rarely matches stops learning (MAX_LEARNED).
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from ingest.redaction.kept_text import KEPT_BYTES, KEPT_MOST
 
 MAX_EVENT_BYTES = 4096
 MAX_SHARED = 1024
-"""Stencils in the process; more shapes than that are no API's."""
+"""Templates in the process. No API has more event shapes."""
 MAX_LEARNED = 24
-"""Stencils that one stream may ask for."""
+"""Templates that one stream may learn."""
 MAX_USED = 4
 
 _INSIDE = rb'((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)(?=")'
@@ -27,7 +26,7 @@ _NUMBER = rb"-?[0-9][-+0-9.eE]*+(?=[ \t,}\]])"
 
 
 class EventTemplate:
-    """One shape. Its groups are what is to be filled."""
+    """One event shape. Its groups are the values to fill."""
 
     def __init__(self, pattern: bytes, slots: Sequence[tuple[SlotKind, bytes]]) -> None:
         self.match = re.compile(pattern, re.DOTALL).match
@@ -35,7 +34,7 @@ class EventTemplate:
         self._one_string = len(slots) == 1 and slots[0][0] is SlotKind.STRING
 
     def fill(self, data: bytes, found: re.Match[bytes], out: list[bytes]) -> int:
-        """Add the matched event, redacted; where it ends."""
+        """Append the redacted event to `out`. Returns its end."""
         at = found.start()
         if self._one_string:
             begin, end = found.span(1)
@@ -59,7 +58,7 @@ _shared: dict[bytes, EventTemplate] = {}
 
 
 def template_of(event: bytes, made: bytes, slots: Sequence[Slot]) -> EventTemplate | None:
-    """The template of an event that was redacted to `made`; None when it cannot be told by slots alone."""
+    """The template of an event that the rules redacted to `made`. None when slots alone cannot describe the redaction."""
     if len(event) > MAX_EVENT_BYTES or any(kind is SlotKind.REPEATED for kind, _, _ in slots):
         return None
     parts: list[bytes] = []
@@ -67,7 +66,7 @@ def template_of(event: bytes, made: bytes, slots: Sequence[Slot]) -> EventTempla
     at = 0
     for kind, begin, end in slots:
         if event[at:begin] != made[at:begin]:
-            return None  # something else was filled, token by token
+            return None  # bytes outside the slots were filled
         parts.append(re.escape(event[at:begin]))
         at = end
         if kind is SlotKind.STRING:

@@ -1,8 +1,8 @@
-"""Filler that is as long as what it stands for: in bytes, in characters, and once more when JSON is written anew.
+"""Filler as long as the text it replaces: in bytes, in characters, and after JSON is encoded again.
 
-ASCII becomes `x`. A character of several bytes becomes one fixed character of as many; bytes that are not UTF-8 stay as invalid
-as they were, since decoders count what they replace. An escape becomes an escape of its class: `\\n` for all that JSON must
-write with a backslash, `\\u0078` for what it need not, surrogates for surrogates.
+ASCII becomes `x`. A multi-byte character becomes one fixed character of the same length. Bytes that are not UTF-8 stay equally
+invalid, because decoders count the characters that they replace. An escape becomes an escape of its class: `\\n` for characters
+that JSON must escape, `\\u0078` for others, surrogates for surrogates.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 
 
 def _classes() -> bytes:
-    """Each byte → the representative of its class, as UTF-8 decoders tell bytes apart: stateless, so any cut is right."""
+    """Maps each byte to the representative of its class in UTF-8. Stateless, so text may be cut anywhere."""
     table = bytearray(b"x" * 256)
     for byte in range(128, 256):
         if byte < 0xC0:
@@ -27,11 +27,11 @@ def _classes() -> bytes:
 
 
 EVERY_BYTE = _classes()
-"""For payloads that are no JSON."""
+"""For payloads that are not JSON."""
 IN_STRING = bytes(range(32)) + EVERY_BYTE[32:]
-"""Inside a JSON string a control character is an error, and stays one."""
+"""For JSON strings: a control character is an error there, and stays one."""
 DIGITS = bytes.maketrans(b"123456789", b"111111111")
-"""For numbers: as long, and as valid."""
+"""For numbers: same length, still valid."""
 
 _CANONICAL = (
     (re.compile(rb"(?:\xf0[\x90\xa0]|\xf1[\x80\x90\xa0]|\xf4\x80)[\x80\x90\xa0]{2}"), b"\xf1\x80\x80\x80"),
@@ -51,9 +51,9 @@ def plain(run: bytes, table: bytes = IN_STRING) -> bytes:
 
 
 def string(inside: bytes) -> bytes:
-    """Filler for the whole inside of a JSON string.
+    """Filler for the complete inside of a JSON string.
 
-    An opening brace at its start is kept and, then, closing braces: arguments are told to be whole by them.
+    If it starts with an opening brace, that brace and all closing braces are kept: readers recognise complete arguments by them.
     """
     braced = inside[:1] == b"{"
     if b"\\" not in inside:
@@ -67,7 +67,7 @@ def string(inside: bytes) -> bytes:
 
 
 def braces(run: bytes, filled: bytes, *, opening: bool) -> bytes:
-    """Put back the closing braces of a string that began with an opening one. `opening`: the run is its start."""
+    """Restore the braces of a string that started with an opening brace. `opening`: the run is the start of the string."""
     if not opening and b"}" not in run:
         return filled
     kept = bytearray(filled)
@@ -81,7 +81,7 @@ def braces(run: bytes, filled: bytes, *, opening: bool) -> bytes:
 
 
 def escape(whole: bytes) -> bytes:
-    """Filler for one escape with its backslash."""
+    """Filler for one escape, including its backslash."""
     out, state = b"", BACKSLASH
     for byte in whole[1:]:
         made, state = next_of_escape(state, byte)
@@ -90,10 +90,10 @@ def escape(whole: bytes) -> bytes:
 
 
 NO_ESCAPE, BACKSLASH = "", "\\"
-"""States of an escape; the others are those of the digits after `\\u`, named by what has been put out for them."""
+"""States of an escape. The other states are those of the digits after `\\u`, named after their output."""
 
 _DIGIT: dict[str, dict[str, tuple[str, str]]] = {
-    # state → digit → (what is put out, next state); "" is any other digit. A state's name is class + digits left.
+    # state → digit → (output, next state). "" is any other digit. A state's name is its class and the number of digits to come.
     "u4": {"0": ("0", "zero3"), "d": ("d", "d3"), "": ("0", "plain3")},
     "zero3": {"0": ("0", "zero2"), "": ("0", "plain2")},
     "zero2": {
@@ -123,7 +123,7 @@ _DIGIT: dict[str, dict[str, tuple[str, str]]] = {
 
 
 def next_of_escape(state: str, byte: int) -> tuple[bytes, str]:
-    """(filler of the next byte of an escape, the state after it). A byte that no escape has leaves it invalid."""
+    """(filler of the next byte of an escape, next state). An invalid escape stays invalid."""
     digit = chr(byte).lower()
     if state == BACKSLASH:
         if digit == "u" and byte == 0x75:
@@ -133,6 +133,6 @@ def next_of_escape(state: str, byte: int) -> tuple[bytes, str]:
         ), NO_ESCAPE
     if digit not in "0123456789abcdef":
         return EVERY_BYTE[byte : byte + 1], NO_ESCAPE
-    ways = _DIGIT[state]
-    made, after = ways.get(digit, ways[""])
+    transitions = _DIGIT[state]
+    made, after = transitions.get(digit, transitions[""])
     return made.encode(), after

@@ -1,4 +1,4 @@
-"""What may stay of a string: how each `Keep` looks, and how much of one stays."""
+"""How much of an allow-listed string stays: alphabet and length for each `Keep`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ KEPT_BYTES: dict[int, bytes] = {
     Keep.PATH: rb"A-Za-z0-9_$.\[\]",
     Keep.TITLE: rb"A-Za-z0-9_.:/@+=~%#() -",
 }
-"""What may stay of a string, as a set of bytes."""
+"""Allowed bytes, as the inside of a character class."""
 KEPT_MOST: dict[int, int] = {Keep.NUMBER: 64, Keep.WORD: 256, Keep.NAME: 256, Keep.PATH: 256, Keep.TITLE: 64}
-"""So many bytes of it."""
+"""Maximum length in bytes."""
 _KEPT = {keep: re.compile(b"[%b]*+" % kept) for keep, kept in KEPT_BYTES.items()}
 
 
 def staying(value: bytes, keep: Keep, taken: int = 0) -> int:
-    """How many bytes of this part of a string stay; `taken`: bytes of it that came before."""
+    """Number of bytes of this part of a string that stay. `taken`: bytes of the string before this part."""
     found = _KEPT[keep].match(value, 0, max(0, KEPT_MOST[keep] - taken))
     assert found is not None
     return found.end()

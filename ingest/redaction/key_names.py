@@ -1,4 +1,4 @@
-"""The names of keys: how much of one stays, and filler for the rest."""
+"""How much of a JSON key stays, and filler for the rest."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _NAMES = b"abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def staying(key: bytes, context: int, known: Known) -> int:
-    """How much of a key, as far as it was read, may stay: what it shares with a key of the list."""
+    """Number of bytes of a key (or its start) that may stay: the common prefix with an allow-listed key."""
     if context == Context.CONTENT:
         return 0
     if context == Context.NUMBERS:
         found = _NUMBER_KEY.match(key, 0, MAX_NUMBER_KEY_BYTES)
         assert found is not None
         return found.end()
-    place = bisect(known.ordered, key)
-    return max(_shared(key, near) for near in known.ordered[max(0, place - 1) : place + 1])
+    index = bisect(known.ordered, key)
+    return max(_shared(key, near) for near in known.ordered[max(0, index - 1) : index + 1])
 
 
 def filled(run: bytes, start: int, kept: int, number: int) -> bytes:
-    """Filler for the bytes of a key from `start` on. `number` tells it from others, if it is long enough."""
+    """Filler for the bytes of a key from `start` on. `number` makes it unique if it is long enough."""
     made = bytearray(filler.plain(run))
     for at, byte in enumerate(made):
-        place = start + at - kept
-        if place < 0:
+        position = start + at - kept
+        if position < 0:
             made[at] = run[at]
         elif byte == 0x78:
-            made[at] = _NAMES[number // 36 ** min(place, 12) % 36]
+            made[at] = _NAMES[number // 36 ** min(position, 12) % 36]
     return bytes(made)
 
 
 def _shared(one: bytes, other: bytes) -> int:
-    """Length of the common beginning."""
+    """Length of the common prefix."""
     length = 0
     for a, b in zip(one, other, strict=False):
         if a != b:

@@ -1,7 +1,7 @@
-"""Which JSON keys are known, and what may stay of their values.
+"""Allow-list of JSON keys, and how much of their values stays.
 
-The list is made of what `analytics` reads, and of nothing else; `tests/ingest/redaction/test_key_rules.py` holds the two together.
-A key that is not here is filled itself, and so is everything under it.
+The list has the members that analytics reads, and no others (checked by `tests/ingest/redaction/test_key_rules.py`). An unknown
+key is filled, and so is everything under it.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ import msgspec
 
 
 class Context(IntEnum):
-    """What an object's keys mean."""
+    """How the keys of an object are treated."""
 
     NAMED = 0
-    """Keys are those of the list."""
+    """Keys of the allow-list."""
     NUMBERS = 1
-    """Counts and times under names of the server's own: names stay, numbers stay."""
+    """Counts and times under the server's own names: names and numbers stay."""
     TEXT = 2
-    """Keys of the list, but every value is text."""
+    """Keys of the allow-list, but every value is filled."""
     CONTENT = 3
-    """Nobody knows the keys: everything is filled."""
+    """Unknown keys: everything is filled."""
     REPEATED = 4
-    """As named, and text may repeat what was said before it."""
+    """As NAMED. Text may repeat earlier text of the stream."""
 
 
 class Keep(IntEnum):
-    """What may stay of a string."""
+    """What may stay of a string (`kept_text`)."""
 
     NOTHING = 0
     NUMBER = 1
-    """Digits, sign, point, exponent: a number that was sent as text."""
+    """A number sent as text: digits, sign, point, exponent."""
     WORD = 2
     """Letters, digits and `_.:/@+=~%#-`: an identifier."""
     NAME = 3
-    """A word that may have blanks: model names, the titles of HTTP errors."""
+    """A word that may contain spaces: model names, titles of HTTP errors."""
     PATH = 4
     """A JSON path."""
     TITLE = 9
-    """As a name, but short: what errors call their kind."""
+    """A short NAME: the type of an error."""
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):
-    """What stays of a value."""
+    """What stays of a member's value."""
 
     string: Keep
     number: bool
     inner: Context
-    """Of an object or array."""
+    """Context of an object or array."""
 
 
 TEXT = Rule(Keep.NOTHING, False, Context.NAMED)
@@ -115,12 +115,12 @@ _REQUEST_GROUPS: tuple[tuple[Rule, str], ...] = (
 
 
 REPEATED = frozenset({b"text", b"content", b"reasoning_content"})
-"""Where an event may repeat the text so far, or say what is new of it: readers tell which by how the text begins. In `output`;
+"""Members of `output` whose text may be cumulative. Readers detect that by the beginning of the text, so filler must preserve it.
 `text` also at the root of a payload."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A table of keys."""
+    """Rules by key."""
 
     rules: dict[bytes, Rule]
     ordered: list[bytes]

@@ -1,13 +1,13 @@
-"""Redact the records of streams, one after the other, and keep where each stream stands.
+"""Redact the records of streams, in the order of the log, and keep the state of each stream.
 
 Rules
- 1. What leaves is as the tap wrote it, but for `Request.body` and the bytes of `Frames`: same records, numbers and times.
- 2. A body with a content coding is decoded here and handed on decoded; `Frames.wire_bytes` keeps what each read was on the
-    wire, `Frames.coding_fault` what was wrong with the coding, so that analytics counts as if it had decoded it.
- 3. A stream whose content the operator captures (`capture`, globs of paths) goes as it is, unless its client said no.
- 4. Behind a hole, and in a stream whose beginning is not known here, nothing can be told apart: everything is filled, and
-    where nobody else knows of the hole a `Lost` tells it.
- 5. Streams in memory are bounded; beyond the bound the oldest becomes unknown.
+ 1. Records, numbers and times stay as the tap wrote them. Only `Request.body` and the bytes of `Frames` change.
+ 2. A body with a content coding is passed on decoded. `Frames.wire_bytes` keeps the size of each read on the wire and
+    `Frames.coding_fault` a fault of the coding. So analytics counts as if it had decoded the body itself.
+ 3. A stream whose content is captured (`capture`, globs of paths) passes unchanged, unless its client opted out.
+ 4. After a gap, and in a stream whose beginning is unknown, text and structure cannot be separated: everything is filled. A gap
+    that no record reports is reported by a `Lost`.
+ 5. The number of streams in memory is bounded. Beyond it the oldest stream becomes unknown.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from ingest.redaction.body_redactor import BodyRedactor, BodyState
 
 MAX_STREAMS = 100_000
 MAX_CODED_BYTES = 16 * 2**20
-"""Of a compressed body so much is kept, to begin anew after a restart; one that grows beyond is lost then."""
+"""Bytes of a compressed body kept to decode it again after a restart. A larger body is lost by a restart."""
 MAX_REQUEST_BYTES = 2**20
-"""Of a compressed request no more is unpacked."""
+"""Limit for the decoded size of a compressed request."""
 
 
 class Decoding(Protocol):
-    """Undoes the content coding of one body, read by read."""
+    """Decodes the content coding of one body, read by read."""
 
     broken: bool
     bomb: bool
@@ -55,19 +55,19 @@ class Decoding(Protocol):
 
 
 class StreamState(msgspec.Struct):
-    """What must be known of one stream to go on with it."""
+    """Stored state of one stream."""
 
     next_seq: int = 1
     captured: bool = False
     request_coding: str = ""
     coding: str = ""
-    """The content coding of the response; "" also before its head."""
+    """Content coding of the response; "" before its head."""
     unknown: bool = False
-    """Where its text stands is not known: there is a hole."""
-    told: bool = False
-    """And analytics knows it."""
+    """There was a gap: the state of the body is unknown."""
+    reported: bool = msgspec.field(default=False, name="told")
+    """The gap is reported. `name` keeps the stored format."""
     body: BodyState | None = None
-    """None where the body is compressed: no decoder can be stored, so the body so far is kept in its place."""
+    """None for a compressed body: a decoder cannot be stored, so the compressed bytes are stored instead."""
     coded_bytes: int = 0
 
 
@@ -79,11 +79,11 @@ class _Stream:
         self.body = BodyRedactor(state=state.body)
         self.decoding: Decoding | None = None
         self.coded: list[bytes] = []
-        """Compressed bytes that no state has yet."""
+        """Compressed bytes that are not stored yet."""
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What is new of a stream: its state now, and the compressed bytes that came since the last one."""
+    """State of a changed stream, and its compressed bytes since the last change."""
 
     stream: str
     state: bytes
@@ -100,7 +100,7 @@ class Redactor:
         capture: Sequence[str] = (),
         max_streams: int = MAX_STREAMS,
     ) -> None:
-        """`decoding` makes a decoder of what a content-encoding header says."""
+        """`decoding` creates a decoder for the value of a content-encoding header."""
         self._decoding = decoding
         self._capture = tuple(capture)
         self._max_streams = max_streams
@@ -114,15 +114,11 @@ class Redactor:
         return len(self._streams)
 
     def redact(self, records: Iterable[AnyRecord]) -> list[AnyRecord]:
-        """The records without text. Those that the state has seen already are left out: they had left before it was kept."""
-        made: list[AnyRecord] = []
-        for record in records:
-            one = self._one(record)
-            if one is not None:
-                made.append(one)
-        return made
+        """The records without text. Records that the stored state already covers are dropped: they were shipped before."""
+        redacted = map(self._redact, records)
+        return [record for record in redacted if record is not None]
 
-    def _one(self, record: AnyRecord) -> AnyRecord | None:
+    def _redact(self, record: AnyRecord) -> AnyRecord | None:
         if isinstance(record, (Alive, Damaged)):
             return record
         stream = self._streams.get(record.stream)
@@ -133,11 +129,11 @@ class Redactor:
             stream = self._unknown(record.stream)
         state = stream.state
         last_seq = record.last_seq if isinstance(record, Lost) else record.seq
-        if last_seq < state.next_seq:  # of a hole the first part may have left before it was dropped
+        if last_seq < state.next_seq:  # the start of a gap may have been shipped before it was dropped
             self.counters["already_shipped_records"] += 1
             return None
         if record.seq > state.next_seq and not state.unknown:
-            self._lose_sight(stream)
+            self._mark_unknown(stream)
         state.next_seq = last_seq + 1
         self._changed.add(record.stream)
         if isinstance(record, Closed) or (isinstance(record, Lost) and record.last):
@@ -145,7 +141,7 @@ class Redactor:
             self._changed.discard(record.stream)
             self._ended.add(record.stream)
         elif isinstance(record, Lost):
-            self._lose_sight(stream)
+            self._mark_unknown(stream)
         elif isinstance(record, Request):
             return record if state.captured else self._request(record, state)
         elif isinstance(record, Frames):
@@ -174,9 +170,9 @@ class Redactor:
         self.counters["unknown_streams"] += 1
         return self._add(stream_id, StreamState(next_seq=0, unknown=True))
 
-    def _lose_sight(self, stream: _Stream) -> None:
-        """There is a hole: where the text goes on behind it cannot be known, and nobody will decode it."""
-        stream.state.unknown = stream.state.told = True
+    def _mark_unknown(self, stream: _Stream) -> None:
+        """There is a gap: the state of the body after it is unknown, and analytics will not decode it either."""
+        stream.state.unknown = stream.state.reported = True
         stream.state.captured = False
         stream.coded = []
         stream.body, stream.decoding = BodyRedactor(), None
@@ -186,8 +182,8 @@ class Redactor:
     def _request(self, record: Request, state: StreamState) -> AnyRecord:
         body, truncated, decoded = record.body, record.truncated, record.decoded
         if state.unknown:
-            if not state.told:
-                return self._tell(record, state, 0)
+            if not state.reported:
+                return self._lost(record, state, 0)
             return Request(
                 record.stream, record.seq, filler.plain(body, filler.EVERY_BYTE), truncated, decoded
             )
@@ -203,8 +199,8 @@ class Redactor:
         state = stream.state
         size = sum(len(data) for _, data in record.frames)
         if state.unknown:
-            if not state.told:
-                return self._tell(record, state, size)
+            if not state.reported:
+                return self._lost(record, state, size)
             filled = [(at_ns, filler.plain(data, filler.EVERY_BYTE)) for at_ns, data in record.frames]
             return msgspec.structs.replace(record, frames=filled)
         if record.response is not None:
@@ -241,8 +237,8 @@ class Redactor:
             record.stream, record.seq, frames, record.response, record.uncaptured_bytes, wire, fault
         )
 
-    def _tell(self, record: Frames | Request, state: StreamState, size: int) -> Lost:
-        state.told = True
+    def _lost(self, record: Frames | Request, state: StreamState, size: int) -> Lost:
+        state.reported = True
         return Lost(record.stream, record.seq, record.seq, "redaction_state_lost", time.time_ns(), size)
 
     def _keep_coded(self, stream: _Stream, record: Frames, size: int) -> None:
@@ -253,7 +249,7 @@ class Redactor:
     # -- over a restart --------------------------------------------------------------------------------------------------
 
     def changes(self) -> tuple[list[Change], list[str]]:
-        """What to keep of the streams that have changed since `kept`, and the ids of those that ended."""
+        """Changed streams since the last `kept`, and the ids of streams that ended."""
         changed = []
         for stream_id in self._changed:
             stream = self._streams[stream_id]
@@ -263,21 +259,21 @@ class Redactor:
         return changed, list(self._ended)
 
     def kept(self) -> None:
-        """What `changes` told is stored."""
+        """The result of `changes` is stored."""
         for stream_id in self._changed:
             self._streams[stream_id].coded = []
         self._changed.clear()
         self._ended.clear()
 
     def restore(self, stream_id: str, kept: bytes, coded: Sequence[bytes] = ()) -> None:
-        """Go on with a stream from what was kept of it. What cannot be read makes the stream unknown."""
+        """Continue a stream from its stored state. An unreadable state makes the stream unknown."""
         try:
             state = msgspec.msgpack.decode(kept, type=StreamState)
         except msgspec.DecodeError:
             self._unknown(stream_id)
             return
         if state.coded_bytes != sum(map(len, coded)):
-            state.unknown = True  # it has grown beyond what is kept
+            state.unknown = True  # the body grew beyond MAX_CODED_BYTES
         stream = self._add(stream_id, state)
         if state.coded_bytes and not state.unknown:
             stream.decoding = self._decoding(state.coding)
@@ -287,14 +283,9 @@ class Redactor:
 
 
 def filled_poison(payload: bytes) -> bytes:
-    """What is no record, as filler that is refused for the same reason: its format and size stay."""
+    """Fill an entry that is not a record. It keeps its format and size, so it is rejected for the same reason."""
     form, inner = payload[:1], payload[1:]
-    if form == PLAIN and inner[:1] == b"\x91":  # one element that is no record
-        return (
-            PLAIN
-            + b"\x91"
-            + b"\xc6"
-            + max(0, len(inner) - 6).to_bytes(4, "big")
-            + b"x" * max(0, len(inner) - 6)
-        )
+    if form == PLAIN and inner[:1] == b"\x91":  # one element that is not a record
+        size = max(0, len(inner) - 6)
+        return PLAIN + b"\x91\xc6" + size.to_bytes(4, "big") + b"x" * size
     return form + b"\xc1" * len(inner)

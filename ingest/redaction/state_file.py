@@ -1,8 +1,8 @@
-"""Keep where the redaction of each open stream stands, so that `ship` may be killed at any time.
+"""Store the redaction state of open streams, so `ship` can be killed at any time.
 
-One SQLite file in the log's folder, 0600: one row a stream, and of compressed bodies the bytes so far; gone when the stream
-ends. It is written after Kafka has acknowledged a batch and before the batch is released: what it has seen is in Kafka, so a
-batch that is read again begins where it stands.
+One SQLite file in the log's folder (mode 0600): a row for each open stream, and the bytes so far of compressed bodies. It is
+written after Kafka has acknowledged a batch and before the batch is released. So the state covers exactly what Kafka has, and a
+batch that is read again continues from it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FILE = "redaction.sqlite"
 
 
 class RedactionStateFile:
-    """The file of one redactor. One owner."""
+    """State file of one redactor. Not thread-safe: one owner."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
-        """Open it and give the redactor back what it knew. A damaged file is begun anew: its streams are unknown then."""
+        """Open the file and restore the redactor. A damaged file is replaced: its streams become unknown."""
         self._redactor = redactor
         self._path = folder / FILE
         make_private_folder(folder)
@@ -34,7 +34,9 @@ class RedactionStateFile:
             kept = self._kept()
         except sqlite3.DatabaseError as error:
             log.warning(
-                "%s is damaged (%s) and begun anew: streams that are open now are lost", self._path, error
+                "%s is damaged (%s) and was replaced: streams that are open now are recorded as lost",
+                self._path,
+                error,
             )
             for ending in ("", "-wal", "-shm"):
                 Path(f"{self._path}{ending}").unlink(missing_ok=True)
@@ -52,7 +54,7 @@ class RedactionStateFile:
     def _open(self) -> sqlite3.Connection:
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = sqlite3.connect(self._path, isolation_level=None)
-        # A kill must not lose it, a power cut may: then the connections of all open streams are gone as well.
+        # It must survive a kill, but not a power cut: that ends all open streams too.
         connection.executescript(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA secure_delete = ON;"
             "CREATE TABLE IF NOT EXISTS streams (stream TEXT PRIMARY KEY, state BLOB NOT NULL);"
@@ -62,7 +64,7 @@ class RedactionStateFile:
         return connection
 
     def save(self) -> None:
-        """Write what has changed. Raises OSError when the disk does not take it; the next call tries again."""
+        """Write the changes. Raises OSError when the disk fails; the next call tries again."""
         changed, ended = self._redactor.changes()
         if not changed and not ended:
             return

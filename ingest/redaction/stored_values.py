@@ -1,4 +1,4 @@
-"""The same rules for values that were read already and are about to be stored."""
+"""The same redaction rules for decoded values that are about to be stored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TITLE = re.compile(r"[A-Za-z0-9_.:/@+=~%#() -]{0,64}")
 
 
 def numbers_only(report: str) -> str:
-    """A report of counts and times, as compact JSON: its numbers, its keys, and the words that are known.
+    """Redact a report of counts and times, given as compact JSON: numbers, keys and known words stay.
 
-    A stream may report with each event, the same words with other numbers: what is decided of the words is kept.
+    Streams may report with each event, with the same words and other numbers. So the result for the words is cached.
     """
     if _PLAIN.fullmatch(report) is not None:
         return report
-    parts = _NUMBER.split(report)  # words and numbers in turn
+    parts = _NUMBER.split(report)  # words and numbers alternate
     words = _words(tuple(parts[::2]))
     if words is None:
         return _redacted(report)
@@ -29,7 +29,7 @@ def numbers_only(report: str) -> str:
 
 
 def title(text: str) -> str:
-    """What an error calls its kind: a few words; the rest is filler."""
+    """Redact the type of an error: a few words stay, the rest becomes filler."""
     found = _TITLE.match(text)
     stays = found.end() if found is not None else 0
     return text[:stays] + "x" * (len(text) - stays)
@@ -37,7 +37,7 @@ def title(text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _words(words: tuple[str, ...]) -> tuple[str, ...] | None:
-    """What stays of the words around numbers; None when a number does not stay, or text looks like one."""
+    """The redacted words around the numbers. None when a number does not stay or a text looks like a number."""
     made = _NUMBER.split(_redacted("7".join(words)))
     stays = [len(word) for word in made[::2]] == [len(word) for word in words] and set(made[1::2]) <= {"7"}
     return tuple(made[::2]) if stays else None

@@ -1,4 +1,4 @@
-"""No text stays in a body; what is measured of it does; cuts change nothing."""
+"""A redacted body has no text, keeps what is measured, and does not depend on how reads are cut."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_json_body_keeps_its_shape_and_loses_its_text(raw: str, made: str) -> 
         ('data: {"text":"zq\ndata: zq"}\n\ndata: {}\n\n', 'data: {"text":"xx\ndata: xxxx\n\ndata: {}\n\n'),
     ],
 )  # fmt: skip
-def test_lines_of_an_event_stream_are_known_by_their_field(raw: str, made: str) -> None:
+def test_a_line_of_an_event_stream_is_redacted_by_its_field(raw: str, made: str) -> None:
     assert redacted(raw.encode()).decode() == made
 
 
@@ -117,7 +117,7 @@ JSON = st.recursive(
 
 
 def skeleton(value: Any) -> Any:
-    """What must be alike: the shape, and the length of each string."""
+    """The parts that must be equal: the shape, and the length of each string."""
     if isinstance(value, dict):
         return [skeleton(inner) for inner in value.values()]
     if isinstance(value, list):
@@ -126,7 +126,7 @@ def skeleton(value: Any) -> Any:
 
 
 @given(value=JSON, ascii_only=st.booleans())
-def test_no_string_of_any_json_is_left(value: Any, ascii_only: bool) -> None:
+def test_no_string_of_any_json_stays(value: Any, ascii_only: bool) -> None:
     made = redacted(json.dumps(value, ensure_ascii=ascii_only).encode()).decode()
     assert "zq" not in made
     assert not {"あ", "😀"} & set(made)
@@ -144,21 +144,21 @@ PIECES = st.sampled_from([
 ])  # fmt: skip
 
 
-def alike(made: bytes) -> bytes:
-    """A character that a read cuts may become another one of its length."""
+def masked(made: bytes) -> bytes:
+    """Mask non-ASCII bytes: a character that a read cuts may become another one of the same length."""
     return re.sub(rb"[\x80-\xff]", b"?", made)
 
 
 @given(pieces=st.lists(PIECES, max_size=30), cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_a_read_may_be_cut_anywhere(pieces: list[bytes], cuts: list[int]) -> None:
+def test_the_result_does_not_depend_on_where_reads_are_cut(pieces: list[bytes], cuts: list[int]) -> None:
     raw = b"".join(pieces)
     at = sorted({0, len(raw), *(c for c in cuts if c < len(raw))})
     reads = [raw[a:b] for a, b in itertools.pairwise(at)]
-    assert alike(redacted(*reads)) == alike(redacted(raw))
+    assert masked(redacted(*reads)) == masked(redacted(raw))
 
 
 @given(pieces=st.lists(PIECES, max_size=30), cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_it_goes_on_from_a_stored_state(pieces: list[bytes], cuts: list[int]) -> None:
+def test_redaction_continues_from_a_stored_state(pieces: list[bytes], cuts: list[int]) -> None:
     raw = b"".join(pieces)
     at = sorted({0, len(raw), *(c for c in cuts if c < len(raw))})
     through, whole = BodyRedactor(), BodyRedactor()
@@ -185,7 +185,7 @@ EVENTS = st.builds(
 
 
 @given(events=st.lists(EVENTS, max_size=12), frames=st.integers(1, 3))
-def test_templates_say_what_the_rules_say(events: list[bytes], frames: int) -> None:
+def test_templates_give_the_result_of_the_rules(events: list[bytes], frames: int) -> None:
     quick, plain = BodyRedactor(), BodyRedactor()
     plain._learned = MAX_LEARNED
     for at in range(0, len(events), frames):
@@ -217,7 +217,7 @@ _LIKE_NUMBERS = st.sampled_from([":5,", "[7]", ",1,2}", "a:3,b", '":4,"'])
         max_size=4,
     )
 )
-def test_what_is_remembered_of_a_report_decides_as_a_first_look_does(report: dict[str, object]) -> None:
+def test_the_cached_redaction_of_a_report_equals_a_fresh_one(report: dict[str, object]) -> None:
     text = json.dumps(report, separators=(",", ":"), ensure_ascii=False)
     text = text.encode("utf-8", "replace").decode()
     for _ in range(2):

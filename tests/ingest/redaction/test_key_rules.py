@@ -1,4 +1,4 @@
-"""The allow-list is what analytics reads: a member that a dialect learns to read must be put on it."""
+"""The allow-list has exactly the members that analytics reads."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MODULES = [f"analytics.dialects.{info.name}" for info in pkgutil.iter_modules(di
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if not name.endswith(".shape")])
-def test_every_member_that_a_dialect_reads_is_known(module: str) -> None:
+def test_every_member_that_a_dialect_reads_is_allow_listed(module: str) -> None:
     assert {name.encode() for name in members(module)} - RESPONSE.rules.keys() == set()
 
 
-def test_members_that_are_read_by_name_are_known() -> None:
+def test_members_that_are_read_by_name_are_allow_listed() -> None:
     read = {
         *errors._TYPE_KEYS,
         *errors._MESSAGE_KEYS,
@@ -59,7 +59,7 @@ TEXT = (
 )
 
 
-def test_what_may_hold_text_keeps_nothing_of_it() -> None:
+def test_nothing_stays_of_members_that_may_hold_text() -> None:
     for name in TEXT:
         assert RESPONSE.rules[name.encode()].string is Keep.NOTHING
         assert not RESPONSE.rules[name.encode()].number

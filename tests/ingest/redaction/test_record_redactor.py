@@ -1,4 +1,4 @@
-"""Records of streams: what is left of them, behind slots and over restarts too."""
+"""Redaction of the records of streams, with gaps and restarts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_compressed_requests_are_decoded() -> None:
     assert b"secret" not in request.body
 
 
-def test_chosen_routes_go_as_they_are_unless_the_client_says_no() -> None:
+def test_captured_routes_pass_unchanged_unless_the_client_opts_out() -> None:
     assert redactor(CAPTURED).redact(whole_stream(A)) == whole_stream(A)
     elsewhere = [opened(A, path="/v1/embeddings"), *whole_stream(A)[1:]]
     assert b"w0 " not in text_of(redactor(CAPTURED).redact(elsewhere))
@@ -96,7 +96,7 @@ def test_chosen_routes_go_as_they_are_unless_the_client_says_no() -> None:
     assert b"w0 " not in text_of(redactor(CAPTURED).redact(forbidden))
 
 
-def test_behind_a_hole_everything_is_filled() -> None:
+def test_everything_after_a_gap_is_filled() -> None:
     raw = whole_stream(A, outputs=5)
     raw[3] = Lost(A, 3, 3, "queue_full", 0, 10)
     made = redactor(CAPTURED).redact(raw)
@@ -104,23 +104,23 @@ def test_behind_a_hole_everything_is_filled() -> None:
     after = text_of(made[4:])
     assert set(after) == {ord("x")}
     assert len(after) == len(text_of(raw[4:]))
-    unsaid = redactor().redact([*raw[:3], *raw[4:]])
-    assert [type(r) for r in unsaid[3:]] == [Frames] * 5 + [Closed]
+    unreported = redactor().redact([*raw[:3], *raw[4:]])
+    assert [type(r) for r in unreported[3:]] == [Frames] * 5 + [Closed]
 
 
-def test_a_told_hole_goes_on_though_its_first_part_has_left_and_its_end_ends_the_stream() -> None:
+def test_a_reported_gap_passes_if_part_of_it_is_new_and_its_end_ends_the_stream() -> None:
     raw = whole_stream(A, outputs=5)
     one = redactor()
     one.redact(raw[:5])
-    hole = Lost(A, 3, len(raw) - 1, "log_full", 0, 10, last=True)
-    assert one.redact([hole]) == [hole]
+    gap = Lost(A, 3, len(raw) - 1, "log_full", 0, 10, last=True)
+    assert one.redact([gap]) == [gap]
     assert len(one) == 0
     two = redactor()
     two.redact(raw[:5])
     assert two.redact([Lost(A, 3, 4, "log_full", 0, 10), *raw[3:5]]) == []
 
 
-def test_a_stream_whose_beginning_is_not_known_is_told_as_lost() -> None:
+def test_a_stream_whose_beginning_is_unknown_is_reported_as_lost() -> None:
     raw = whole_stream(A)
     made = redactor().redact(raw[3:])
     assert isinstance(made[0], Lost)
@@ -129,7 +129,7 @@ def test_a_stream_whose_beginning_is_not_known_is_told_as_lost() -> None:
     assert made[-1] == raw[-1]
 
 
-def test_streams_in_memory_are_bounded_and_leave_with_their_end() -> None:
+def test_streams_in_memory_are_bounded_and_removed_at_their_end() -> None:
     bounded = Redactor(BodyDecoder, max_streams=2)
     for number in range(5):
         bounded.redact(whole_stream(stream_id(number))[:3])
@@ -141,11 +141,11 @@ def test_streams_in_memory_are_bounded_and_leave_with_their_end() -> None:
 
 
 @pytest.mark.parametrize("make", [whole_stream, coded_stream])
-def test_it_goes_on_after_a_kill_where_the_state_stands(make: Any, tmp_path: Path) -> None:
-    """Batches are redacted, acknowledged, stored, released; a kill comes before or after each of the last two."""
+def test_redaction_continues_from_the_stored_state_after_a_kill(make: Any, tmp_path: Path) -> None:
+    """Each batch is redacted, acknowledged, stored and released. The kill comes before or after one of the last two steps."""
     rng = random.Random(7)
     raw = [record for pair in zip(make(A), make(B), strict=True) for record in pair]
-    wanted = redactor().redact(raw)
+    expected = redactor().redact(raw)
     for _ in range(20):
         made: list[AnyRecord] = []
         released = 0
@@ -169,10 +169,10 @@ def test_it_goes_on_after_a_kill_where_the_state_stands(make: Any, tmp_path: Pat
         for record in made:
             assert isinstance(record, Opened | Request | Frames | Closed | Lost)
             by_seq.setdefault((record.stream, record.seq), record)  # the first one counts
-        assert list(by_seq.values()) == wanted
+        assert list(by_seq.values()) == expected
 
 
-def test_the_state_is_its_owners_and_ends_with_the_streams(tmp_path: Path) -> None:
+def test_the_state_file_is_private_and_empty_after_the_streams_end(tmp_path: Path) -> None:
     live = redactor()
     state = RedactionStateFile(tmp_path, live)
     live.redact(coded_stream(A)[:6])
@@ -185,7 +185,7 @@ def test_the_state_is_its_owners_and_ends_with_the_streams(tmp_path: Path) -> No
         assert state._connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
-def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
+def test_a_damaged_state_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"no database at all" * 100)
     live = redactor()
     state = RedactionStateFile(tmp_path, live)
@@ -205,7 +205,7 @@ def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
         b"\x01",
     ],
 )
-def test_what_is_no_record_is_filled_and_refused_for_the_same_reason(payload: bytes) -> None:
+def test_an_entry_that_is_not_a_record_is_filled_and_rejected_for_the_same_reason(payload: bytes) -> None:
     made = filled_poison(payload)
     assert b"secret" not in made
     assert [bad.reason for bad in unpack(made)[1]] == [bad.reason for bad in unpack(payload)[1]]
