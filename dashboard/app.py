@@ -1,12 +1,11 @@
-"""The pages and what stands around them. Streamlit runs this file again for every reader and every full rerun.
+"""Entry script of the dashboard: navigation, sign-in and sidebar. Streamlit runs it for every reader and every full rerun.
 
-- Streamlit puts this file's folder on `sys.path`; it is taken off again, so that no file here hides a module of that name,
-  and the folder above it is there instead: `analytics`, `ingest` and `dashboard` are ours.
-- The pages' folder is not called `pages`: Streamlit would take its files for pages by itself, and open a deep link past this
-  file until somebody had seen the first page.
+- Streamlit puts this file's folder on `sys.path`. It is replaced with the parent folder, so files here cannot shadow other
+  modules and `dashboard` can be imported.
+- The folder of the pages is not called `pages`, because Streamlit would discover its files by itself and open deep links
+  without this script.
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -18,8 +17,7 @@ if str(HERE.parent) not in sys.path:
 
 import streamlit as st  # noqa: E402
 
-from dashboard import css, filters, oidc_login  # noqa: E402
-from dashboard.page_settings import ENV_OIDC  # noqa: E402
+from dashboard import css, filters, oidc_login, page_settings  # noqa: E402
 
 VIEWS = HERE / "views"
 LOGO = str(HERE / "logo.svg")
@@ -27,40 +25,40 @@ LOGO = str(HERE / "logo.svg")
 st.set_page_config(page_title="Streamgauge", page_icon=LOGO, layout="wide")
 st.logo(LOGO, size="large")
 st.html(css.STYLE)
-if os.environ.get(ENV_OIDC):
-    oidc_login.gate()
+if page_settings.requires_login():
+    oidc_login.require_login()
 
 page = st.navigation(
     {
         "": [
             st.Page(VIEWS / "overview.py", title="Overview", icon=":material/monitor_heart:", default=True,
-                    help="Is it healthy? Requests, errors, TTFT, ITL, tokens/s, and what changed."),
+                    help="Health, requests, errors, TTFT, ITL, tokens per second, and changes."),
         ],
         "Analyse": [
             st.Page(VIEWS / "latency.py", title="Latency", icon=":material/timer:",
-                    help="TTFT and inter-token latency over time, as distributions, by group; stalls."),
+                    help="TTFT, inter-token latency and other durations: over time, distributions, by group; stalls."),
             st.Page(VIEWS / "throughput.py", title="Throughput", icon=":material/speed:",
-                    help="Tokens in and out, speed per stream, streams at once."),
+                    help="Input and output tokens, tokens per second, concurrency."),
             st.Page(VIEWS / "errors.py", title="Errors", icon=":material/error:",
-                    help="Outcomes over time, by phase, type, model, gateway; aborts and waste apart."),
+                    help="Outcomes over time, errors by phase, type, model and gateway, client aborts and wasted tokens."),
             st.Page(VIEWS / "compare.py", title="Compare", icon=":material/compare_arrows:",
                     help="Two selections side by side, with confidence intervals."),
         ],
         "Streams": [
-            st.Page(VIEWS / "streams.py", title="Streams", icon=":material/list:", help="Find single streams."),
+            st.Page(VIEWS / "streams.py", title="Streams", icon=":material/list:", help="Search finished streams."),
             st.Page(VIEWS / "stream.py", title="Stream", icon=":material/water:", visibility="hidden",
                     help="One stream: phases, events, gaps, usage."),
-            st.Page(VIEWS / "live.py", title="Live", icon=":material/bolt:", help="Streams in flight now."),
-            st.Page(VIEWS / "traces.py", title="Traces", icon=":material/account_tree:", help="Spans of one trace."),
+            st.Page(VIEWS / "live.py", title="Live", icon=":material/bolt:", help="Streams in flight."),
+            st.Page(VIEWS / "traces.py", title="Traces", icon=":material/account_tree:", help="Search traces and their spans."),
         ],
         "System": [
             st.Page(VIEWS / "pipeline.py", title="Pipeline", icon=":material/valve:",
-                    help="Is what you see complete and fresh? Positions, losses, versions."),
+                    help="Completeness and freshness of the data: positions, losses, versions."),
             st.Page(VIEWS / "sql.py", title="SQL", icon=":material/database:",
-                    help="Your own questions, and a cookbook."),
+                    help="Read-only SQL over the public tables, with examples."),
         ],
     },
     expanded=True,
 )  # fmt: skip
-filters.sidebar()
+filters.draw_sidebar()
 page.run()

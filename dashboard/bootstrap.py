@@ -1,9 +1,8 @@
-"""Confidence intervals of differences by the bootstrap, and an honest word about small samples. Pure.
+"""Bootstrap confidence intervals of the difference between two samples. Pure.
 
-Percentile bootstrap, 10,000 resamples of both sides, 95 %. No resample is ever made: what a resample's quantile lies between
-are two order statistics of draws with replacement, whose joint distribution is known (beta), and a resample's rate is
-binomial. So the result is that of the bootstrap, for the price of some random numbers. Deterministic: the same samples give the
-same interval, so that a refresh does not make numbers dance.
+Percentile bootstrap with 10,000 resamples of both samples, at 95 %. The resampled statistics are drawn from their exact
+distribution instead of from resamples: order statistics of draws with replacement are beta distributed, and the rate of a
+resample is binomial. Results are deterministic: the same samples give the same interval.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ import numpy.typing as npt
 RESAMPLES = 10_000
 LEVEL = 0.95
 ENOUGH = 30
-"""Below this on either side an interval says little, and the page says so."""
+"""Smallest sample for which a difference is judged."""
 TAIL_ENOUGH = 10
-"""A quantile wants this many values beyond it."""
+"""Values needed beyond a quantile for its difference to be judged."""
 
 Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """B − A of one statistic, with its interval."""
+    """The difference B − A of one statistic and its confidence interval."""
 
     a: float
     b: float
@@ -41,55 +40,57 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves zero out, on samples that bear it."""
+        """Whether the samples are large enough and the interval excludes zero."""
         return self.enough and (self.low > 0 or self.high < 0)
 
 
 def quantile_difference(a: Values, b: Values, quantile: float, *, seed: int = 7) -> Difference | None:
-    """B − A of a quantile (`np.quantile`, linear). None when a side is empty."""
+    """The difference of a quantile (`np.quantile`, linear). None if a sample is empty."""
     if not len(a) or not len(b):
         return None
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     needed = max(ENOUGH, int(np.ceil(TAIL_ENOUGH / min(quantile, 1 - quantile))))
     a, b = np.sort(a), np.sort(b)
-    spread = _quantiles(b, quantile, dice) - _quantiles(a, quantile, dice)
+    differences = _quantiles(b, quantile, rng) - _quantiles(a, quantile, rng)
     return _difference(
-        float(np.quantile(a, quantile)), float(np.quantile(b, quantile)), spread, len(a), len(b), needed
+        float(np.quantile(a, quantile)), float(np.quantile(b, quantile)), differences, len(a), len(b), needed
     )
 
 
 def rate_difference(a: Values, b: Values, *, seed: int = 7) -> Difference | None:
-    """B − A of the share of ones among zeros and ones. None when a side is empty."""
+    """The difference of the mean of zeros and ones. None if a sample is empty."""
     if not len(a) or not len(b):
         return None
-    dice = np.random.default_rng(seed)
-    spread = dice.binomial(len(b), b.mean(), RESAMPLES) / len(b) - dice.binomial(
+    rng = np.random.default_rng(seed)
+    differences = rng.binomial(len(b), b.mean(), RESAMPLES) / len(b) - rng.binomial(
         len(a), a.mean(), RESAMPLES
     ) / len(a)
-    return _difference(float(a.mean()), float(b.mean()), spread, len(a), len(b), ENOUGH)
+    return _difference(float(a.mean()), float(b.mean()), differences, len(a), len(b), ENOUGH)
 
 
-def _quantiles(ordered: Values, quantile: float, dice: np.random.Generator) -> Values:
-    """The quantile of each resample of these sorted values.
+def _quantiles(ordered: Values, quantile: float, rng: np.random.Generator) -> Values:
+    """The quantile of RESAMPLES resamples of sorted values.
 
-    A resample draws n places at random. The place of its k-th smallest value is the k-th order statistic of n uniform draws:
-    beta(k, n − k + 1); the next one lies in the rest of the way as the smallest of the n − k draws that are left.
+    A resample draws n uniform positions. Its k-th smallest position is the k-th order statistic: beta(k, n − k + 1). The next
+    one is the minimum of the remaining n − k draws on the rest of the interval.
     """
     n = len(ordered)
     position = quantile * (n - 1)
     k = int(position)
-    lower = dice.beta(k + 1, n - k, RESAMPLES)
+    lower = rng.beta(k + 1, n - k, RESAMPLES)
     found: Values = ordered[np.minimum((lower * n).astype(int), n - 1)]
     if position == k:
         return found
-    upper = lower + (1 - lower) * dice.beta(1, n - k - 1, RESAMPLES)
-    beyond = ordered[np.minimum((upper * n).astype(int), n - 1)]
-    result: Values = found + (beyond - found) * (position - k)
+    upper = lower + (1 - lower) * rng.beta(1, n - k - 1, RESAMPLES)
+    upper_values = ordered[np.minimum((upper * n).astype(int), n - 1)]
+    result: Values = found + (upper_values - found) * (position - k)
     return result
 
 
-def _difference(a: float, b: float, spread: Values, a_count: int, b_count: int, needed: int) -> Difference:
-    low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+def _difference(
+    a: float, b: float, differences: Values, a_count: int, b_count: int, needed: int
+) -> Difference:
+    low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Difference(
         a=a,
         b=b,

@@ -1,4 +1,4 @@
-"""The little CSS that the theme has no word for: the room around a page, and where the charts' boxes end."""
+"""Page CSS for what theme.toml cannot set: margins, and the metric cards."""
 
 from __future__ import annotations
 

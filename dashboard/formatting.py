@@ -1,4 +1,4 @@
-"""Numbers as people read them: ms, s, tok/s. Pure. Unknown (None, NaN) is "–", never 0."""
+"""Format durations, counts, rates, shares and sizes as text. Pure. Unknown values (None, NaN) become "–", never 0."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ UNKNOWN = "–"
 
 
 def known(value: float | None) -> bool:
-    """Whether there is a number to show."""
+    """Whether a value is neither None nor NaN."""
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
 def duration(value_ns: float | None) -> str:
-    """Three significant digits and the unit that suits: 850 µs, 12.3 ms, 1.24 s, 3 min 20 s. Nothing at all is 0 s."""
+    """Three significant digits with a unit: 850 µs, 12.3 ms, 1.24 s, 3 min 20 s, 0 s."""
     if value_ns is None or not known(value_ns):
         return UNKNOWN
     size = abs(value_ns)
@@ -35,7 +35,7 @@ def duration(value_ns: float | None) -> str:
 
 
 def span(length: timedelta) -> str:
-    """A time range in words: 15 min, 6 h, 7 d."""
+    """The length of a time range: 15 min, 6 h, 7 d."""
     minutes = length.total_seconds() / 60
     if minutes < 1:
         return f"{length.total_seconds():.0f} s"
@@ -47,7 +47,7 @@ def span(length: timedelta) -> str:
 
 
 def count(value: float | None) -> str:
-    """Exact up to 99,999, then 123 k, 4.56 M."""
+    """Exact up to 99,999, then rounded: 123 k, 4.56 M."""
     if value is None or not known(value):
         return UNKNOWN
     if abs(value) < 100_000:
@@ -59,7 +59,7 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None, unit: str = "tok/s") -> str:
-    """Something per second: 41.2 tok/s."""
+    """A rate per second: 41.2 tok/s."""
     if value is None or not known(value):
         return UNKNOWN
     return f"{_three(value) if abs(value) < 1000 else count(value)} {unit}"
@@ -85,7 +85,7 @@ def size(value_bytes: float | None) -> str:
 
 
 def change(now: float | None, before: float | None) -> float | None:
-    """Relative change, +0.25 for a quarter more. None when either is unknown or there was nothing to compare with."""
+    """Relative change: +0.25 for an increase by a quarter. None if either value is unknown or `before` is 0."""
     if now is None or before is None or not known(now) or not known(before) or before == 0:
         return None
     return (now - before) / before

@@ -1,7 +1,7 @@
-"""Is it healthy? Each objective held against what was measured. Pure.
+"""Judge the measured error rate and latencies against the objectives (SLOs). Pure.
 
-An objective is judged where its measure is known; nothing known is no judgement, not health. Latencies are judged at the 95th
-percentile of the streams, errors by their rate.
+Latencies are judged at the 95th percentile over streams. Unknown measurements are not judged: they count neither as met nor as
+missed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Literal
 
 from dashboard import formatting
 
-State = Literal["met", "broken", "unknown"]
+State = Literal["met", "missed", "unknown"]
 
 
 @dataclass(frozen=True)
 class Slos:
-    """The objectives, as configured: seconds, and a share of streams."""
+    """The objectives: latencies in seconds, the error rate as a share of streams."""
 
     ttft_s: float = 2.0
     itl_s: float = 0.1
@@ -26,28 +26,28 @@ class Slos:
 
 @dataclass(frozen=True)
 class Check:
-    """One objective and what was measured."""
+    """One objective and the measured value, both in the unit of `to_text`."""
 
     name: str
     measured: float | None
     limit: float
-    form: Callable[[float | None], str]
+    to_text: Callable[[float | None], str]
 
     @property
     def state(self) -> State:
         if self.measured is None or not formatting.known(self.measured):
             return "unknown"
-        return "met" if self.measured <= self.limit else "broken"
+        return "met" if self.measured <= self.limit else "missed"
 
     def __str__(self) -> str:
         if self.state == "unknown":
-            return f"{self.name} unknown (objective: ≤ {self.form(self.limit)})"
+            return f"{self.name} unknown (objective: ≤ {self.to_text(self.limit)})"
         sign = "≤" if self.state == "met" else ">"
-        return f"{self.name} {self.form(self.measured)} {sign} {self.form(self.limit)}"
+        return f"{self.name} {self.to_text(self.measured)} {sign} {self.to_text(self.limit)}"
 
 
 def checks(summary: Mapping[str, float | None], slos: Slos) -> list[Check]:
-    """The objectives against the numbers of `queries.overview.SUMMARY`."""
+    """The objectives and the measured values of `queries.overview.SUMMARY`."""
     return [
         Check("Error rate", summary.get("error_rate"), slos.error_rate, formatting.share),
         Check("TTFT p95", summary.get("ttft_p95_ns"), slos.ttft_s * 1e9, formatting.duration),
@@ -55,15 +55,15 @@ def checks(summary: Mapping[str, float | None], slos: Slos) -> list[Check]:
     ]
 
 
-def verdict(found: list[Check]) -> State:
-    """Broken when any objective is; met when at least one is and none is broken."""
+def overall(found: list[Check]) -> State:
+    """Missed if any objective is missed, else met if any is met, else unknown."""
     states = {check.state for check in found}
-    return "broken" if "broken" in states else "met" if "met" in states else "unknown"
+    return "missed" if "missed" in states else "met" if "met" in states else "unknown"
 
 
 def headline(found: list[Check]) -> str:
-    """The verdict in a few words."""
-    broken = [check.name for check in found if check.state == "broken"]
-    if broken:
-        return f"Not healthy: {' and '.join(broken)} above the objective"
-    return "Healthy: every objective is met" if verdict(found) == "met" else "Nothing can be judged yet"
+    """The overall state as text."""
+    missed = [check.name for check in found if check.state == "missed"]
+    if missed:
+        return f"Unhealthy: {' and '.join(missed)} above the objective"
+    return "Healthy: all objectives met" if overall(found) == "met" else "Health unknown: no measurements yet"

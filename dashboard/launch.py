@@ -1,9 +1,10 @@
-"""Start the dashboard: Streamlit in this process, quiet, local, and announced in the data folder once it answers.
+"""Run the dashboard: Streamlit in this process.
 
-- Nothing is asked of other sites: no usage statistics, no update check, fonts and scripts from the package itself.
-- Beyond the loopback a token is wanted (`door`), which the announced address has, or readers sign in (`login`).
-- DATA/run/dashboard.json {"pid", "url"} is written (0600, whole) when /_stcore/health answers, and removed on a clean stop.
-- SIGTERM and SIGINT end it with exit code 0: the server shuts down by itself and then raises the signal again, for us.
+- Streamlit contacts no other sites: no usage statistics, no update check; fonts and scripts come from the package.
+- On addresses other than the loopback, readers need a token (`token_gate`) or sign in (`oidc_login`).
+- DATA/run/dashboard.json {"pid", "url"} is written (mode 0600) when /_stcore/health responds, and removed on a clean stop.
+  The URL includes the token.
+- SIGTERM and SIGINT stop it with exit code 0.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from types import FrameType
 from typing import NoReturn
 
 from dashboard import oidc_login
+from dashboard.base_url import BaseUrl
 from dashboard.page_settings import (
     ENV_DATA,
     ENV_OIDC,
@@ -33,8 +35,7 @@ from dashboard.page_settings import (
     ENV_SLO_TTFT,
     ENV_STORE,
 )
-from dashboard.token_gate import FILE as TOKEN_FILE
-from dashboard.token_gate import Door, RootGiven, kept_token
+from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
 from ingest.private_files import write_json
 
 log = logging.getLogger(__name__)
@@ -46,60 +47,60 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardOptions:
-    """What the dashboard can be told."""
+    """Options of the dashboard."""
 
     data: Path
-    """The data folder: its tables are shown, and run/dashboard.json is written there."""
+    """The data folder. The pages show its tables, and run/dashboard.json is written there."""
     store: str = field(default="sqlite", repr=False)
     """Catalog of the tables: `sqlite` in the data folder, or `postgres:DSN`."""
     host: str = "127.0.0.1"
     port: int = 8501
-    """0: any free port."""
+    """0 uses any free port."""
     slo_ttft_s: float = 2.0
     slo_itl_s: float = 0.1
-    """The objectives that goodput and health are measured against, in seconds."""
+    """Objectives of goodput and health, in seconds."""
     slo_error_rate: float = 0.05
-    """The share of streams that may fail."""
+    """Objective of health, as a share of streams."""
     token: str | None = None
-    """What a reader must give; None: nothing on the loopback, elsewhere a token that is kept in the data folder."""
+    """Token of the readers. None: no token on the loopback, elsewhere the stored token of the data folder."""
     oidc: Path | None = None
-    """File of an OpenID Connect provider (`login`): readers sign in there, and need no token unless one is set."""
+    """File of an OpenID Connect provider (`oidc_login`). Readers who sign in need no token, unless `token` is set."""
 
 
 def run(options: DashboardOptions) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code.
+    """Serve until SIGTERM or SIGINT, and return the exit code.
 
-    Raises OSError with one line when the port is taken, the address is not ours, or the data folder cannot be written.
+    Raises OSError with a one-line message if the address cannot be used or the data folder is not writable.
     """
-    port = _claim(options.host, options.port)
+    port = _free_port(options.host, options.port)
     if options.oidc is not None:
-        oidc_login.check(options.oidc)
-    announcement = _announcement(options.data)
+        oidc_login.check_file(options.oidc)
+    ready_file = _ready_file(options.data)
     os.environ[ENV_DATA] = str(options.data.resolve())
     os.environ[ENV_STORE] = options.store
     os.environ[ENV_SLO_TTFT] = repr(options.slo_ttft_s)
     os.environ[ENV_SLO_ITL] = repr(options.slo_itl_s)
     os.environ[ENV_SLO_ERROR_RATE] = repr(options.slo_error_rate)
     os.environ[ENV_OIDC] = str(options.oidc.resolve()) if options.oidc is not None else ""
-    url = f"http://{_reachable(options.host)}:{port}"
+    url = f"http://{_local_host(options.host)}:{port}"
     stopped = threading.Event()
     token = _token(options)
     if token is not None:
-        log.info("the dashboard on %s wants a token: it is in %s", options.host, options.data / TOKEN_FILE)
-    herald = threading.Thread(
-        target=_announce, args=(announcement, url, token, stopped), name="herald", daemon=True
+        log.info("dashboard on %s requires the token in %s", options.host, options.data / TOKEN_FILE)
+    announcer = threading.Thread(
+        target=_announce, args=(ready_file, url, token, stopped), name="announcer", daemon=True
     )
-    herald.start()
+    announcer.start()
     try:
-        return _streamlit(settings(options.host, port, options.oidc), token)
+        return _serve(streamlit_config(options.host, port, options.oidc), token)
     finally:
         stopped.set()
-        herald.join(timeout=5)
-        _withdraw(announcement)
+        announcer.join(timeout=5)
+        _remove_if_ours(ready_file)
 
 
-def settings(host: str, port: int, oidc: Path | None = None) -> dict[str, object]:
-    """Streamlit's options, the same for everyone. No file but the one that is named holds secrets."""
+def streamlit_config(host: str, port: int, oidc: Path | None = None) -> dict[str, object]:
+    """Streamlit's options. Secrets come only from the OIDC file."""
     return {
         "secrets.files": [str(oidc.resolve())] if oidc is not None else [],
         "server.address": host,
@@ -121,36 +122,36 @@ def settings(host: str, port: int, oidc: Path | None = None) -> dict[str, object
     }
 
 
-def _streamlit(config: dict[str, object], token: str | None) -> int:
-    # Here: importing Streamlit takes a second, and a refused start need not wait for it.
+def _serve(config: dict[str, object], token: str | None) -> int:
+    # Importing Streamlit takes a second, so invalid options are reported before.
     from altair.utils.schemapi import disable_debug_mode
     from starlette.middleware import Middleware
     from streamlit.starlette import App
 
-    disable_debug_mode()  # charts are held against their schema in tests, not while a reader waits
-
-    asked = [Middleware(Door, token=token)] if token else []
+    disable_debug_mode()  # see charts.drawing.draw
+    gate = [Middleware(TokenGate, token=token)] if token else []
+    # Streamlit's server shuts down on a signal, and then raises it again for these handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
-    sys.argv = [str(HERE / "app.py")]  # what Streamlit takes for the command line of the script
+        signal.signal(number, _exit)
+    sys.argv = [str(HERE / "app.py")]  # Streamlit reads the script's arguments from here
     try:
-        App(HERE / "app.py", middleware=[*asked, Middleware(RootGiven)]).run(config=config)
+        App(HERE / "app.py", middleware=[*gate, Middleware(BaseUrl)]).run(config=config)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0
 
 
-def _stop(signum: int, frame: FrameType | None) -> NoReturn:
+def _exit(signum: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
 
 def _token(options: DashboardOptions) -> str | None:
-    """The token that readers need: none on the loopback unless one is asked for."""
+    """The token that readers need, or None."""
     if options.token is not None:
         return options.token
-    if options.oidc is not None:
+    if options.oidc is not None or _is_loopback(options.host):
         return None
-    return None if _is_loopback(options.host) else kept_token(options.data)
+    return stored_token(options.data)
 
 
 def _is_loopback(host: str) -> bool:
@@ -160,42 +161,43 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _claim(host: str, port: int) -> int:
-    """The port that will be listened on, known to be free a moment ago."""
+def _free_port(host: str, port: int) -> int:
+    """The port to listen on. It was free a moment ago. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise OSError(_why_not(host, port, error)) from None
+            raise OSError(_bind_message(host, port, error)) from None
         found: int = probe.getsockname()[1]
     return found
 
 
-def _why_not(host: str, port: int, error: OSError) -> str:
+def _bind_message(host: str, port: int, error: OSError) -> str:
+    failed = f"dashboard cannot bind {host}:{port}"
     if error.errno == errno.EADDRINUSE:
-        return f"dashboard port {port} on {host} is in use: choose another with --dashboard-port (0 takes a free one)"
+        return f"{failed}: address already in use. Pass another --dashboard-port (0 uses any free port)."
     if error.errno == errno.EACCES:
-        return f"dashboard port {port} on {host} is not allowed: choose one above 1023 with --dashboard-port"
-    return (
-        f"dashboard address {host}:{port} cannot be listened on: {error.strerror or error} (--dashboard-host)"
-    )
+        return f"{failed}: permission denied. Pass a --dashboard-port above 1023."
+    return f"{failed}: {error.strerror or error}. Check --dashboard-host."
 
 
-def _announcement(data: Path) -> Path:
+def _ready_file(data: Path) -> Path:
     folder = data / "run"
     try:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     except OSError as error:
-        raise OSError(f"data folder {data} cannot be written: {error.strerror} (--data)") from None
+        raise OSError(f"cannot write the data folder {data}: {error.strerror}. Check --data.") from None
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise OSError(f"data folder {data} cannot be written: {folder} is read-only for this user (--data)")
+        raise OSError(
+            f"cannot write the data folder {data}: {folder} is read-only for this user. Check --data."
+        )
     return folder / "dashboard.json"
 
 
-def _reachable(host: str) -> str:
-    """The host of a URL that this machine's user can open."""
+def _local_host(host: str) -> str:
+    """The host part of a URL that works on this machine."""
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(host)
         if address.is_unspecified:
@@ -206,21 +208,21 @@ def _reachable(host: str) -> str:
 
 
 def _announce(path: Path, url: str, token: str | None, stopped: threading.Event) -> None:
-    """Wait for the health check, then write the file."""
+    """Wait for the health check, then write the ready file."""
     waited_s = 0.0
     while not stopped.wait(POLL_S):
         waited_s += POLL_S
-        if _answers(url):
+        if _is_ready(url):
             write_json(path, {"pid": os.getpid(), "url": f"{url}/?token={token}" if token else url})
-            log.info("dashboard at %s", url)
+            log.info("dashboard ready at %s", url)
             return
         if waited_s > READY_TIMEOUT_S:
-            log.error("dashboard does not answer at %s after %.0f s", url, READY_TIMEOUT_S)
+            log.error("dashboard did not respond at %s within %.0f s", url, READY_TIMEOUT_S)
             return
 
 
-def _answers(url: str) -> bool:
-    """Whether the health check says ok. Asked directly: no proxy of the environment stands between."""
+def _is_ready(url: str) -> bool:
+    """Whether the health check succeeds. `http.client` ignores proxies of the environment."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=2)
     try:
         connection.request("GET", "/_stcore/health")
@@ -231,8 +233,7 @@ def _answers(url: str) -> bool:
         connection.close()
 
 
-def _withdraw(path: Path) -> None:
-    """Remove the file if it is ours."""
+def _remove_if_ours(path: Path) -> None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if json.loads(path.read_text())["pid"] == os.getpid():
             path.unlink()

@@ -1,4 +1,4 @@
-"""Numbers in boxes: each with its change against the period before, and its course as a small line."""
+"""Metric cards: a number with its change from the previous period and its trend."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from dashboard import formatting
 
 Summary = Mapping[str, float | None]
 Worse = Literal["up", "down", "none"]
-"""Which direction is a change for the worse: it is drawn red; "none" is drawn grey."""
+"""The direction of a worsening change, drawn in red. "none" draws all changes in grey."""
 DELTA_COLORS: dict[Worse, Literal["normal", "inverse", "off"]] = {
     "up": "inverse",
     "down": "normal",
     "none": "off",
 }
-STEADY = 0.0005
-"""Changes below this are shown as none."""
-MANYFOLD = 10.0
-"""From here on a factor says more than a percentage."""
+MIN_CHANGE = 0.0005
+"""Smaller changes are shown as no change."""
+FACTOR_FROM = 10.0
+"""Larger relative changes are shown as a factor."""
 
 
 def card(
@@ -30,33 +30,36 @@ def card(
     help_text: str,
     now: float | None = None,
     before: float | None = None,
-    said_before: str | None = None,
-    points: bool = False,
+    before_text: str | None = None,
+    is_share: bool = False,
     worse: Worse = "up",
-    course: Sequence[float | None] = (),
+    trend: Sequence[float | None] = (),
 ) -> None:
-    """One box. `now` and `before`: what the change is made of; without either there is none. `points`: both are shares, and
-    their change is said in percentage points. `course`: the small line; what is unknown is left out of it."""
-    known = [v for v in course if v is not None]
+    """Draw a card.
+
+    `now` and `before` give the change; the change of a share is in percentage points. `trend` is drawn as a small line
+    without its unknown values.
+    """
+    known = [v for v in trend if v is not None]
     st.metric(
         label,
         value,
-        delta=change(now, before, points=points),
+        delta=change_text(now, before, is_share=is_share),
         delta_color=DELTA_COLORS[worse],
-        help=f"{help_text} Before: {said_before}." if said_before is not None else help_text,
+        help=help_text if before_text is None else f"{help_text} Previous period: {before_text}.",
         border=True,
         height="stretch",
         chart_data=known if len(known) > 1 else None,
     )
 
 
-def change(now: float | None, before: float | None, *, points: bool = False) -> str | float | None:
-    """The change as `st.metric` takes it: a text that begins with its sign, 0 for none, None for unknown."""
-    moved = formatting.change(now, before)
-    if points and now is not None and before is not None:
-        return 0 if abs(now - before) < STEADY else f"{(now - before) * 100:+.1f} points"
-    if moved is None:
+def change_text(now: float | None, before: float | None, *, is_share: bool = False) -> str | int | None:
+    """The change for `st.metric`: a text that begins with its sign, 0 for no change, None for unknown."""
+    if is_share and now is not None and before is not None:
+        return 0 if abs(now - before) < MIN_CHANGE else f"{(now - before) * 100:+.1f} points"
+    relative = formatting.change(now, before)
+    if relative is None:
         return None
-    if abs(moved) < STEADY:
+    if abs(relative) < MIN_CHANGE:
         return 0
-    return f"{moved:+.1%}" if moved < MANYFOLD else f"×{moved + 1:,.0f}"
+    return f"{relative:+.1%}" if relative < FACTOR_FROM else f"×{relative + 1:,.0f}"

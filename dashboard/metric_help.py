@@ -1,44 +1,45 @@
-"""What each number means, in one or two sentences: the help text beside it. docs/explanation/measurement.md has the long form.
+"""Help texts of metrics over many streams. docs/reference/metrics.md has the full definitions.
 
-These speak of many streams. What a single column means is said by the database's own comments (`queries.catalog`), where
-single streams and tables are shown.
+The database's column comments (`queries.table_columns`) describe single columns.
 """
 
 from __future__ import annotations
 
 HELP: dict[str, str] = {
-    "requests": "Finished requests whose start lies in the time range. Those still running are counted under active streams.",
-    "active": "Streams in flight now: opened at the tap and not yet ended (`open_streams`). Not bound to the time range.",
+    "requests": "Finished requests that started in the time range. Requests in flight are counted under Active.",
+    "active": "Streams in flight: opened at the tap and not yet ended (`open_streams`), regardless of the time range.",
     "error_rate": "Streams with an error outcome / (finished − client aborts − streams lost by the tap). "
-    "Aborts and losses are shown apart.",
-    "aborts": "The client left before the stream's end was told (`client_abort`). No error of the upstream.",
-    "tap_lost": "The tap died or dropped data, so the outcome is unknown (`tap_lost`). No error of the upstream.",
-    "ttft": "Time to first token: from the tap turning to the upstream to the arrival of the first output event, text, "
-    "reasoning, refusal, tool call or audio. Role-only and empty chunks do not count. Quantiles are over streams.",
-    "ttfb": "First byte of the response body − t0.",
-    "ttfc": "First chunk: the first dispatched event with data − t0, whether or not it holds output.",
-    "ttfo": "First non-reasoning output − t0.",
-    "itl": "Inter-token latency of one stream: (last output − first output) / (output tokens − 1). Unknown without token "
-    "counts, or with fewer than two output events. Quantiles are over streams.",
+    "Client aborts and lost streams are shown separately.",
+    "aborts": "The client disconnected before the terminal event (`client_abort`). Not an error of the upstream.",
+    "tap_lost": "The tap died or dropped data, so the outcome is unknown (`tap_lost`). Not an error of the upstream.",
+    "ttft": "Time to first token: first output event − t0. t0 is when the tap turns to the upstream, before it takes or opens "
+    "a connection. Output is text, reasoning, refusal, tool call or audio. Role-only and empty chunks do not count. "
+    "Quantiles are over streams.",
+    "ttfb": "Time to first byte: first byte of the response body − t0.",
+    "ttfc": "Time to first chunk: first dispatched event with data − t0, whether or not it contains output.",
+    "ttfo": "Time to first answer token: first non-reasoning output − t0.",
+    "itl": "Inter-token latency of a stream: (last output − first output) / (output tokens − 1). Unknown without token "
+    "counts, with fewer than two output events, or with several choices. Quantiles are over streams.",
     "icl": "Inter-chunk latency: the gap between two output events of one choice. A chunk is not a token. "
-    "A time line shows the median over streams of each stream's own quantile.",
-    "icl_pooled": "Inter-chunk latency: every gap between two output events of one choice, of all streams together, with the "
-    "minute in which its stream began. From roll-ups by the minute, model and gateway; a quantile is within 1 %.",
-    "tps_user": "Tokens per second that one user sees: 1 / ITL. The quantile is over streams.",
-    "tps_e2e": "Output tokens / (last output − t0): waiting for the first token included.",
+    "Quantiles are over streams, of each stream's own value.",
+    "icl_pooled": "Inter-chunk latency: all gaps between two output events of one choice, pooled over streams, in the minute "
+    "in which their stream started. From roll-ups by minute, model and gateway. Quantiles are within 1 %.",
+    "tps_user": "Tokens per second of one stream: 1 / ITL. Quantiles are over streams.",
+    "tps_e2e": "Output tokens / (last output − t0), which includes the wait for the first token.",
     "tps_total": "Output tokens of the streams that started in the time range / its length, where usage was reported.",
-    "goodput": "Streams that meet every SLO / second. An unknown TTFT or ITL counts as a miss, and so does any outcome but ok.",
-    "stall": "A gap between output events above max(500 ms, 5 × the stream's median gap); both numbers are configurable.",
-    "burstiness": "Share of output bytes that came in the largest read or in reads ≤ 1 ms apart. Near 1: not really streamed.",
-    "wasted": "Output tokens that came from the upstream for a client who had left and never got them: the tokens of an "
-    "aborted stream × the part of its bytes that was not delivered. Known where tokens were told before the stream broke off.",
-    "left_tokens": "Output tokens of aborted streams, delivered or not, where they were told: paid for, and read to no end.",
-    "cached": "Input tokens served from the prompt cache / input tokens, of the streams that report both.",
-    "concurrency": "Streams open at once, counted from their starts and ends.",
-    "end": "t0 to the end of the response body.",
+    "goodput": "Streams per second that meet every SLO. An unknown TTFT or ITL counts as a miss, and so does any outcome except "
+    "ok.",
+    "stall": "A gap between output events above max(500 ms, 5 × the median gap of the stream). Both numbers are configurable.",
+    "burstiness": "Share of output bytes that arrived in the largest read or in reads ≤ 1 ms apart. Near 1: not really streamed.",
+    "wasted": "Output tokens that arrived from the upstream and were not delivered, because the client had left: the output "
+    "tokens of an aborted stream × its undelivered share of bytes. Known only if tokens were reported before the abort.",
+    "aborted_tokens": "Output tokens of aborted streams, delivered or not, where they were reported.",
+    "cached": "Input tokens served from the prompt cache / input tokens, over the streams that report both.",
+    "concurrency": "Streams open at the same time, counted from their starts and ends.",
+    "end": "End to end: end of the response body − t0.",
 }
 
 
-def described(name: str, *, more: str = "") -> str:
-    """The help text of a measure; an unknown name is a bug and raises KeyError."""
+def metric_help(name: str, *, more: str = "") -> str:
+    """The help text of a metric. Raises KeyError for an unknown name."""
     return f"{HELP[name]} {more}".strip()

@@ -1,9 +1,9 @@
-"""Readers who sign in with an OpenID Connect provider, instead of giving a token.
+"""Sign readers in with an OpenID Connect provider, instead of a token.
 
-- A TOML file says which (`--dashboard-oidc FILE`): Streamlit's own `[auth]` table, and `[streamgauge] admit = […]`, the
-  addresses ("ann@example.com") and domains ("@example.com") that may come in. Without `admit` the provider decides alone.
-- An address counts only when the provider does not say that it is unverified.
-- Nothing of the data is asked for before a reader is admitted: the pages do not run.
+- `--dashboard-oidc FILE` names a TOML file with Streamlit's `[auth]` table and `[streamgauge] admit = […]`: the addresses
+  ("ann@example.com") and domains ("@example.com") that may see the dashboard. Without `admit`, the provider alone decides.
+- An address that the provider reports as unverified is not admitted.
+- The pages run only after a reader is admitted, so no data is read before.
 """
 
 from __future__ import annotations
@@ -14,67 +14,64 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-WANTED = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
-LEAST_SECRET = 16
-"""Characters of a secret that signs cookies."""
+REQUIRED = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
+MIN_SECRET_CHARS = 16
 
 
-def admits(user: Mapping[str, Any], admit: Sequence[str]) -> bool:
-    """Whether a signed-in reader is one of those who may come in."""
+def is_admitted(user: Mapping[str, Any], admit: Sequence[str]) -> bool:
+    """Whether a signed-in user may see the dashboard."""
     if not admit:
         return True
     email = str(user.get("email") or "").lower()
     if "@" not in email or user.get("email_verified") is False:
         return False
-    wanted = {str(entry).lower() for entry in admit}
-    return email in wanted or "@" + email.rpartition("@")[2] in wanted
+    admitted = {str(entry).lower() for entry in admit}
+    return email in admitted or "@" + email.rpartition("@")[2] in admitted
 
 
-def check(path: Path) -> None:
-    """Raises OSError with one line when readers could not sign in by this file."""
+def check_file(path: Path) -> None:
+    """Raises OSError with a one-line message if the file is not usable."""
     try:
-        said = tomllib.loads(path.read_text())
+        config = tomllib.loads(path.read_text())
     except OSError as error:
-        raise OSError(f"{path} cannot be read: {error.strerror} (--dashboard-oidc)") from None
+        raise OSError(f"cannot read {path}: {error.strerror}. Check --dashboard-oidc.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise OSError(f"{path} is no TOML: {error} (--dashboard-oidc)") from None
-    auth = said.get("auth")
+        raise OSError(f"cannot read {path}: not valid TOML: {error}. Check --dashboard-oidc.") from None
+    auth = config.get("auth")
     auth = auth if isinstance(auth, dict) else {}
-    missing = [name for name in WANTED if not isinstance(auth.get(name), str) or not auth[name]]
+    missing = [name for name in REQUIRED if not isinstance(auth.get(name), str) or not auth[name]]
     if missing:
-        raise OSError(f"{path} lacks {', '.join(missing)} in [auth] (--dashboard-oidc)")
-    if len(auth["cookie_secret"]) < LEAST_SECRET:
-        raise OSError(f"cookie_secret in {path} is shorter than {LEAST_SECRET} characters (--dashboard-oidc)")
-    own = said.get("streamgauge", {})
-    admit = own.get("admit", []) if isinstance(own, dict) else None
+        raise OSError(f"invalid {path}: [auth] lacks {', '.join(missing)}. Add them (--dashboard-oidc).")
+    if len(auth["cookie_secret"]) < MIN_SECRET_CHARS:
+        raise OSError(
+            f"invalid {path}: cookie_secret is too short. Use at least {MIN_SECRET_CHARS} characters (--dashboard-oidc)."
+        )
+    table = config.get("streamgauge", {})
+    admit = table.get("admit", []) if isinstance(table, dict) else None
     if not isinstance(admit, list) or not all(isinstance(a, str) and "@" in a for a in admit):
         raise OSError(
-            f"admit in [streamgauge] of {path} is no list of addresses or @domains (--dashboard-oidc)"
+            f"invalid {path}: admit in [streamgauge] must be a list of addresses and @domains (--dashboard-oidc)."
         )
     if find_spec("authlib") is None:
-        raise OSError(
-            "--dashboard-oidc needs the package Authlib beside Streamgauge: install streamgauge[oidc]"
-        )
+        raise OSError("--dashboard-oidc needs the package Authlib. Install streamgauge[oidc].")
 
 
-def gate() -> None:
-    """Return for a reader who is signed in and admitted; else the question is the whole page. Call it before the pages."""
+def require_login() -> None:
+    """Return for a signed-in, admitted reader. Otherwise show the sign-in page and stop the script."""
     import streamlit as st
 
     admit = list(st.secrets.get("streamgauge", {}).get("admit", []))
     if not st.user.get("is_logged_in"):
         st.title("Streamgauge", anchor=False)
-        st.markdown("This dashboard wants to know who you are.")
+        st.markdown("Sign in to see this dashboard.")
         st.button("Sign in", icon=":material/login:", type="primary", on_click=st.login)
         st.stop()
-    who = str(st.user.get("email") or st.user.get("name") or "you")
-    if not admits(st.user, admit):
+    user_name = str(st.user.get("email") or st.user.get("name") or "your account")
+    if not is_admitted(st.user, admit):
         st.title("Streamgauge", anchor=False)
-        st.error(
-            f"{who} is signed in, but not among those who may see this dashboard.", icon=":material/lock:"
-        )
+        st.error(f"{user_name} is not allowed to see this dashboard.", icon=":material/lock:")
         st.button("Sign out", icon=":material/logout:", on_click=st.logout)
         st.stop()
     with st.sidebar.container(horizontal=True, vertical_alignment="center"):
-        st.caption(who)
+        st.caption(user_name)
         st.button("Sign out", type="tertiary", on_click=st.logout)

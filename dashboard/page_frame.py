@@ -1,7 +1,6 @@
-"""What all pages have in common: the title, the refresh, and an answer for every case that is not "here are the numbers".
+"""The frame of all pages: title, refresh, and messages for unreadable, empty and unselected data.
 
-- Whatever refreshes is one fragment: widgets outside it, the scroll position and the URL stay as they are.
-- A store that cannot be read, empty tables and an empty selection each have a message that says what to do.
+A refresh reruns one fragment. Widgets outside it, the scroll position and the URL stay.
 """
 
 from __future__ import annotations
@@ -11,75 +10,72 @@ from datetime import UTC, datetime
 
 import streamlit as st
 
-from dashboard import filters, query_runner
+from dashboard import filters, page_settings, query_runner
 from dashboard.queries import overview
 from dashboard.queries.selection import Selection
 
-Body = Callable[[Selection], None]
-
 
 def title(text: str, subtitle: str | None = None) -> None:
-    """The heading of a page."""
+    """Draw the heading of a page."""
     st.title(text, anchor=False)
     if subtitle:
         st.caption(subtitle)
 
 
 def show(
-    body: Body,
+    body: Callable[[Selection], None],
     *,
     every_s: int | None = None,
-    live: bool = True,
-    need_streams: bool = True,
-    timed: bool = True,
+    needs_streams: bool = True,
+    uses_time_range: bool = True,
 ) -> None:
-    """Draw `body(selection)`, again and again as the reader chose; `every_s` overrides, `live=False` draws once.
+    """Draw `body(selection)`, and redraw it at the reader's refresh interval.
 
-    `timed`: the page is about the time range, and says so. `need_streams`: without any, it says how to begin.
+    `every_s` replaces that interval unless refresh is off. `needs_streams` shows the first steps if the store is empty.
+    `uses_time_range` shows the time range.
     """
-    pause = (every_s or filters.refresh_s()) if live and filters.refresh_s() else None
+    interval_s = filters.refresh_interval_s()
 
-    @st.fragment(run_every=pause)
-    def refreshed() -> None:
+    @st.fragment(run_every=interval_s and (every_s or interval_s))
+    def fragment() -> None:
         chosen = filters.selection()
         try:
-            if need_streams and not overview.any_stream(query_runner.ask):
-                nothing_yet()
+            if needs_streams and not overview.any_stream(query_runner.query):
+                _show_first_steps()
                 return
-            if timed:
-                st.caption(f"{filters.said(chosen)} · updated {_clock()}")
+            if uses_time_range:
+                clock = f"{datetime.now(UTC).astimezone(filters.time_zone()):%H:%M:%S}"
+                st.caption(f"{filters.describe(chosen)} · updated {clock}")
             body(chosen)
         except query_runner.QueryError as error:
-            cannot_read(error)
+            _show_error(error)
 
-    refreshed()
+    fragment()
 
 
-def cannot_read(error: Exception) -> None:
-    """A query failed: why, and what to do."""
-    st.error(f"**The tables cannot be read.** {error}", icon=":material/cloud_off:")
+def _show_error(error: Exception) -> None:
+    st.error(f"**Cannot read the tables.** {error}", icon=":material/cloud_off:")
     st.markdown(
-        f"The pages read the tables in the data folder `{query_runner.data_dir()}`, which analytics writes. "
-        "The tap and its log are not affected.\n\n"
-        "- Is analytics running? See `streamgauge status`, or start everything with `streamgauge up --upstream URL`.\n"
-        "- Another folder? Start the dashboard with `--data DIR`.\n"
-        "- The page tries again by itself."
+        f"The pages read the tables of the data folder `{page_settings.data_dir()}`. Analytics writes them. "
+        "The tap and the record log are not affected.\n\n"
+        "- Check that analytics runs: `streamgauge status`. `streamgauge up --upstream URL` starts everything.\n"
+        "- To use another data folder, start the dashboard with `--data DIR`.\n"
+        "- The page retries at every refresh."
     )
 
 
-def nothing_yet() -> None:
-    """No stream was ever seen: how to begin."""
-    address = query_runner.tap_address()
-    st.info("**No streams yet.** Point an LLM client at the tap, and its first stream shows here within seconds.",
+def _show_first_steps() -> None:
+    address = page_settings.tap_address()
+    st.info("**No streams yet.** Point an LLM client at the tap. Its first stream appears within seconds.",
             icon=":material/water_drop:")  # fmt: skip
     if address is None:
         st.markdown(
-            f"No tap runs on the data folder `{query_runner.data_dir()}`. Start one, in front of your gateway:"
+            f"No tap runs on the data folder `{page_settings.data_dir()}`. Start one in front of your gateway:"
         )
         st.code("streamgauge up --upstream https://your-gateway.example", language="shell")
-        st.markdown("Or look at simulated traffic first: `streamgauge demo`.")
+        st.markdown("For simulated traffic, run `streamgauge demo`.")
         return
-    st.markdown(f"The tap listens on **{address}**. Only the base URL of the client changes:")
+    st.markdown(f"The tap listens on **{address}**. Change the base URL of the client:")
     st.code(f'export OPENAI_BASE_URL="{address}/v1"', language="shell")
     st.code(
         f'client = openai.OpenAI(base_url="{address}/v1")\nclient = anthropic.Anthropic(base_url="{address}")',
@@ -87,11 +83,7 @@ def nothing_yet() -> None:
     )
 
 
-def nothing_chosen() -> None:
-    """There are streams, but none in this selection."""
-    st.info("No streams in this time range with these filters. Choose a longer range, or take a filter away (sidebar).",
+def show_no_matches() -> None:
+    """The store has streams, but the selection has none."""
+    st.info("No streams match the time range and filters. Choose a longer range or remove a filter in the sidebar.",
             icon=":material/filter_alt_off:")  # fmt: skip
-
-
-def _clock() -> str:
-    return f"{datetime.now(UTC).astimezone(filters.zone()):%H:%M:%S}"

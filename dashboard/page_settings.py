@@ -1,4 +1,17 @@
-"""How `launch` tells the pages what it was told: environment variables, because Streamlit runs the pages as scripts."""
+"""Settings of the pages: the data folder, the store and the objectives.
+
+Streamlit runs the pages as scripts, so `launch` passes the settings in environment variables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from analytics.storage.location import SQLITE
+from dashboard.health import Slos
 
 ENV_DATA = "STREAMGAUGE_DATA"
 ENV_STORE = "STREAMGAUGE_STORE"
@@ -6,3 +19,38 @@ ENV_SLO_TTFT = "STREAMGAUGE_SLO_TTFT"
 ENV_SLO_ITL = "STREAMGAUGE_SLO_ITL"
 ENV_SLO_ERROR_RATE = "STREAMGAUGE_SLO_ERROR_RATE"
 ENV_OIDC = "STREAMGAUGE_DASHBOARD_OIDC"
+
+
+def data_dir() -> Path:
+    """The data folder."""
+    return Path(os.environ.get(ENV_DATA, "streamgauge-data"))
+
+
+def store() -> str:
+    """The catalog of the tables: `sqlite`, or `postgres:DSN`."""
+    return os.environ.get(ENV_STORE, SQLITE)
+
+
+def slos() -> Slos:
+    """The objectives. The defaults are those of `streamgauge.settings`."""
+    default = Slos()
+    return Slos(
+        ttft_s=float(os.environ.get(ENV_SLO_TTFT, default.ttft_s)),
+        itl_s=float(os.environ.get(ENV_SLO_ITL, default.itl_s)),
+        error_rate=float(os.environ.get(ENV_SLO_ERROR_RATE, default.error_rate)),
+    )
+
+
+def requires_login() -> bool:
+    """Whether readers sign in with an OpenID Connect provider."""
+    return bool(os.environ.get(ENV_OIDC))
+
+
+def tap_address() -> str | None:
+    """The address of the tap that runs on the data folder, or None."""
+    try:
+        tap: Any = json.loads((data_dir() / "run" / "tap.json").read_text())
+        address = tap["listen"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return address if isinstance(address, str) else None

@@ -1,7 +1,6 @@
-"""The phases that one stream went through, from its row: what the waterfall draws. Pure.
+"""The phases of one stream, computed from its row. Pure.
 
-A phase is left out when either end of it is unknown; nothing is guessed. Times are ns from t0; only the client's part
-lies before 0.
+Times are ns from t0; only the phase before t0 is negative. A phase with an unknown start or end is left out.
 """
 
 from __future__ import annotations
@@ -26,49 +25,37 @@ class Phase:
 
 
 def phases(row: Mapping[str, Any]) -> list[Phase]:
-    """In the order in which they happened."""
+    """The phases of a row of `streams`, in order."""
+    connected, sent, headers, ttfb = (
+        row.get(k) for k in ("connected_ns", "request_sent_ns", "headers_ns", "ttfb_ns")
+    )
     ttft, ttfo, last, end = (row.get(k) for k in ("ttft_ns", "ttfo_ns", "last_output_ns", "end_ns"))
     reasoned = ttft is not None and ttfo is not None and ttfo > ttft
-    steps: list[tuple[str, int | None, int | None, str]] = [
-        (
-            "request in",
-            row.get("client_start_ns"),
-            0,
-            "The client's request arrives at the tap, until the tap turns upstream (t0).",
-        ),
-        (
-            "connect",
-            0,
-            row.get("connected_ns"),
-            "DNS, TCP and TLS to the upstream, or taking a kept connection.",
-        ),
-        ("send", row.get("connected_ns"), row.get("request_sent_ns"), "The request goes upstream."),
-        (
-            "wait",
-            row.get("request_sent_ns"),
-            row.get("headers_ns"),
-            "The upstream thinks; nothing came back yet.",
-        ),
-        (
-            "first byte",
-            row.get("headers_ns"),
-            row.get("ttfb_ns"),
-            "Response head to the first byte of the body.",
-        ),
+    candidates: list[tuple[str, int | None, int | None, str]] = [
+        ("request in", row.get("client_start_ns"), 0, "From the first byte of the client's request to t0."),
+        ("connect", 0, connected, "DNS, TCP and TLS to the upstream, or reuse of a kept connection."),
+        ("send", connected, sent, "Sending the request to the upstream."),
+        ("wait", sent, headers, "Waiting for the response headers."),
+        ("first byte", headers, ttfb, "From the response headers to the first byte of the body."),
         (
             "first token",
-            row.get("ttfb_ns"),
+            ttfb,
             ttft,
-            "Body has begun, but no output yet: role chunks, pings, prompt processing.",
+            "The body has begun without output: role chunks, pings, prompt processing.",
         ),
-        ("reasoning", ttft if reasoned else None, ttfo, "First output to the first that is not reasoning."),
-        ("answer", ttfo if ttfo is not None else ttft, last, "First to last output event."),
-        ("tail", last, end, "Last output to the end of the body: finish, usage, terminator."),
+        (
+            "reasoning",
+            ttft if reasoned else None,
+            ttfo,
+            "From the first output to the first non-reasoning output.",
+        ),
+        ("answer", ttfo if ttfo is not None else ttft, last, "To the last output event."),
+        ("tail", last, end, "From the last output to the end of the body: finish, usage, terminator."),
     ]
-    if ttft is None and row.get("ttfb_ns") is not None:
-        steps.append(("body", row.get("ttfb_ns"), end, "A body without streamed output."))
+    if ttft is None and ttfb is not None:
+        candidates.append(("body", ttfb, end, "A body without streamed output."))
     return [
-        Phase(name, int(a), int(b), why)
-        for name, a, b, why in steps
-        if a is not None and b is not None and b >= a
+        Phase(name, int(start), int(stop), meaning)
+        for name, start, stop, meaning in candidates
+        if start is not None and stop is not None and stop >= start
     ]

@@ -1,8 +1,7 @@
-"""The spans of one trace as lanes: client, tap, gateway and whatever else told of itself, parents above their children. Pure.
+"""The order of the spans of one trace, and observed spans of clients and gateways that sent none. Pure.
 
-The table has the tap's own spans, which belong to a stream, and those that clients and gateways sent (`--otlp-listen`). Where
-they sent none, the tap tells: it sees both ends of each stream, so it can say how long the client's request and the gateway's
-answer were seen from here. Such a lane is marked as observed, and gives way to the real span where there is one.
+The store has the tap's own spans, which have a `stream_id`, and the spans that clients and gateways sent to `--otlp-listen`.
+The tap sees both ends of a stream. If the client or the gateway sent no span, `with_observed` adds one from the tap's times.
 """
 
 from __future__ import annotations
@@ -12,82 +11,74 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Span = dict[str, Any]
-OBSERVED = "as the tap saw it"
+OBSERVED = "observed by the tap"
 
 
 def with_observed(spans: Sequence[Span], streams: Sequence[Mapping[str, Any]]) -> list[Span]:
-    """The spans, and for each stream what the tap saw of its client and its gateway; offsets begin at 0 again.
+    """The spans and the observed spans of the streams. The earliest span has offset 0.
 
-    `spans` need `span_id, parent_span_id, stream_id, offset_ns, duration_ns, kind, attributes`; `streams` a row's own columns.
+    `spans` need `span_id, parent_span_id, stream_id, offset_ns, duration_ns, kind, attributes`; `streams` are rows of
+    `queries.traces.streams_of`.
     """
-    known = {s["span_id"]: s for s in spans}
+    by_id = {s["span_id"]: s for s in spans}
     parents = {s["parent_span_id"] for s in spans if not s["stream_id"]}
-    lanes: list[Span] = list(spans)
+    found: list[Span] = list(spans)
     for stream in streams:
-        tap = known.get(stream["span_id"])
+        tap = by_id.get(stream["span_id"])
         if tap is None:
             continue
-        t0 = tap["offset_ns"]
-        end = stream["end_ns"]
-        begin = stream["client_start_ns"] or 0
-        if tap["parent_span_id"] not in known and end is not None:
-            drained = max(stream["client_drain_ns"] or 0, end)
-            client = _observed(
-                f"client:{tap['span_id']}", "client", None, t0 + begin, drained - begin, "waits and reads"
-            )
-            lanes = [client] + [{**s, "parent_span_id": client["span_id"]} if s is tap else s for s in lanes]
-        if tap["span_id"] not in parents and stream["request_sent_ns"] is not None and end is not None:
-            sent = stream["request_sent_ns"]
+        t0_ns, end_ns = tap["offset_ns"], stream["end_ns"]
+        if tap["parent_span_id"] not in by_id and end_ns is not None:
+            begin_ns = stream["client_start_ns"] or 0
+            drained_ns = max(stream["client_drain_ns"] or 0, end_ns)
+            client = _observed("client", tap["span_id"], t0_ns + begin_ns, drained_ns - begin_ns)
+            found = [client] + [{**s, "parent_span_id": client["span_id"]} if s is tap else s for s in found]
+        sent_ns = stream["request_sent_ns"]
+        if tap["span_id"] not in parents and sent_ns is not None and end_ns is not None:
+            gateway = _observed("gateway", tap["span_id"], t0_ns + sent_ns, end_ns - sent_ns)
             name = f"gateway {stream['gateway'] or ''}".strip()
-            lanes.append(
-                _observed(f"gateway:{tap['span_id']}", name, tap["span_id"], t0 + sent, end - sent, "answers")
-            )
-    first = min((s["offset_ns"] for s in lanes), default=0)
-    return [{**s, "offset_ns": s["offset_ns"] - first} for s in lanes]
+            found.append({**gateway, "name": name, "parent_span_id": tap["span_id"]})
+    first_ns = min((s["offset_ns"] for s in found), default=0)
+    return [{**s, "offset_ns": s["offset_ns"] - first_ns} for s in found]
 
 
-def _observed(
-    span_id: str, who: str, parent: str | None, offset_ns: int, duration_ns: int, does: str
-) -> Span:
+def _observed(service_name: str, tap_span_id: str, offset_ns: int, duration_ns: int) -> Span:
     return {
-        "span_id": span_id,
-        "parent_span_id": parent,
-        "name": f"{who} {does}",
+        "span_id": f"{service_name}:{tap_span_id}",
+        "parent_span_id": None,
+        "name": service_name,
         "offset_ns": offset_ns,
         "duration_ns": max(duration_ns, 0),
         "kind": "observed",
         "status": "unset",
-        "attributes": json.dumps({"service.name": f"{who.split()[0]}, {OBSERVED}"}),
+        "attributes": json.dumps({"service.name": f"{service_name}, {OBSERVED}"}),
     }
 
 
 def nested(spans: Sequence[Span]) -> list[Span]:
-    """The spans below their parents, with `depth`; a span whose parent is not here is a root."""
-    known = {s["span_id"] for s in spans}
+    """Each span followed by its children, with its `depth`. A span without a known parent is a root."""
+    ids = {s["span_id"] for s in spans}
     children: dict[str | None, list[Span]] = {}
     for span in spans:
-        parent = (
-            span["parent_span_id"]
-            if span["parent_span_id"] in known and span["parent_span_id"] != span["span_id"]
-            else None
-        )
-        children.setdefault(parent, []).append(span)
-    placed: list[Span] = []
+        parent = span["parent_span_id"]
+        known = parent in ids and parent != span["span_id"]
+        children.setdefault(parent if known else None, []).append(span)
+    ordered: list[Span] = []
     stack = [(span, 0) for span in reversed(children.get(None, []))]
     while stack:
         span, depth = stack.pop()
-        placed.append({**span, "depth": depth})
+        ordered.append({**span, "depth": depth})
         stack += [(child, depth + 1) for child in reversed(children.pop(span["span_id"], []))]
-    # Spans that are each other's parents have no root: they come last rather than never.
-    there = {s["span_id"] for s in placed}
-    return placed + [{**s, "depth": 0} for s in spans if s["span_id"] not in there]
+    # Spans that are each other's parents have no root. They come last.
+    reached = {s["span_id"] for s in ordered}
+    return ordered + [{**s, "depth": 0} for s in spans if s["span_id"] not in reached]
 
 
 def service(span: Mapping[str, Any]) -> str:
-    """Which part of the way a span belongs to."""
+    """The `service.name` of a span, else its kind."""
     try:
         attributes = json.loads(span["attributes"] or "{}")
     except ValueError:
         attributes = {}
-    named = attributes.get("service.name") if isinstance(attributes, dict) else None
-    return str(named or span["kind"])
+    name = attributes.get("service.name") if isinstance(attributes, dict) else None
+    return str(name or span["kind"])

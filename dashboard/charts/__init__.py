@@ -1,1 +1,1 @@
-"""Altair charts of the pages."""
+"""Altair charts. Functions take data frames of the columns that they name and return charts."""

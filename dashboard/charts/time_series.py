@@ -1,145 +1,130 @@
-"""Charts over time: lines with one tooltip for all of them, and stacked bars."""
+"""Charts over time: lines with one tooltip for all series, and stacked bars."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import altair as alt
 import polars as pl
 
-from dashboard import formatting, palette
-from dashboard.charts.base import (
-    HEIGHT,
-    color_of,
-    largest,
-    present,
-    time_axis,
-    to_the_ends,
-    unit_of,
-    wall,
-    wall_moment,
-)
+from dashboard import formatting
+from dashboard.charts import colors
+from dashboard.charts.axes import TIME_TOOLTIP, TimeRange, duration_unit, largest, to_wall_time
+from dashboard.charts.drawing import HEIGHT, Drawing
 
-TIME_TOOLTIP: Any = "utcyearmonthdatehoursminutesseconds"
+OUTLIER_FACTOR = 4.0
+"""A maximum this many times above the 95th percentile of all points flattens the other points."""
 
 
 def time_lines(
     frame: pl.DataFrame,
     value: str,
+    time: TimeRange,
     *,
-    zone: ZoneInfo,
-    span: tuple[datetime, datetime],
-    bucket_s: int,
     series: str | None = None,
-    colors: Mapping[str, str] | None = None,
+    series_colors: Mapping[str, str] | None = None,
     unit: str | None = None,
-    form: Callable[[float | None], str] | None = None,
-    rule: float | None = None,
-    height: int = HEIGHT,
+    to_text: Callable[[float | None], str] | None = None,
+    objective: float | None = None,
     percent: bool = False,
-    robust: bool = False,
-) -> alt.LayerChart | alt.FacetChart:
-    """Lines of `value` over `at`, one per `series`; durations (columns that end in _ns) find their unit.
+    clip_outliers: bool = False,
+) -> Drawing:
+    """Lines of `value` over `at`, one per value of the column `series`.
 
-    A line breaks where a point of time has no data, so that silence does not look like calm; a point between two silences
-    is a dot. The pointer finds the nearest point of time and reads all lines there at once. `rule`: an objective. `robust`: a
-    few points far above all others do not flatten the lines: the axis ends below them, and its title says how high they are.
+    - A column that ends in `_ns` is a duration and gets the unit that suits it. `to_text` formats the values of the tooltip.
+    - A line breaks where a point of time has no data. A point without neighbours is a dot.
+    - The tooltip shows all series at the point of time nearest to the pointer.
+    - `objective` adds a dashed line.
+    - `clip_outliers` ends the axis below outliers, and shows the maximum in the axis title.
     """
     frame = frame.filter(pl.col(value).is_not_null())
     divisor = 1.0
     if value.endswith("_ns"):
-        divisor, unit = unit_of(frame, value)
-        form = form or formatting.duration
+        divisor, unit = duration_unit(largest(frame, value))
+        to_text = to_text or formatting.duration
+    to_text = to_text or formatting.count
     name = series or "series"
     if series is None:
-        frame = frame.with_columns(pl.lit("").alias(name))
-    told = (
-        {"": palette.ONE} if series is None else dict(colors or palette.of_series(sorted(set(frame[name]))))
-    )
-    told = present(told, frame, name)
+        frame, series_colors = frame.with_columns(pl.lit("").alias(name)), {"": colors.SINGLE}
+    shown = colors.present(series_colors or colors.by_name(sorted(set(frame[name]))), frame, name)
     points = frame.select(
         "at",
         name,
         (pl.col(value) / divisor).alias("y"),
-        pl.col(value).map_elements(form or formatting.count, return_dtype=pl.String).alias("said"),
+        pl.col(value).map_elements(to_text, return_dtype=pl.String).alias("text"),
     )
-    drawn = wall(broken(points, name, bucket_s), zone, "at")
-    axis = alt.Axis(tickCount=5, format="%") if percent else alt.Axis(tickCount=5)
-    at = time_axis(span, [wall_moment(end, zone) for end in span])
     scale = alt.Scale(zero=True, nice=True)
-    if robust and (ceiling := _ceiling(points)) is not None:
+    if clip_outliers and (ceiling := _ceiling(points)) is not None:
         scale = alt.Scale(domain=[0, ceiling], nice=True, clamp=False)
-        unit = f"{unit or ''} (up to {(form or formatting.count)(largest(frame, value))})"
-    base = alt.Chart(drawn).encode(
-        x=at,
+        unit = f"{unit or ''} (max {to_text(largest(frame, value))})"
+    axis = alt.Axis(tickCount=5, format="%") if percent else alt.Axis(tickCount=5)
+    base = alt.Chart(to_wall_time(break_at_gaps(points, name, time.bucket_s), time.zone, "at")).encode(
+        x=time.axis(fixed=True),
         y=alt.Y("y:Q", title=unit, scale=scale, axis=axis),
-        color=color_of(name, told),
+        color=colors.scale(name, shown),
     )
-    layers: list[alt.Chart] = [
+    layers = [
         base.mark_line(invalid="break-paths-show-path-domains", clip=True),
-        base.transform_filter("datum.alone").mark_point(clip=True),
+        base.transform_filter("datum.isolated").mark_point(clip=True),
     ]
-    if rule is not None:
-        layers.append(slo_rule(rule / divisor))
-    layers.append(_reading(points, name, list(told), zone, at))
-    return alt.layer(*layers, height=height)
-
-
-OUTLYING = 4.0
-"""A highest point this many times above the 95th percentile of all points flattens the rest."""
+    if objective is not None:
+        layers.append(_objective_line(objective / divisor))
+    layers.append(_shared_tooltip(points, name, list(shown), time))
+    return alt.layer(*layers, height=HEIGHT)
 
 
 def _ceiling(points: pl.DataFrame) -> float | None:
-    """Where the axis ends when outliers would flatten the lines; None when there are none."""
-    usual, most = points["y"].quantile(0.95), largest(points, "y")
-    return usual * 1.5 if usual is not None and 0 < usual < most / OUTLYING else None
+    """The end of the axis if outliers would flatten the lines, else None."""
+    p95, maximum = points["y"].quantile(0.95), largest(points, "y")
+    return p95 * 1.5 if p95 is not None and 0 < p95 < maximum / OUTLIER_FACTOR else None
 
 
-def broken(points: pl.DataFrame, series: str, bucket_s: int) -> pl.DataFrame:
-    """The points with `alone` (no neighbour on either side), and a NULL after each that has none to the right."""
+def break_at_gaps(points: pl.DataFrame, series: str, bucket_s: int) -> pl.DataFrame:
+    """The points with the column `isolated` (no neighbour on either side), and a NULL after each point before a gap."""
     step = pl.duration(seconds=bucket_s)
     ordered = points.sort(series, "at").with_columns(
         (pl.col("at").shift(-1).over(series) > pl.col("at") + step).fill_null(True).alias("ends"),
         (pl.col("at").shift(1).over(series) < pl.col("at") - step).fill_null(True).alias("begins"),
     )
-    nothing = ordered.filter("ends").with_columns(
+    breaks = ordered.filter("ends").with_columns(
         pl.col("at") + step,
         pl.lit(None, dtype=pl.Float64).alias("y"),
-        pl.lit(None, dtype=pl.String).alias("said"),
+        pl.lit(None, dtype=pl.String).alias("text"),
         pl.lit(False).alias("begins"),
     )
-    whole = pl.concat([ordered, nothing]).sort(series, "at")
-    return whole.select("at", series, "y", "said", (pl.col("begins") & pl.col("ends")).alias("alone"))
+    points = pl.concat([ordered, breaks]).sort(series, "at")
+    return points.select("at", series, "y", "text", (pl.col("begins") & pl.col("ends")).alias("isolated"))
 
 
-def _reading(points: pl.DataFrame, series: str, names: list[str], zone: ZoneInfo, at: alt.X) -> alt.Chart:
-    """A line at the point of time nearest to the pointer, whose tooltip has the value of every series there.
+def _shared_tooltip(points: pl.DataFrame, series: str, names: list[str], time: TimeRange) -> alt.Chart:
+    """A vertical line at the point of time nearest to the pointer. Its tooltip has the values of all series.
 
-    One column per series under a plain name: a series may be called anything, a field of Vega may not.
+    Each series becomes a column with a generated name, because Vega does not accept every name as a field.
     """
-    place = {one: f"s{i}" for i, one in enumerate(names)}
-    placed = points.with_columns(pl.col(series).replace_strict(place, default=None).alias("place"))
-    wide = placed.pivot(on="place", on_columns=list(place.values()), index="at", values="said").sort("at")
-    tips: list[Any] = [alt.Tooltip("at:T", title="time", timeUnit=TIME_TOOLTIP)]
-    tips += [alt.Tooltip(f"{field}:N", title=one or "value") for one, field in place.items()]
-    near = alt.selection_point(
+    fields = {name: f"s{i}" for i, name in enumerate(names)}
+    renamed = points.with_columns(pl.col(series).replace_strict(fields, default=None).alias("field"))
+    wide = renamed.pivot(on="field", on_columns=list(fields.values()), index="at", values="text").sort("at")
+    wide = to_wall_time(wide.with_columns(pl.col("^s[0-9]+$").fill_null(formatting.UNKNOWN)), time.zone, "at")
+    tooltip: list[Any] = [alt.Tooltip("at:T", title="time", timeUnit=TIME_TOOLTIP)]
+    tooltip += [alt.Tooltip(f"{field}:N", title=name or "value") for name, field in fields.items()]
+    nearest = alt.selection_point(
         name="near", nearest=True, on="pointerover", fields=["at"], empty=False, clear="pointerout"
     )
-    shown: alt.Chart = (
-        alt.Chart(wall(wide.with_columns(pl.col("^s[0-9]+$").fill_null(formatting.UNKNOWN)), zone, "at"))
-        .mark_rule(color=palette.RULE)
-        .encode(x=at, opacity=alt.condition(near, alt.value(0.7), alt.value(0)), tooltip=tips)
-        .add_params(near)
+    opacity = alt.condition(nearest, alt.value(0.7), alt.value(0))
+    chart: alt.Chart = (
+        alt.Chart(wide)
+        .mark_rule(color=colors.RULE)
+        .encode(x=time.axis(fixed=True), opacity=opacity, tooltip=tooltip)
+        .add_params(nearest)
     )
-    return shown
+    return chart
 
 
-def slo_rule(at: float) -> alt.Chart:
-    """A dashed line where an objective lies."""
-    rule: alt.Chart = alt.Chart(pl.DataFrame({"slo": [at]})).mark_rule(strokeDash=[4, 4], color=palette.RULE)
+def _objective_line(value: float) -> alt.Chart:
+    rule: alt.Chart = alt.Chart(pl.DataFrame({"slo": [value]})).mark_rule(
+        strokeDash=[4, 4], color=colors.RULE
+    )
     chart: alt.Chart = rule.encode(y="slo:Q")
     return chart
 
@@ -147,46 +132,40 @@ def slo_rule(at: float) -> alt.Chart:
 def time_bars(
     frame: pl.DataFrame,
     value: str,
+    time: TimeRange,
     *,
-    zone: ZoneInfo,
-    span: tuple[datetime, datetime],
-    bucket_s: int,
     series: str,
-    colors: Mapping[str, str],
+    series_colors: Mapping[str, str],
     unit: str,
-    height: int = HEIGHT,
 ) -> alt.Chart:
-    """Bars of a count over time, stacked in the order of `colors`."""
-    drawn = wall(
-        frame.with_columns((pl.col("at") + pl.duration(seconds=bucket_s)).alias("until")), zone, "at", "until"
-    )
-    told = present(colors, drawn, series)
-    place = {name: i for i, name in enumerate(told)}
-    drawn = (
-        drawn.with_columns(
-            pl.col(series).replace_strict(place, return_dtype=pl.Int32).alias("place"),
+    """Bars of `value` over `at`, stacked in the order of the colours."""
+    shown = colors.present(series_colors, frame, series)
+    rank = {name: i for i, name in enumerate(shown)}
+    stacked = (
+        time.with_until(frame)
+        .with_columns(
+            pl.col(series).replace_strict(rank, return_dtype=pl.Int32).alias("rank"),
             pl.col(value).fill_null(0),
         )
-        .sort("at", "place")
+        .sort("at", "rank")
         .with_columns(pl.col(value).cum_sum().over("at").alias("top"))
-        .with_columns((pl.col("top") - pl.col(value)).alias("foot"))
+        .with_columns((pl.col("top") - pl.col(value)).alias("bottom"))
     )
-    drawn = to_the_ends(drawn, zone, span, flat=("foot", "top"))
     chart: alt.Chart = (
-        alt.Chart(drawn)
+        alt.Chart(time.extend(stacked, low="bottom", high="top"))
         .mark_rect(stroke=None)
         .encode(
-            x=time_axis(span),
+            x=time.axis(),
             x2="until:T",
-            y=alt.Y("foot:Q", title=unit, axis=alt.Axis(tickCount=5)),
+            y=alt.Y("bottom:Q", title=unit, axis=alt.Axis(tickCount=5)),
             y2="top:Q",
-            color=color_of(series, told),
+            color=colors.scale(series, shown),
             tooltip=[
                 alt.Tooltip("at:T", title="from", timeUnit=TIME_TOOLTIP),
                 alt.Tooltip(f"{series}:N"),
                 alt.Tooltip(f"{value}:Q", format=",.4~g", title=unit),
             ],
         )
-        .properties(height=height)
+        .properties(height=HEIGHT)
     )
     return chart

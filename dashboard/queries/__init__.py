@@ -1,9 +1,8 @@
-"""All SQL of the dashboard, over the public tables only.
+"""All SQL of the dashboard, over the public tables. One module per page, or per concept that pages share.
 
-- Each function takes `ask` (SQL in, polars frame out) and a `Selection`, and answers a frame whose columns its docstring names.
-- SQL is plain SELECT with the values written into it as literals, escaped in one place (`selection.literal`): the read side
-  takes one statement and no parameters.
-- Work is done in the database: a frame holds what is drawn, never what it is made of. Limits are written into the SQL.
+- Functions take `query` (runs SQL, returns a polars frame) and a `Selection`. Their docstrings name the columns of the result.
+- Values are literals in the SQL, because readers run single statements without parameters. `sql_quoting.literal` quotes them.
+- The database aggregates. A result has only the rows that are drawn, and the SQL limits their number.
 - NULL stays NULL.
 """
 
@@ -13,5 +12,5 @@ from collections.abc import Callable
 
 import polars as pl
 
-Ask = Callable[[str], pl.DataFrame]
-"""Runs one read-only statement. Raises `analytics.query.errors.QueryError` with a message of one line."""
+Query = Callable[[str], pl.DataFrame]
+"""Runs one read-only statement. Raises `analytics.query.errors.QueryError` with a one-line message."""

@@ -1,33 +1,33 @@
-"""SQL of what went wrong, and what the client left behind."""
+"""SQL for errors, client aborts and wasted tokens."""
 
 from __future__ import annotations
 
 import polars as pl
 
 from analytics.schema.outcomes import ERROR_RATE, IS_ERROR
-from dashboard.queries import Ask
+from dashboard.queries import Query
 from dashboard.queries.selection import DIMENSIONS, Selection
 
-SPLITS: dict[str, str] = {
+GROUPINGS: dict[str, str] = {
     **DIMENSIONS,
     "phase": "coalesce(error_phase, '–')",
     "type": "coalesce(error_type, '–')",
     "outcome": "outcome",
     "HTTP status": "coalesce(CAST(http_status AS VARCHAR), '–')",
 }
-"""What errors can be split by: name → SQL."""
+"""Grouping → SQL of its value."""
 
 
-def outcomes_timeline(ask: Ask, selection: Selection) -> pl.DataFrame:
-    """Columns `at, outcome, n`: every outcome but `ok` over time."""
-    return ask(f"""
+def outcomes_timeline(query: Query, selection: Selection) -> pl.DataFrame:
+    """`at, outcome, n`: streams by outcome over time, without `ok`."""
+    return query(f"""
         SELECT {selection.bucket()} AS "at", outcome, count(*) AS n FROM streams
         WHERE {selection.where()} AND outcome <> 'ok' GROUP BY ALL ORDER BY "at", outcome""")
 
 
-def rate_timeline(ask: Ask, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
-    """Columns `at, name, error_rate, n` of the `most` groups with the most errors."""
-    return ask(f"""
+def rate_timeline(query: Query, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
+    """`at, name, error_rate, n` of the `most` groups with the most errors."""
+    return query(f"""
         WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()}),
             worst AS (SELECT name FROM chosen GROUP BY name
                 ORDER BY count(*) FILTER ({IS_ERROR}) DESC, name LIMIT {most:d})
@@ -35,18 +35,18 @@ def rate_timeline(ask: Ask, selection: Selection, dimension: str, *, most: int =
         FROM chosen WHERE name IN (SELECT name FROM worst) GROUP BY ALL ORDER BY "at", name""")
 
 
-def counts(ask: Ask, selection: Selection, split: str, *, most: int = 15) -> pl.DataFrame:
-    """Columns `name, outcome, n`: errors by a split, stacked by outcome, of the `most` largest."""
-    return ask(f"""
-        WITH chosen AS (SELECT {SPLITS[split]} AS name, outcome FROM streams WHERE {selection.where()} AND {IS_ERROR}),
+def counts(query: Query, selection: Selection, grouping: str, *, most: int = 15) -> pl.DataFrame:
+    """`name, outcome, n`: errors of the `most` largest groups."""
+    return query(f"""
+        WITH chosen AS (SELECT {GROUPINGS[grouping]} AS name, outcome FROM streams WHERE {selection.where()} AND {IS_ERROR}),
             largest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d})
         SELECT name, outcome, count(*) AS n FROM chosen WHERE name IN (SELECT name FROM largest)
         GROUP BY ALL ORDER BY n DESC, name""")
 
 
-def kinds(ask: Ask, selection: Selection, *, most: int = 100) -> pl.DataFrame:
-    """Columns `outcome, error_phase, error_type, http_status, n, models, gateways, last_at, message`: each kind of error."""
-    return ask(f"""
+def kinds(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFrame:
+    """`outcome, error_phase, error_type, http_status, n, models, gateways, last_at, message`: the kinds of errors."""
+    return query(f"""
         SELECT outcome, error_phase, error_type, http_status, count(*) AS n,
             count(DISTINCT {DIMENSIONS["model"]}) AS models, count(DISTINCT {DIMENSIONS["gateway"]}) AS gateways,
             max(started_at) AS last_at, arg_max(error_message, started_at) AS message
@@ -54,20 +54,22 @@ def kinds(ask: Ask, selection: Selection, *, most: int = 100) -> pl.DataFrame:
 
 
 WASTED_TOKENS = "output_tokens * (1 - least(delivered_bytes / nullif(response_bytes, 0), 1))"
-"""Output tokens that came from the upstream and never went to the client: by the part of the bytes that did not."""
+"""Output tokens that were not delivered to the client, estimated from the undelivered share of the bytes."""
 
 
-def left_behind(ask: Ask, selection: Selection) -> dict[str, float | None]:
-    """Client aborts apart: `aborts, abort_share, told, output_tokens, wasted_tokens, undelivered_bytes, before_output, lost,
-    after_terminal`.
+def abort_summary(query: Query, selection: Selection) -> dict[str, float | None]:
+    """Client aborts: `aborts, abort_share, aborts_with_tokens, output_tokens, wasted_tokens, undelivered_bytes, before_output,
+    lost, after_terminal`.
 
-    `told`: aborted streams whose output tokens are known; `output_tokens` are theirs, `wasted_tokens` the part of these
-    that the client never got. `undelivered_bytes` came from upstream and never went to the client; `before_output`: aborted
-    while waiting for the first token.
+    - `aborts_with_tokens`: aborted streams with known output tokens. `output_tokens` are their tokens and `wasted_tokens` the
+      undelivered part of them.
+    - `before_output`: aborted before the first token.
+    - `lost`: streams lost by the tap, which are no aborts.
+    - `after_terminal`: the client left after the terminal event, which is no abort.
     """
-    rows = ask(f"""
+    rows = query(f"""
         SELECT count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / nullif(count(*), 0) AS abort_share,
-            count(output_tokens) FILTER (outcome = 'client_abort') AS told,
+            count(output_tokens) FILTER (outcome = 'client_abort') AS aborts_with_tokens,
             sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
             sum({WASTED_TOKENS}) FILTER (outcome = 'client_abort') AS wasted_tokens,
             sum(response_bytes - delivered_bytes) FILTER (outcome = 'client_abort')::BIGINT AS undelivered_bytes,
@@ -79,15 +81,15 @@ def left_behind(ask: Ask, selection: Selection) -> dict[str, float | None]:
     return found
 
 
-def aborts(ask: Ask, selection: Selection, dimension: str, *, most: int = 50) -> pl.DataFrame:
-    """Columns `name, requests, aborts, abort_share, before_output, left_after_ns, output_tokens, wasted_tokens,
-    undelivered_bytes` of the groups with aborts; `left_after_ns`: the median of when the client left."""
-    return ask(f"""
+def aborts(query: Query, selection: Selection, dimension: str, *, most: int = 50) -> pl.DataFrame:
+    """`name, requests, aborts, abort_share, before_output, aborted_after_ns` (median), `output_tokens, wasted_tokens,
+    undelivered_bytes` of the groups with client aborts."""
+    return query(f"""
         SELECT * FROM (
             SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests,
                 count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / requests AS abort_share,
                 count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,
-                quantile_cont(end_ns, 0.5) FILTER (outcome = 'client_abort') AS left_after_ns,
+                quantile_cont(end_ns, 0.5) FILTER (outcome = 'client_abort') AS aborted_after_ns,
                 sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
                 sum({WASTED_TOKENS}) FILTER (outcome = 'client_abort') AS wasted_tokens,
                 sum(response_bytes - delivered_bytes) FILTER (outcome = 'client_abort')::BIGINT AS undelivered_bytes

@@ -1,10 +1,10 @@
-"""SQL of how long things take: over time, as distributions, by group."""
+"""SQL for durations of streams: over time, as distributions, by group; stalls."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from dashboard.queries import Ask
+from dashboard.queries import Query
 from dashboard.queries.selection import DIMENSIONS, Selection
 
 METRICS: dict[str, str] = {
@@ -20,7 +20,7 @@ METRICS: dict[str, str] = {
     "connect": "connected_ns",
     "end to end": "end_ns",
 }
-"""What can be looked at: name → column of `streams`, in ns."""
+"""Metric → column of `streams`, in ns."""
 
 PROMPT_SIZE = """CASE WHEN input_tokens IS NULL THEN 'unknown' WHEN input_tokens < 256 THEN '< 256'
     WHEN input_tokens < 1024 THEN '256 – 1 k' WHEN input_tokens < 4096 THEN '1 k – 4 k'
@@ -32,26 +32,31 @@ GROUPS: dict[str, str] = {
     "dialect": "coalesce(dialect, 'unknown')",
     "everything": "'all streams'",
 }
-"""What latency can be split by: name → SQL."""
+"""Grouping → SQL of its value."""
 
 BINS_PER_DECADE = 12
-"""Bins are a factor of 10^(1/12) ≈ 1.21 wide: a distribution read off a chart is right to about a fifth."""
+"""Bins of histograms: each is a factor of 10^(1/12) ≈ 1.21 wide."""
+HEATMAP_BINS_PER_DECADE = 6
+"""Bins of heatmaps: each is a factor of 10^(1/6) ≈ 1.47 wide."""
 
 
-def heatmap(ask: Ask, selection: Selection, column: str) -> pl.DataFrame:
-    """Columns `at, low_ns, high_ns, n`: streams per point of time and bin of a metric (log bins)."""
-    return ask(f"""
-        SELECT {selection.bucket()} AS "at", floor(log10({column}) * 6)::INTEGER AS bin,
-            pow(10, bin / 6) AS low_ns, pow(10, (bin + 1) / 6) AS high_ns, count(*) AS n
+def heatmap(query: Query, selection: Selection, column: str) -> pl.DataFrame:
+    """`at, low_ns, high_ns, n`: streams by time and logarithmic bin of a metric."""
+    return query(f"""
+        SELECT {selection.bucket()} AS "at", floor(log10({column}) * {HEATMAP_BINS_PER_DECADE})::INTEGER AS bin,
+            pow(10, bin / {HEATMAP_BINS_PER_DECADE}) AS low_ns,
+            pow(10, (bin + 1) / {HEATMAP_BINS_PER_DECADE}) AS high_ns, count(*) AS n
         FROM streams WHERE {selection.where()} AND {column} > 0 GROUP BY ALL ORDER BY "at", bin""")
 
 
-def distribution(ask: Ask, selection: Selection, column: str, group: str, *, most: int = 6) -> pl.DataFrame:
-    """Columns `name, low_ns, high_ns, n, share, cumulated`: the histogram (log bins) and ECDF of the `most` busiest groups.
+def distribution(
+    query: Query, selection: Selection, column: str, group: str, *, most: int = 6
+) -> pl.DataFrame:
+    """`name, low_ns, high_ns, n, share, cumulated`: histogram (logarithmic bins) and ECDF of the `most` busiest groups.
 
-    `share` is of the group's streams that have the metric; `cumulated` the share at or below `high_ns`.
+    `share` is relative to the group's streams with the metric. `cumulated` is the share at or below `high_ns`.
     """
-    return ask(f"""
+    return query(f"""
         WITH chosen AS (SELECT {GROUPS[group]} AS name, {column} AS value FROM streams
                 WHERE {selection.where()} AND {column} > 0),
             busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d}),
@@ -64,10 +69,10 @@ def distribution(ask: Ask, selection: Selection, column: str, group: str, *, mos
 
 
 def quantile_timeline(
-    ask: Ask, selection: Selection, column: str, group: str, quantile: float, *, most: int = 7
+    query: Query, selection: Selection, column: str, group: str, quantile: float, *, most: int = 7
 ) -> pl.DataFrame:
-    """Columns `at, name, value_ns, n`: one quantile (`quantile_cont` over streams) of the `most` busiest groups over time."""
-    return ask(f"""
+    """`at, name, value_ns, n`: a quantile over streams (`quantile_cont`) of the `most` busiest groups."""
+    return query(f"""
         WITH chosen AS (SELECT started_at, {GROUPS[group]} AS name, {column} AS value FROM streams
                 WHERE {selection.where()} AND {column} IS NOT NULL),
             busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d})
@@ -75,9 +80,9 @@ def quantile_timeline(
         FROM chosen WHERE name IN (SELECT name FROM busiest) GROUP BY ALL ORDER BY "at", name""")
 
 
-def table(ask: Ask, selection: Selection, column: str, group: str, *, most: int = 50) -> pl.DataFrame:
-    """Columns `name, n, p50_ns, p90_ns, p95_ns, p99_ns, max_ns` of a metric by group, busiest first."""
-    return ask(f"""
+def table(query: Query, selection: Selection, column: str, group: str, *, most: int = 50) -> pl.DataFrame:
+    """`name, n, p50_ns, p90_ns, p95_ns, p99_ns, max_ns` of a metric by group, busiest first."""
+    return query(f"""
         SELECT name, n, q[1] AS p50_ns, q[2] AS p90_ns, q[3] AS p95_ns, q[4] AS p99_ns, max_ns FROM (
             SELECT {GROUPS[group]} AS name, count({column}) AS n, quantile_cont({column}, [0.5, 0.9, 0.95, 0.99]) AS q,
                 max({column}) AS max_ns
@@ -85,12 +90,14 @@ def table(ask: Ask, selection: Selection, column: str, group: str, *, most: int 
         ORDER BY n DESC, name LIMIT {most:d}""")
 
 
-def firsts(ask: Ask, selection: Selection, group: str, quantile: float, *, most: int = 12) -> pl.DataFrame:
-    """Columns `name, n, first, value_ns`: first byte, chunk, token and answer token by group, one quantile of each.
+def first_times(
+    query: Query, selection: Selection, group: str, quantile: float, *, most: int = 12
+) -> pl.DataFrame:
+    """`name, n, first, value_ns`: a quantile of the times to the first byte, chunk, token and answer token by group.
 
-    Over streams with output: a body that was not streamed has a first byte, and would be compared with nothing.
+    Only streams with output, because all four times are compared.
     """
-    return ask(f"""
+    return query(f"""
         WITH g AS (
             SELECT {GROUPS[group]} AS name, count(*) AS n,
                 quantile_cont(ttfb_ns, {quantile:.4f}) AS "first byte", quantile_cont(ttfc_ns, {quantile:.4f}) AS "first chunk",
@@ -102,12 +109,12 @@ def firsts(ask: Ask, selection: Selection, group: str, quantile: float, *, most:
             UNPIVOT g ON "first byte", "first chunk", "first token", "first answer token" INTO NAME first VALUE value_ns)""")
 
 
-def stalls(ask: Ask, selection: Selection, group: str, *, most: int = 30) -> pl.DataFrame:
-    """Columns `name, streams, stalled_streams, stalled_share, stalls, stalled_ns, stalled_time_share, worst_ns` by group.
+def stalls(query: Query, selection: Selection, group: str, *, most: int = 30) -> pl.DataFrame:
+    """`name, streams, stalled_streams, stalled_share, stalls, stalled_ns, stalled_time_share, worst_ns` by group.
 
-    Over streams whose stalls are known. `stalled_time_share` is stalled time / time from first to last output.
+    Only streams with known stalls. `stalled_time_share` is stalled time / time from first to last output.
     """
-    return ask(f"""
+    return query(f"""
         SELECT {GROUPS[group]} AS name, count(stall_count) AS streams, count(*) FILTER (stall_count > 0) AS stalled_streams,
             stalled_streams / nullif(count(stall_count), 0) AS stalled_share, sum(stall_count)::BIGINT AS stalls,
             sum(stalled_ns)::BIGINT AS stalled_ns,

@@ -1,10 +1,9 @@
-"""SQL over the roll-ups by the minute: what long ranges are drawn from, and the gaps between chunks at any range.
+"""SQL over the roll-ups by minute: for long ranges, and for pooled gaps of any range.
 
-- A roll-up knows minute, model and gateway, no client and no prompt size: `usable` says whether a question can be asked of it.
-- Quantiles come from histograms that were added up: within 1 % of the same quantile over the streams themselves.
-- Minutes are whole: the first and the last of a range may reach beyond it. Roll-ups outlive the streams they were made of.
-- What would be too much to read while somebody waits is read in part: `every` says how many minutes one is taken of, and the
-  page tells it.
+- Roll-ups have minute, model and gateway, but no client and no prompt size. `can_answer` checks this.
+- Quantiles come from summed histograms and are within 1 % of the quantiles over the streams.
+- Minutes are whole, so the first and last minute can extend beyond the range. Roll-ups are kept longer than streams.
+- `sampling_interval` limits the work: a query that would read too much reads one of every n minutes, and the page says so.
 """
 
 from __future__ import annotations
@@ -15,54 +14,54 @@ import polars as pl
 
 from analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, VALUE, ZERO_BUCKET
 from analytics.schema.sql_quoting import literal
-from dashboard.queries import Ask
+from dashboard.queries import Query
+from dashboard.queries.latency import BINS_PER_DECADE, HEATMAP_BINS_PER_DECADE
 from dashboard.queries.selection import Selection, instant
 
-FROM = timedelta(hours=36)
-"""Ranges longer than this are drawn from roll-ups: a day of a busy gateway is still quickly read stream by stream."""
-ERROR = "1 %"
-"""How far a quantile may be off."""
-READ_AT_MOST = 500_000
-"""Buckets of histograms that one question reads."""
-BUCKETS_OF_ROW = 150
-"""A histogram has hardly more buckets with something in them."""
-GAPS = "icl_ns"
-"""The metric of the gaps between output events, pooled; its unit of counting is the gap, not the stream."""
+MIN_RANGE = timedelta(hours=36)
+"""Longer ranges use roll-ups. A day of a busy gateway is still fast to read stream by stream."""
+QUANTILE_ERROR = "1 %"
+MAX_BUCKETS_READ = 500_000
+"""Histogram buckets that one query reads at most."""
+BUCKETS_PER_HISTOGRAM = 150
+"""Estimate of the non-empty buckets of a histogram."""
+POOLED_GAPS = "icl_ns"
+"""The metric of all gaps between output events. Its histograms count gaps, not streams."""
 NAMES = {
     "model": "coalesce(model, '(no model)')",
     "gateway": "coalesce(gateway, '(no gateway)')",
     "everything": "'all streams'",
 }
-"""What roll-ups can be split by: name → SQL."""
+"""Grouping → SQL of its value."""
 
 
-def usable(selection: Selection, group: str) -> bool:
-    """Whether the roll-ups know what is asked for."""
+def can_answer(selection: Selection, group: str) -> bool:
+    """Whether roll-ups have the grouping and the filters."""
     return group in NAMES and not selection.clients
 
 
-def wanted(selection: Selection, group: str) -> bool:
-    """Whether the roll-ups are what to ask: they know it, and the range is long."""
-    return selection.length > FROM and usable(selection, group)
+def preferred(selection: Selection, group: str) -> bool:
+    """Whether roll-ups can answer and the range is long."""
+    return selection.length > MIN_RANGE and can_answer(selection, group)
 
 
-def every(ask: Ask, selection: Selection, metric: str) -> int:
-    """Of how many minutes one is to be taken, so that a question reads no more than it may. 1: all are."""
-    found = ask(
-        f"SELECT sum(least(n, {BUCKETS_OF_ROW}))::BIGINT AS n FROM histogram_minutes "
+def sampling_interval(query: Query, selection: Selection, metric: str) -> int:
+    """n, where a query must read one of every n minutes to read at most MAX_BUCKETS_READ buckets. 1 reads all."""
+    found = query(
+        f"SELECT sum(least(n, {BUCKETS_PER_HISTOGRAM}))::BIGINT AS n FROM histogram_minutes "
         f"WHERE {where(selection)} AND metric = {literal(metric)}"
     )["n"][0]
-    return max(1, -(-int(found or 0) // READ_AT_MOST))
+    return max(1, -(-int(found or 0) // MAX_BUCKETS_READ))
 
 
-def where(selection: Selection, each: int = 1) -> str:
-    """The selection as SQL over a table of minutes, to follow a WHERE; `each`-th minutes only."""
+def where(selection: Selection, nth: int = 1) -> str:
+    """SQL condition of the selection over a table of minutes. `nth` keeps one of every n minutes."""
     parts = [
         f"minute >= date_trunc('minute', {instant(selection.since)})",
         f"minute < {instant(selection.until)}",
     ]
-    if each > 1:
-        parts.append(f"(epoch(minute)::BIGINT // 60) % {each:d} = 0")
+    if nth > 1:
+        parts.append(f"(epoch(minute)::BIGINT // 60) % {nth:d} = 0")
     for name, values in (("model", selection.models), ("gateway", selection.gateways)):
         if values:
             parts.append(f"{NAMES[name]} IN ({', '.join(map(literal, values))})")
@@ -70,7 +69,7 @@ def where(selection: Selection, each: int = 1) -> str:
 
 
 def bucket_s(selection: Selection) -> int:
-    """Width of a point on a time line: at least the minute."""
+    """Distance of the points of a time series: at least a minute."""
     return max(selection.bucket_s, 60)
 
 
@@ -78,85 +77,92 @@ def _at(selection: Selection) -> str:
     return f"time_bucket(INTERVAL '{bucket_s(selection)} seconds', minute)"
 
 
-def _buckets(selection: Selection, metrics: tuple[str, ...], each: int) -> str:
-    """SQL of a table of `minute, gateway, model, metric, bucket, n`: the buckets of these metrics. (The public view
-    `histogram_buckets` says the same with names for everything, and takes longer for it.)"""
+def _buckets(selection: Selection, metrics: tuple[str, ...], nth: int) -> str:
+    """SQL of a table `minute, gateway, model, metric, bucket, n` with the buckets of these metrics.
+
+    The public view `histogram_buckets` has the same rows with more columns, which makes it slower.
+    """
     return f"""(
         SELECT minute, gateway, model, metric, unnest(buckets) AS bucket, unnest(counts) AS n FROM histogram_minutes
-        WHERE {where(selection, each)} AND metric IN ({", ".join(map(literal, metrics))}))"""
+        WHERE {where(selection, nth)} AND metric IN ({", ".join(map(literal, metrics))}))"""
 
 
-def heatmap(
-    ask: Ask, selection: Selection, metric: str, *, each: int = 1, bins_per_decade: int = 6
-) -> pl.DataFrame:
-    """Columns `at, low_ns, high_ns, n`: how many per point of time and log bin of a metric."""
-    wide = BUCKETS_PER_DECADE // bins_per_decade
-    return ask(f"""
-        SELECT {_at(selection)} AS "at", floor(bucket / {wide})::INTEGER AS bin,
-            pow(10, bin / {bins_per_decade}) AS low_ns, pow(10, (bin + 1) / {bins_per_decade}) AS high_ns, sum(n)::BIGINT AS n
-        FROM {_buckets(selection, (metric,), each)} WHERE bucket > {ZERO_BUCKET}
+def heatmap(query: Query, selection: Selection, metric: str, *, nth: int = 1) -> pl.DataFrame:
+    """`at, low_ns, high_ns, n`: counts by time and logarithmic bin of a metric."""
+    width = BUCKETS_PER_DECADE // HEATMAP_BINS_PER_DECADE
+    return query(f"""
+        SELECT {_at(selection)} AS "at", floor(bucket / {width})::INTEGER AS bin,
+            pow(10, bin / {HEATMAP_BINS_PER_DECADE}) AS low_ns, pow(10, (bin + 1) / {HEATMAP_BINS_PER_DECADE}) AS high_ns, sum(n)::BIGINT AS n
+        FROM {_buckets(selection, (metric,), nth)} WHERE bucket > {ZERO_BUCKET}
         GROUP BY ALL ORDER BY "at", bin""")
 
 
 def distribution(
-    ask: Ask,
+    query: Query,
     selection: Selection,
     metric: str,
     group: str,
     *,
-    each: int = 1,
+    nth: int = 1,
     most: int = 6,
-    bins_per_decade: int = 12,
 ) -> pl.DataFrame:
-    """As `latency.distribution`."""
-    wide = BUCKETS_PER_DECADE // bins_per_decade
-    return ask(f"""
+    """Like `latency.distribution`."""
+    width = BUCKETS_PER_DECADE // BINS_PER_DECADE
+    return query(f"""
         WITH binned AS (
-                SELECT {NAMES[group]} AS name, floor(bucket / {wide})::INTEGER AS bin, sum(n)::BIGINT AS n
-                FROM {_buckets(selection, (metric,), each)} WHERE bucket > {ZERO_BUCKET} GROUP BY ALL),
+                SELECT {NAMES[group]} AS name, floor(bucket / {width})::INTEGER AS bin, sum(n)::BIGINT AS n
+                FROM {_buckets(selection, (metric,), nth)} WHERE bucket > {ZERO_BUCKET} GROUP BY ALL),
             busiest AS (SELECT name FROM binned GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d})
-        SELECT name, pow(10, bin / {bins_per_decade}) AS low_ns, pow(10, (bin + 1) / {bins_per_decade}) AS high_ns, n,
+        SELECT name, pow(10, bin / {BINS_PER_DECADE}) AS low_ns, pow(10, (bin + 1) / {BINS_PER_DECADE}) AS high_ns, n,
             n / sum(n) OVER (PARTITION BY name) AS share,
             (sum(n) OVER (PARTITION BY name ORDER BY bin)) / sum(n) OVER (PARTITION BY name) AS cumulated
         FROM binned WHERE name IN (SELECT name FROM busiest) ORDER BY name, bin""")
 
 
 def quantile_timeline(
-    ask: Ask, selection: Selection, metric: str, group: str, quantile: float, *, each: int = 1, most: int = 7
+    query: Query,
+    selection: Selection,
+    metric: str,
+    group: str,
+    quantile: float,
+    *,
+    nth: int = 1,
+    most: int = 7,
 ) -> pl.DataFrame:
-    """As `latency.quantile_timeline`."""
-    return ask(f"""
-        WITH added AS (
+    """Like `latency.quantile_timeline`."""
+    return query(f"""
+        WITH summed AS (
                 SELECT {_at(selection)} AS "at", {NAMES[group]} AS name, bucket, {VALUE} AS value, sum(n) AS n
-                FROM {_buckets(selection, (metric,), each)} GROUP BY ALL),
-            busiest AS (SELECT name FROM added GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d}),
+                FROM {_buckets(selection, (metric,), nth)} GROUP BY ALL),
+            busiest AS (SELECT name FROM summed GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d}),
             ranked AS (
-                SELECT *, sum(n) OVER (PARTITION BY "at", name ORDER BY bucket) AS upto,
-                    sum(n) OVER (PARTITION BY "at", name) AS many
-                FROM added WHERE name IN (SELECT name FROM busiest))
-        SELECT "at", name, min(value) FILTER (upto > {quantile:.4f} * (many - 1)) AS value_ns, max(many)::BIGINT AS n
+                SELECT *, sum(n) OVER (PARTITION BY "at", name ORDER BY bucket) AS cumulated,
+                    sum(n) OVER (PARTITION BY "at", name) AS total
+                FROM summed WHERE name IN (SELECT name FROM busiest))
+        SELECT "at", name, min(value) FILTER (cumulated > {quantile:.4f} * (total - 1)) AS value_ns, max(total)::BIGINT AS n
         FROM ranked GROUP BY ALL ORDER BY "at", name""")
 
 
 def table(
-    ask: Ask, selection: Selection, metric: str, group: str, *, each: int = 1, most: int = 50
+    query: Query, selection: Selection, metric: str, group: str, *, nth: int = 1, most: int = 50
 ) -> pl.DataFrame:
-    """As `latency.table`; `n` counts what was read."""
+    """Like `latency.table`. `n` counts only the minutes that were read."""
     quantiles = ", ".join(
-        f"min(value) FILTER (upto > {q} * (many - 1)) AS p{100 * q:.0f}_ns" for q in (0.5, 0.9, 0.95, 0.99)
+        f"min(value) FILTER (cumulated > {q} * (total - 1)) AS p{100 * q:.0f}_ns"
+        for q in (0.5, 0.9, 0.95, 0.99)
     )
-    return ask(f"""
-        WITH added AS (
+    return query(f"""
+        WITH summed AS (
                 SELECT {NAMES[group]} AS name, bucket, {VALUE} AS value, sum(n) AS n
-                FROM {_buckets(selection, (metric,), each)} GROUP BY ALL),
+                FROM {_buckets(selection, (metric,), nth)} GROUP BY ALL),
             ranked AS (
-                SELECT *, sum(n) OVER (PARTITION BY name ORDER BY bucket) AS upto, sum(n) OVER (PARTITION BY name) AS many
-                FROM added)
-        SELECT name, max(many)::BIGINT AS n, {quantiles}, max(value) AS max_ns
+                SELECT *, sum(n) OVER (PARTITION BY name ORDER BY bucket) AS cumulated, sum(n) OVER (PARTITION BY name) AS total
+                FROM summed)
+        SELECT name, max(total)::BIGINT AS n, {quantiles}, max(value) AS max_ns
         FROM ranked GROUP BY name ORDER BY n DESC, name LIMIT {most:d}""")
 
 
-FIRSTS = {
+FIRST_TIMES = {
     "ttfb_ns": "first byte",
     "ttfc_ns": "first chunk",
     "ttft_ns": "first token",
@@ -164,29 +170,29 @@ FIRSTS = {
 }
 
 
-def firsts(
-    ask: Ask, selection: Selection, group: str, quantile: float, *, each: int = 1, most: int = 12
+def first_times(
+    query: Query, selection: Selection, group: str, quantile: float, *, nth: int = 1, most: int = 12
 ) -> pl.DataFrame:
-    """As `latency.firsts`, but for first bytes and chunks over all streams that have them, with output or without."""
-    named = " ".join(f"WHEN {literal(metric)} THEN {literal(name)}" for metric, name in FIRSTS.items())
-    return ask(f"""
-        WITH added AS (
+    """Like `latency.first_times`, but first bytes and chunks include streams without output."""
+    named = " ".join(f"WHEN {literal(metric)} THEN {literal(name)}" for metric, name in FIRST_TIMES.items())
+    return query(f"""
+        WITH summed AS (
                 SELECT {NAMES[group]} AS name, metric, bucket, {VALUE} AS value, sum(n) AS n
-                FROM {_buckets(selection, tuple(FIRSTS), each)} GROUP BY ALL),
+                FROM {_buckets(selection, tuple(FIRST_TIMES), nth)} GROUP BY ALL),
             busiest AS (
-                SELECT name FROM added WHERE metric = 'ttft_ns' GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d}),
+                SELECT name FROM summed WHERE metric = 'ttft_ns' GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d}),
             ranked AS (
-                SELECT *, sum(n) OVER (PARTITION BY name, metric ORDER BY bucket) AS upto,
-                    sum(n) OVER (PARTITION BY name, metric) AS many
-                FROM added WHERE name IN (SELECT name FROM busiest))
-        SELECT name, max(many)::BIGINT AS n, CASE metric {named} END AS first,
-            min(value) FILTER (upto > {quantile:.4f} * (many - 1)) AS value_ns
+                SELECT *, sum(n) OVER (PARTITION BY name, metric ORDER BY bucket) AS cumulated,
+                    sum(n) OVER (PARTITION BY name, metric) AS total
+                FROM summed WHERE name IN (SELECT name FROM busiest))
+        SELECT name, max(total)::BIGINT AS n, CASE metric {named} END AS first,
+            min(value) FILTER (cumulated > {quantile:.4f} * (total - 1)) AS value_ns
         FROM ranked GROUP BY name, metric ORDER BY n DESC, name""")
 
 
-def stalls(ask: Ask, selection: Selection, group: str, *, most: int = 30) -> pl.DataFrame:
-    """As `latency.stalls`; nothing here is approximate but the ends of the range."""
-    return ask(f"""
+def stalls(query: Query, selection: Selection, group: str, *, most: int = 30) -> pl.DataFrame:
+    """Like `latency.stalls`. Only the ends of the range are approximate."""
+    return query(f"""
         SELECT {NAMES[group]} AS name, sum(streams_with_stalls_known)::BIGINT AS streams,
             sum(m.stalled_streams)::BIGINT AS stalled_streams,
             sum(m.stalled_streams) / nullif(sum(streams_with_stalls_known), 0) AS stalled_share,

@@ -1,4 +1,4 @@
-"""What the reader of a page has chosen: a time range and filters, and the SQL that says so."""
+"""The selected streams of a page: time range and filters, and their SQL."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ MODEL = "coalesce(request_model, response_model, '(no model)')"
 GATEWAY = "coalesce(gateway, '(no gateway)')"
 CLIENT = "coalesce(client_id, '(no key)')"
 DIMENSIONS: dict[str, str] = {"model": MODEL, "gateway": GATEWAY, "client": CLIENT}
-"""Name → SQL of what streams can be told apart by. A model is named as the request named it."""
+"""Dimension → SQL of its value. The model is the one of the request, if it named one."""
 
 BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 POINTS = 60
-"""About as many points as a line of a chart gets."""
+"""Approximate number of points of a line."""
+MAX_STREAM_S = 3600
+"""Streams that started earlier than this before an instant are not counted as open at it."""
 
 
 def instant(at: datetime) -> str:
-    """A time with a zone as SQL, exact to the microsecond."""
+    """A TIMESTAMPTZ literal, exact to the microsecond."""
     return f"TIMESTAMPTZ '{at.astimezone(UTC).strftime('%Y-%m-%d %H:%M:%S.%f')}+00'"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Streams that started in [since, until), of these models, gateways and clients; an empty tuple means all."""
+    """Streams that started in [since, until). Empty filters match all models, gateways or clients."""
 
     since: datetime
     until: datetime
@@ -42,12 +44,12 @@ class Selection:
 
     @property
     def bucket_s(self) -> int:
-        """Width of a point on a time line: the round length that makes about sixty of them."""
-        wanted = self.length.total_seconds() / POINTS
-        return next((b for b in BUCKETS_S if b >= wanted), BUCKETS_S[-1])
+        """Distance of the points of a time series: the round length that gives about 60 points."""
+        target_s = self.length.total_seconds() / POINTS
+        return next((b for b in BUCKETS_S if b >= target_s), BUCKETS_S[-1])
 
     def covered_s(self) -> pl.Expr:
-        """Seconds of a point of time that lie in the range: fewer at its two ends. For rates over time."""
+        """Seconds of each point `at` that are inside the range. The points at its ends are partly outside."""
         begin = pl.max_horizontal("at", pl.lit(self.since).cast(pl.Datetime("us", "UTC")))
         end = pl.min_horizontal(
             pl.col("at") + pl.duration(seconds=self.bucket_s),
@@ -56,25 +58,25 @@ class Selection:
         return pl.max_horizontal((end - begin).dt.total_milliseconds() / 1000, pl.lit(0.001))
 
     def before(self) -> Selection:
-        """The period of the same length before this one."""
+        """The previous period of the same length."""
         return replace(self, since=self.since - self.length, until=self.since)
 
     def filters(self) -> str:
-        """The filters without the time range, as SQL to follow a WHERE or AND."""
-        chosen: Iterable[tuple[str, tuple[str, ...]]] = (
+        """SQL condition of the filters without the time range."""
+        by_column: Iterable[tuple[str, tuple[str, ...]]] = (
             (MODEL, self.models),
             (GATEWAY, self.gateways),
             (CLIENT, self.clients),
         )
-        parts = [f"{column} IN ({', '.join(map(literal, values))})" for column, values in chosen if values]
+        parts = [f"{column} IN ({', '.join(map(literal, values))})" for column, values in by_column if values]
         return " AND ".join(parts) or "TRUE"
 
     def where(self) -> str:
-        """The whole selection, as SQL to follow a WHERE."""
+        """SQL condition of the selection."""
         return (
             f"started_at >= {instant(self.since)} AND started_at < {instant(self.until)} AND {self.filters()}"
         )
 
     def bucket(self) -> str:
-        """SQL of the point on a time line that a stream belongs to (its start)."""
+        """SQL of the point of a time series that a stream belongs to, by its start."""
         return f"time_bucket(INTERVAL '{self.bucket_s} seconds', started_at)"

@@ -1,14 +1,12 @@
-"""SQL of single streams: the table of them, and everything about one."""
+"""SQL for lists of finished streams."""
 
 from __future__ import annotations
-
-from uuid import UUID
 
 import polars as pl
 
 from analytics.schema.outcomes import IS_ERROR
 from analytics.schema.sql_quoting import literal
-from dashboard.queries import Ask
+from dashboard.queries import Query
 from dashboard.queries.selection import CLIENT, GATEWAY, MODEL, Selection
 
 COLUMNS = f"""
@@ -24,7 +22,7 @@ ORDERS: dict[str, str] = {
     "longest": "end_ns DESC NULLS LAST",
     "most output": "output_tokens DESC NULLS LAST",
 }
-"""What the table can be sorted by, in the database: name → SQL."""
+"""Name → SQL of a sort order."""
 
 KINDS: dict[str, str] = {
     "all": "TRUE",
@@ -35,11 +33,11 @@ KINDS: dict[str, str] = {
     "stalled": "stall_count > 0",
     "not streamed": "streamed IS FALSE",
 }
-"""Which streams the table can be narrowed to: name → SQL."""
+"""Name → SQL condition of a kind of streams."""
 
 
 def table(
-    ask: Ask,
+    query: Query,
     selection: Selection,
     *,
     kind: str = "all",
@@ -47,29 +45,29 @@ def table(
     text: str = "",
     limit: int = 25,
 ) -> pl.DataFrame:
-    """The streams of the selection, `COLUMNS`, at most `limit`. `text` finds ids, traces, error types and models."""
-    return ask(f"""
-        SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {KINDS[kind]} AND {having(text)}
+    """The selected streams (`COLUMNS`). `text` matches ids, trace ids, error types and models."""
+    return query(f"""
+        SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {KINDS[kind]} AND {_matches(text)}
         ORDER BY {ORDERS[order]}, stream_id LIMIT {limit:d}""")
 
 
-def evidence(ask: Ask, selection: Selection, bad: str, *, limit: int = 15) -> pl.DataFrame:
-    """The newest streams of which `bad` (SQL, `overview.bad`) is true, `COLUMNS`."""
-    return ask(
-        f"SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {bad} ORDER BY started_at DESC, stream_id LIMIT {limit:d}"
+def matching(query: Query, selection: Selection, condition: str, *, limit: int = 15) -> pl.DataFrame:
+    """The newest streams that match an SQL condition (`COLUMNS`)."""
+    return query(
+        f"SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {condition} ORDER BY started_at DESC, stream_id LIMIT {limit:d}"
     )
 
 
-def how_many(ask: Ask, selection: Selection, *, kind: str = "all", text: str = "") -> int:
-    """Streams that `table` would show without its limit."""
-    found = ask(
-        f"SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {KINDS[kind]} AND {having(text)}"
+def count(query: Query, selection: Selection, *, kind: str = "all", text: str = "") -> int:
+    """Number of streams of `table` without its limit."""
+    found = query(
+        f"SELECT count(*) AS n FROM streams WHERE {selection.where()} AND {KINDS[kind]} AND {_matches(text)}"
     )
     return int(found["n"][0])
 
 
-def having(text: str) -> str:
-    """SQL that is true of streams with this text in an id, error type or model, whatever its case."""
+def _matches(text: str) -> str:
+    """SQL condition: an id, the error type or the model contains the text, ignoring case."""
     if not text:
         return "TRUE"
     fields = (
@@ -77,59 +75,3 @@ def having(text: str) -> str:
         "coalesce(response_id, '')", "coalesce(error_type, '')", MODEL,
     )  # fmt: skip
     return "(" + " OR ".join(f"contains(lower({f}), lower({literal(text)}))" for f in fields) + ")"
-
-
-def one(ask: Ask, stream_id: UUID) -> dict[str, object] | None:
-    """The whole row of one finished stream, or None."""
-    rows = ask(f"SELECT * FROM streams WHERE stream_id = '{stream_id}'::UUID LIMIT 1").to_dicts()
-    return rows[0] if rows else None
-
-
-def one_open(ask: Ask, stream_id: UUID) -> dict[str, object] | None:
-    """The row of one stream that still runs, or None."""
-    rows = ask(f"SELECT * FROM open_streams WHERE stream_id = '{stream_id}'::UUID LIMIT 1").to_dicts()
-    return rows[0] if rows else None
-
-
-LONGEST_GAPS = 300
-"""Events after one of a stream's longest gaps are always taken, so that no stall is sampled away."""
-
-
-def events(ask: Ask, stream_id: UUID, *, most: int = 4000) -> tuple[pl.DataFrame, int]:
-    """The events of a stream in order, with running sums of chars and tokens, and how many there are.
-
-    Over `most`, every n-th is taken, besides all that are no output or follow one of the longest gaps; the sums are over all.
-    Columns: `seq, read_seq, at_ns, kind, event_name, choice, chars, tokens, bytes, finish_reason, gap_ns` (since the
-    output event before it in the same choice), `chars_sum, tokens_sum, bytes_sum`.
-    """
-    frame = ask(f"""
-        WITH e AS (
-                SELECT seq, read_seq, at_ns, kind, event_name, choice, chars, tokens, bytes, finish_reason,
-                    kind IN ('text', 'reasoning', 'refusal', 'tool_call', 'audio') AS is_output
-                FROM events WHERE stream_id = '{stream_id}'::UUID),
-            s AS (
-                SELECT *, count(*) OVER () AS total,
-                    CASE WHEN is_output
-                        THEN at_ns - lag(at_ns) OVER (PARTITION BY is_output, choice ORDER BY seq) END AS gap_ns,
-                    sum(coalesce(chars, 0)) OVER (ORDER BY seq)::BIGINT AS chars_sum,
-                    sum(coalesce(tokens, 0)) OVER (ORDER BY seq)::BIGINT AS tokens_sum,
-                    sum(coalesce(bytes, 0)) OVER (ORDER BY seq)::BIGINT AS bytes_sum
-                FROM e),
-            ranked AS (SELECT *, row_number() OVER (ORDER BY gap_ns DESC NULLS LAST, seq) AS gap_rank FROM s)
-        SELECT * EXCLUDE (gap_rank, is_output) FROM ranked
-        WHERE seq % ceil(total / {most:d})::BIGINT = 0 OR NOT is_output OR gap_rank <= {LONGEST_GAPS}
-        ORDER BY seq LIMIT {most * 2:d}""")
-    return frame.drop("total"), int(frame["total"][0]) if frame.height else 0
-
-
-def usage_reports(ask: Ask, stream_id: UUID) -> pl.DataFrame:
-    """Every usage report of a stream in order, at most 200."""
-    return ask(f"SELECT * FROM usage_reports WHERE stream_id = '{stream_id}'::UUID ORDER BY seq LIMIT 200")
-
-
-def server_stats(ask: Ask, stream_id: UUID) -> pl.DataFrame:
-    """What the server said of its own doing, at most 200 numbers."""
-    return ask(
-        f"SELECT source, name, value, unit, raw FROM server_stats WHERE stream_id = '{stream_id}'::UUID "
-        "ORDER BY source, name, seq LIMIT 200"
-    )

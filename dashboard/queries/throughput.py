@@ -1,19 +1,16 @@
-"""SQL of how much flows: tokens, speed and concurrency."""
+"""SQL for tokens, speed and concurrency."""
 
 from __future__ import annotations
 
 import polars as pl
 
-from dashboard.queries import Ask
-from dashboard.queries.selection import DIMENSIONS, Selection, instant
-
-CONCURRENT_AT_MOST_S = 3600
-"""Streams that began earlier than this before the range are not looked for when concurrency is counted."""
+from dashboard.queries import Query
+from dashboard.queries.selection import DIMENSIONS, MAX_STREAM_S, Selection, instant
 
 
-def tokens_timeline(ask: Ask, selection: Selection) -> pl.DataFrame:
-    """Columns `at, kind, tokens`: input (fresh), input (cached), reasoning and answer tokens by the start of the stream."""
-    return ask(f"""
+def tokens_timeline(query: Query, selection: Selection) -> pl.DataFrame:
+    """`at, kind, tokens`: fresh input, cached input, reasoning and answer tokens, by the start of the stream."""
+    return query(f"""
         WITH t AS (
             SELECT {selection.bucket()} AS "at",
                 sum(input_tokens - coalesce(cached_input_tokens, 0))::BIGINT AS "input, fresh",
@@ -26,9 +23,9 @@ def tokens_timeline(ask: Ask, selection: Selection) -> pl.DataFrame:
         ORDER BY "at", kind""")
 
 
-def speed_timeline(ask: Ask, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
-    """Columns `at, name, tps_user, output_tokens, n`: median speed per stream, and tokens, of the busiest."""
-    return ask(f"""
+def speed_timeline(query: Query, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
+    """`at, name, tps_user` (median), `output_tokens, n` of the `most` busiest groups."""
+    return query(f"""
         WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()}),
             busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d})
         SELECT {selection.bucket()} AS "at", name, quantile_cont(tps_user, 0.5) AS tps_user,
@@ -36,21 +33,21 @@ def speed_timeline(ask: Ask, selection: Selection, dimension: str, *, most: int 
         FROM chosen WHERE name IN (SELECT name FROM busiest) GROUP BY ALL ORDER BY "at", name""")
 
 
-def concurrency(ask: Ask, selection: Selection) -> pl.DataFrame:
-    """Columns `at, peak`: the most streams open at once, per point of time; streams that still run included.
+def concurrency(query: Query, selection: Selection) -> pl.DataFrame:
+    """`at, peak`: the maximum number of streams open at the same time, including streams in flight.
 
-    A point of time without start or end of a stream has no row: the number did not change there.
+    Points without the start or end of a stream have no row, because the number did not change.
     """
-    early = f"{instant(selection.since)} - INTERVAL '{CONCURRENT_AT_MOST_S} seconds'"
-    return ask(f"""
-        WITH lives AS (
+    early = f"{instant(selection.since)} - INTERVAL '{MAX_STREAM_S} seconds'"
+    return query(f"""
+        WITH lifetimes AS (
                 SELECT started_at, started_at + to_microseconds(coalesce(end_ns, 0) // 1000) AS ended_at FROM streams
                 WHERE started_at >= {early} AND started_at < {instant(selection.until)} AND {selection.filters()}
                 UNION ALL SELECT started_at, NULL FROM open_streams
                 WHERE started_at < {instant(selection.until)} AND {selection.filters()}),
             steps AS (
-                SELECT started_at AS "at", 1 AS step FROM lives
-                UNION ALL SELECT ended_at, -1 FROM lives WHERE ended_at < {instant(selection.until)}),
+                SELECT started_at AS "at", 1 AS step FROM lifetimes
+                UNION ALL SELECT ended_at, -1 FROM lifetimes WHERE ended_at < {instant(selection.until)}),
             running AS (
                 SELECT "at", greatest(step, 0) - step + sum(step) OVER (ORDER BY "at", step DESC) AS open FROM steps)
         SELECT time_bucket(INTERVAL '{selection.bucket_s} seconds', greatest("at", {instant(selection.since)})) AS "at",
@@ -58,11 +55,11 @@ def concurrency(ask: Ask, selection: Selection) -> pl.DataFrame:
         FROM running WHERE "at" >= {instant(selection.since)} GROUP BY ALL ORDER BY "at" """)
 
 
-def table(ask: Ask, selection: Selection, dimension: str, *, most: int = 50) -> pl.DataFrame:
-    """Columns `name, requests, input_tokens, cached_share, output_tokens, reasoning_share, output_per_s, tps_user_p50,
-    tps_user_p5, tps_e2e_p50, burstiness_p50, known` by group; `known`: the share of streams whose tokens are known."""
+def table(query: Query, selection: Selection, dimension: str, *, most: int = 50) -> pl.DataFrame:
+    """`name, requests, input_tokens, cached_share, output_tokens, reasoning_share, output_per_s, tps_user_p50, tps_user_p5,
+    tps_e2e_p50, burstiness_p50, known` by group. `known`: share of streams with known output tokens."""
     seconds = selection.length.total_seconds()
-    return ask(f"""
+    return query(f"""
         SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests, sum(input_tokens)::BIGINT AS input_tokens,
             sum(cached_input_tokens) / nullif(sum(input_tokens) FILTER (cached_input_tokens IS NOT NULL), 0) AS cached_share,
             sum(output_tokens)::BIGINT AS output_tokens,

@@ -1,116 +1,125 @@
-"""What goes wrong, where and since when; aborts and their waste apart; the streams that show it."""
+"""Outcomes and errors by group, client aborts with wasted tokens, and examples."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from dashboard import filters, formatting, page_frame, palette, query_runner
-from dashboard.charts import bars, base
+from dashboard import filters, formatting, page_frame, page_settings
+from dashboard.charts import bars, colors
+from dashboard.charts.axes import TimeRange
+from dashboard.charts.drawing import draw_legend
 from dashboard.charts.time_series import time_bars, time_lines
-from dashboard.metric_cards import card
-from dashboard.metric_help import described
-from dashboard.panels import choice, colors_of, panel
+from dashboard.metric_cards import Summary, card
+from dashboard.metric_help import metric_help
+from dashboard.panels import panel
 from dashboard.queries import errors, overview, streams
 from dashboard.queries.selection import Selection
-from dashboard.tables import generic
+from dashboard.query_runner import query
+from dashboard.tables.columns import short_client
+from dashboard.tables.errors import show_aborts, show_error_kinds
+from dashboard.tables.streams import show_streams
+
+GROUPINGS = ("model", "gateway", "client", "type", "phase", "HTTP status")
 
 
 def body(chosen: Selection) -> None:
-    objectives = query_runner.slos()
-    both = overview.summary_now_and_before(
-        query_runner.ask, chosen, slo_ttft_s=objectives.ttft_s, slo_itl_s=objectives.itl_s
-    )
-    now, before = both["now"], both["before"]
-    if not now.get("requests"):
-        page_frame.nothing_chosen()
+    slos = page_settings.slos()
+    periods = overview.summary_now_and_before(query, chosen, slo_ttft_s=slos.ttft_s, slo_itl_s=slos.itl_s)
+    if not periods["now"].get("requests"):
+        page_frame.show_no_matches()
         return
-    left = errors.left_behind(query_runner.ask, chosen)
-    with st.grid(5, min_column_width=150):
-        card(
-            "Error rate", formatting.share(now.get("error_rate")), now=now.get("error_rate"), before=before.get("error_rate"),
-            said_before=formatting.share(before.get("error_rate")), points=True, help_text=described("error_rate"),
-        )  # fmt: skip
-        card("Errors", formatting.count(now.get("errors")), help_text=described("error_rate"),
-             now=now.get("errors"), before=before.get("errors"))  # fmt: skip
-        aborted = (
-            f"{formatting.share(left['abort_share'])} of all; {formatting.count(left['before_output'])} of them before the first token. "
-            f"Left after the end was told, so no abort: {formatting.count(left['after_terminal'])}."
-        )
-        card("Client aborts", formatting.count(left["aborts"]), help_text=described("aborts", more=aborted),
-             now=left["aborts"], before=before.get("aborts"))  # fmt: skip
-        wasted = (
-            f"Known of {formatting.count(left['told'])} of the {formatting.count(left['aborts'])} aborts, whose "
-            f"{formatting.count(left['output_tokens'])} tokens were generated for nobody to read to the end. Undelivered in all: "
-            f"{formatting.size(left['undelivered_bytes'])}."
-        )
-        card(
-            "Wasted tokens",
-            formatting.count(left["wasted_tokens"]),
-            help_text=described("wasted", more=wasted),
-        )
-        card("Lost by the tap", formatting.count(left["lost"]), help_text=described("tap_lost"))
-    time: dict[str, Any] = {
-        "zone": filters.zone(),
-        "span": (chosen.since, chosen.until),
-        "bucket_s": chosen.bucket_s,
-    }
-    by = st.session_state.get("by") or "model"
-    course = errors.rate_timeline(query_runner.ask, chosen, by)
-    colors = colors_of(course)
-    over_time = errors.outcomes_timeline(query_runner.ask, chosen)
-    with st.grid(2, min_column_width=340):
-        panel(
-            "Everything but ok, over time",
-            over_time,
-            lambda f: time_bars(f, "n", series="outcome", colors=palette.OUTCOMES, unit="streams", **time),
-            legend=base.present(palette.OUTCOMES, over_time, "outcome"),
-            help_text="Client aborts and streams lost by the tap are no errors; they are shown in grey.",
-        )
-        panel(
-            f"Error rate by {by}",
-            course,
-            lambda f: time_lines(
-                f, "error_rate", series="name", colors=colors, form=formatting.share, percent=True, **time
-            ),
-            legend=colors,
-            help_text=described("error_rate"),
-            value="error_rate",
-        )
-    splits = {
-        s: errors.counts(query_runner.ask, chosen, s, most=8)
-        for s in ("model", "gateway", "client", "type", "phase", "HTTP status")
-    }
-    if any(f.height for f in splits.values()):
-        base.legend(
-            base.present(palette.OUTCOMES, pl.concat(f.select("outcome") for f in splits.values()), "outcome")
-        )
-        with st.grid(3, min_column_width=310):
-            rows = max(f["name"].n_unique() for f in splits.values())
-            for split, counted in splits.items():
-                panel(
-                    f"Errors by {split}",
-                    counted.with_columns(generic.short_name()),
-                    lambda f: bars.stacked(f, colors=palette.OUTCOMES, rows=rows),
-                )
+    show_cards(periods["now"], periods["before"], errors.abort_summary(query, chosen))
+    show_timelines(chosen, filters.time_range(chosen))
+    show_groups(chosen)
     st.subheader("Kinds of errors", anchor=False)
-    generic.error_kinds(errors.kinds(query_runner.ask, chosen))
+    show_error_kinds(errors.kinds(query, chosen))
     st.subheader(
-        f"Aborts and waste by {by}",
+        f"Client aborts and wasted tokens by {by}",
         anchor=False,
-        help="Clients that left before the end: no errors of the upstream.",
+        help="Clients that left before the terminal event. Not errors of the upstream.",
     )
-    generic.aborts(errors.aborts(query_runner.ask, chosen, by), name=by)
-    st.subheader("Latest examples", anchor=False)
-    latest = streams.table(query_runner.ask, chosen, kind="errors", limit=20)
+    show_aborts(errors.aborts(query, chosen, by), group=by)
+    st.subheader("Latest errors", anchor=False)
+    latest = streams.table(query, chosen, kind="errors", limit=20)
     if latest.is_empty():
         st.caption("No errors in this selection.")
     else:
-        generic.streams(latest, key="examples")
+        show_streams(latest, key="examples")
+
+
+def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
+    count, share = formatting.count, formatting.share
+    rate, rate_before = now.get("error_rate"), before.get("error_rate")
+    abort_help = (
+        f"{share(aborts['abort_share'])} of all requests; {count(aborts['before_output'])} before the first token. "
+        f"Not included: {count(aborts['after_terminal'])} that left after the terminal event."
+    )
+    wasted_help = (
+        f"Known for {count(aborts['aborts_with_tokens'])} of {count(aborts['aborts'])} aborts, which generated "
+        f"{count(aborts['output_tokens'])} tokens. Undelivered: {formatting.size(aborts['undelivered_bytes'])}."
+    )
+    with st.grid(5, min_column_width=150):
+        card("Error rate", share(rate), now=rate, before=rate_before, before_text=share(rate_before), is_share=True,
+             help_text=metric_help("error_rate"))  # fmt: skip
+        card("Errors", count(now.get("errors")), now=now.get("errors"), before=before.get("errors"),
+             help_text="Streams with an error outcome.")  # fmt: skip
+        card("Client aborts", count(aborts["aborts"]), now=aborts["aborts"], before=before.get("aborts"),
+             help_text=metric_help("aborts", more=abort_help))  # fmt: skip
+        card(
+            "Wasted tokens", count(aborts["wasted_tokens"]), help_text=metric_help("wasted", more=wasted_help)
+        )
+        card("Lost by the tap", count(aborts["lost"]), help_text=metric_help("tap_lost"))
+
+
+def show_timelines(chosen: Selection, time: TimeRange) -> None:
+    outcomes = errors.outcomes_timeline(query, chosen)
+    rates = errors.rate_timeline(query, chosen, by)
+    group_colors = colors.of_groups(rates)
+    with st.grid(2, min_column_width=340):
+        panel(
+            "Outcomes except ok",
+            outcomes,
+            lambda f: time_bars(
+                f, "n", time, series="outcome", series_colors=colors.OUTCOMES, unit="streams"
+            ),
+            legend=colors.present(colors.OUTCOMES, outcomes, "outcome"),
+            help_text="Client aborts and streams lost by the tap (grey) are not errors.",
+        )
+        panel(
+            f"Error rate by {by}",
+            rates,
+            lambda f: time_lines(
+                f,
+                "error_rate",
+                time,
+                series="name",
+                series_colors=group_colors,
+                to_text=formatting.share,
+                percent=True,
+            ),
+            legend=group_colors,
+            help_text=metric_help("error_rate"),
+            value="error_rate",
+        )
+
+
+def show_groups(chosen: Selection) -> None:
+    counts = {grouping: errors.counts(query, chosen, grouping, most=8) for grouping in GROUPINGS}
+    outcomes = pl.concat(f.select("outcome") for f in counts.values())
+    if outcomes.is_empty():
+        return
+    draw_legend(colors.present(colors.OUTCOMES, outcomes, "outcome"))
+    rows = max(f["name"].n_unique() for f in counts.values())
+    with st.grid(3, min_column_width=310):
+        for grouping, frame in counts.items():
+            panel(
+                f"Errors by {grouping}",
+                frame.with_columns(short_client()),
+                lambda f: bars.stacked_bars(f, colors.OUTCOMES, rows=rows),
+            )
 
 
 page_frame.title("Errors")
-choice("By", ["model", "gateway", "client"], "model", key="by")
+by = filters.choice("By", list(filters.FILTERS), "model", key="by")
 page_frame.show(body)

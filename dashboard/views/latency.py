@@ -1,149 +1,178 @@
-"""How long things take: over time, as distributions, by model, gateway, client and prompt size; what stalls."""
+"""Durations of streams: over time, as distributions and by group; stalls.
+
+Roll-ups answer long ranges and pooled gaps (`queries.rollups`). All other queries read the streams (`queries.latency`).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from dashboard import filters, page_frame, palette, query_runner
-from dashboard.charts import bars, base, distributions
+from dashboard import filters, page_frame
+from dashboard.charts import bars, colors, distributions
+from dashboard.charts.drawing import HEIGHT, draw_legend
 from dashboard.charts.time_series import time_lines
-from dashboard.metric_help import described
-from dashboard.panels import colors_of, panel
+from dashboard.metric_help import metric_help
+from dashboard.panels import panel
 from dashboard.queries import latency, rollups
 from dashboard.queries.selection import Selection
-from dashboard.tables import generic
+from dashboard.query_runner import query
+from dashboard.tables.latency import show_quantiles, show_stalls
 
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 METRICS = {
     **dict(list(latency.METRICS.items())[:2]),
-    "inter-chunk, all gaps": rollups.GAPS,
+    "inter-chunk, all gaps": rollups.POOLED_GAPS,
     **latency.METRICS,
 }
 HELP = {
     "ttft_ns": "ttft", "itl_ns": "itl", "ttfb_ns": "ttfb", "ttfc_ns": "ttfc", "ttfo_ns": "ttfo", "end_ns": "end",
-    "icl_p50_ns": "icl", "icl_p95_ns": "icl", "icl_max_ns": "icl", rollups.GAPS: "icl_pooled",
+    "icl_p50_ns": "icl", "icl_p95_ns": "icl", "icl_max_ns": "icl", rollups.POOLED_GAPS: "icl_pooled",
 }  # fmt: skip
-FIRSTS = ("first byte", "first chunk", "first token", "first answer token")
-BINS = "Bins are a factor of {} wide."
+FIRST_TIMES = ("first byte", "first chunk", "first token", "first answer token")
+HEATMAP_BINS = "Bins are a factor of 1.47 wide."
+HISTOGRAM_BINS = "Bins are a factor of 1.21 wide."
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the queries of a page read from: `queries.rollups` or `queries.latency`, with the options of all queries."""
+
+    queries: Any
+    bucket_s: int
+    nth_minute: int = 1
+    """1: all minutes are read."""
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {"nth": self.nth_minute} if self.queries is rollups else {}
+
+
+def source_of(chosen: Selection, column: str, group: str) -> Source:
+    if column == rollups.POOLED_GAPS or rollups.preferred(chosen, group):
+        nth = rollups.sampling_interval(query, chosen, column)
+        return Source(rollups, rollups.bucket_s(chosen), nth)
+    return Source(latency, chosen.bucket_s)
+
+
+def minutes_read(nth: int) -> str:
+    return "all minutes" if nth == 1 else f"one of every {nth} minutes, to limit the time of the query"
 
 
 def body(chosen: Selection) -> None:
-    state = st.session_state
-    metric, group = state.get("metric") or "TTFT", state.get("split") or "model"
-    named = state.get("quantile") or "p95"
-    column, quantile = METRICS[metric], QUANTILES[named]
-    about = described(HELP[column]) if column in HELP else None
-    if column == rollups.GAPS and not rollups.usable(chosen, group):
+    column = METRICS[metric]
+    pooled = column == rollups.POOLED_GAPS
+    if pooled and not rollups.can_answer(chosen, group):
         st.info(
-            "All gaps together are kept by minute, model and gateway alone. Take the client filter away, or choose another "
-            "“By”; the gaps of single streams (“inter-chunk, median of the stream”) can be split by anything.",
+            "Pooled gaps are stored only by minute, model and gateway. Remove the client filter, choose another “By”, or choose "
+            "“inter-chunk, median of the stream”.",
             icon=":material/filter_alt_off:",
         )
         return
-    from_rollups = column == rollups.GAPS or rollups.wanted(chosen, group)
-    read: Any = rollups if from_rollups else latency
-    counted = "gaps" if column == rollups.GAPS else "streams"
-    part = {"each": rollups.every(query_runner.ask, chosen, column)} if from_rollups else {}
-    overall = read.table(query_runner.ask, chosen, column, group, **part)
-    if not overall["n"].sum():
-        page_frame.nothing_chosen()
+    source = source_of(chosen, column, group)
+    counted = "gaps" if pooled else "streams"
+    quantiles = source.queries.table(query, chosen, column, group, **source.options)
+    if not quantiles["n"].sum():
+        page_frame.show_no_matches()
         return
-    if from_rollups:
-        exact = f"quantiles within {rollups.ERROR}{' of these' if part['each'] > 1 else ''}"
-        st.caption(f"From roll-ups by the minute: {taken(part['each'])}, {exact}.")
-    time: dict[str, Any] = {
-        "zone": filters.zone(),
-        "span": (chosen.since, chosen.until),
-        "bucket_s": rollups.bucket_s(chosen) if from_rollups else chosen.bucket_s,
-    }
-    course = read.quantile_timeline(query_runner.ask, chosen, column, group, quantile, **part)
-    spread = read.distribution(query_runner.ask, chosen, column, group, **part)
-    order = latency.PROMPT_SIZES if group == "prompt size" else ()
-    colors = colors_of(pl.concat([course.select("name"), spread.select("name")]), order=order)
-    base.legend(colors)
+    if source.queries is rollups:
+        of_these = " of these" if source.nth_minute > 1 else ""
+        st.caption(
+            f"From roll-ups by minute: {minutes_read(source.nth_minute)}; "
+            f"quantiles within {rollups.QUANTILE_ERROR}{of_these}."
+        )
+    show_charts(chosen, source, column, counted)
+    st.subheader(f"{metric} by {group}", anchor=False)
+    show_quantiles(quantiles, group=group, counted=counted)
     panel(
-        f"{metric}, {named} by {group}",
-        course,
-        lambda f: time_lines(f, "value_ns", series="name", colors=colors, **time),
-        help_text=about,
+        f"First byte, chunk, token and answer token, {quantile} by {group}",
+        source.queries.first_times(query, chosen, group, QUANTILES[quantile], **source.options),
+        lambda f: bars.dots(f, colors.by_name(FIRST_TIMES)),
+        help_text="The first byte and the first chunk may contain no output (role-only chunks, pings). Tools that measure TTFT "
+        "there report less. Visible reasoning is between the first token and the first answer token.",
+    )
+    st.subheader(f"Stalls by {group}", anchor=False, help=metric_help("stall"))
+    show_stalls(source.queries.stalls(query, chosen, group), group=group)
+
+
+def show_charts(chosen: Selection, source: Source, column: str, counted: str) -> None:
+    """The metric over time and its distributions."""
+    time = filters.time_range(chosen, source.bucket_s)
+    help_text = metric_help(HELP[column]) if column in HELP else ""
+    timeline = source.queries.quantile_timeline(
+        query, chosen, column, group, QUANTILES[quantile], **source.options
+    )
+    spread = source.queries.distribution(query, chosen, column, group, **source.options)
+    order = latency.PROMPT_SIZES if group == "prompt size" else ()
+    group_colors = colors.of_groups(pl.concat([timeline.select("name"), spread.select("name")]), order=order)
+
+    def show_ecdf(height: int) -> None:
+        panel(
+            f"{metric}, cumulative distribution",
+            spread,
+            lambda f: distributions.ecdf(f, group_colors, height=height),
+            help_text=help_text or None,
+        )
+
+    draw_legend(group_colors)
+    panel(
+        f"{metric}, {quantile} by {group}",
+        timeline,
+        lambda f: time_lines(f, "value_ns", time, series="name", series_colors=group_colors),
+        help_text=help_text or None,
         value="value_ns",
     )
     with st.grid(2, min_column_width=340):
         panel(
             f"{metric} over time, all {counted}",
-            read.heatmap(query_runner.ask, chosen, column, **part),
-            lambda f: distributions.heatmap(f, counted=counted, **time),
-            help_text=f"{about or ''} Each cell counts {counted}. {BINS.format('1.47')}",
+            source.queries.heatmap(query, chosen, column, **source.options),
+            lambda f: distributions.heatmap(f, time, counted=counted),
+            help_text=f"{help_text} Cells count {counted}. {HEATMAP_BINS}",
         )
-        if column == rollups.GAPS:
-            panel(
-                f"{metric}, share at or below",
-                spread,
-                lambda f: distributions.ecdf(f, colors, height=240),
-                help_text=about,
-            )
-        else:
-            gaps(chosen, time)
-    if column != rollups.GAPS:
-        with st.grid(2, min_column_width=340):
-            panel(
-                f"{metric}, share at or below",
-                spread,
-                lambda f: distributions.ecdf(f, colors),
-                help_text=about,
-            )
-            panel(
-                f"{metric}, distribution",
-                spread,
-                lambda f: distributions.histogram(f, colors),
-                help_text=f"{BINS.format('1.21')} Each line adds up to 100 %.",
-            )
-    st.subheader(f"{metric} by {group}", anchor=False)
-    generic.durations(overall, name=group, counted=counted)
-    panel(
-        f"From the first byte to the answer, {named} by {group}",
-        read.firsts(query_runner.ask, chosen, group, quantile, **part),
-        lambda f: bars.dots(f, colors=palette.of_series(FIRSTS)),
-        help_text="First byte and first chunk may hold no output (role-only chunks, pings): tools that clock TTFT there "
-        "see less. Between first token and first answer token lies visible reasoning.",
-    )
-    st.subheader(f"Stalls by {group}", anchor=False, help=described("stall"))
-    generic.stalls(read.stalls(query_runner.ask, chosen, group), name=group)
+        if column == rollups.POOLED_GAPS:
+            show_ecdf(distributions.HEATMAP_HEIGHT)
+            return
+        show_gap_heatmap(chosen, source.bucket_s)
+    with st.grid(2, min_column_width=340):
+        show_ecdf(HEIGHT)
+        panel(
+            f"{metric}, distribution",
+            spread,
+            lambda f: distributions.histogram(f, group_colors),
+            help_text=f"{HISTOGRAM_BINS} Each line adds up to 100 %.",
+        )
 
 
-def taken(each: int) -> str:
-    """Which minutes were read, in words."""
-    return "whole minutes" if each == 1 else f"one of every {each} minutes, which are too many to read"
-
-
-def gaps(chosen: Selection, time: dict[str, Any]) -> None:
-    """The gaps between chunks over time: all of them where roll-ups can tell, else the median of each stream."""
-    if rollups.usable(chosen, "everything"):
-        each = rollups.every(query_runner.ask, chosen, rollups.GAPS)
+def show_gap_heatmap(chosen: Selection, bucket_s: int) -> None:
+    """All gaps between chunks over time. With a client filter, which roll-ups lack, the median gap of each stream."""
+    if rollups.can_answer(chosen, "everything"):
+        nth = rollups.sampling_interval(query, chosen, rollups.POOLED_GAPS)
+        time = filters.time_range(chosen, rollups.bucket_s(chosen))
         panel(
             "Inter-chunk latency over time, all gaps",
-            rollups.heatmap(query_runner.ask, chosen, rollups.GAPS, each=each),
-            lambda f: distributions.heatmap(
-                f, counted="gaps", **{**time, "bucket_s": rollups.bucket_s(chosen)}
-            ),
-            help_text=f"{described('icl_pooled')} Each cell counts gaps. {BINS.format('1.47')}",
-            note=f"Drawn from {taken(each)}." if each > 1 else None,
+            rollups.heatmap(query, chosen, rollups.POOLED_GAPS, nth=nth),
+            lambda f: distributions.heatmap(f, time, counted="gaps"),
+            help_text=f"{metric_help('icl_pooled')} Cells count gaps. {HEATMAP_BINS}",
+            note=f"From {minutes_read(nth)}." if nth > 1 else None,
         )
         return
+    time = filters.time_range(chosen, bucket_s)
     panel(
         "Inter-chunk latency over time, median of each stream",
-        latency.heatmap(query_runner.ask, chosen, "icl_p50_ns"),
-        lambda f: distributions.heatmap(f, **time),
-        help_text=f"{described('icl')} Of all gaps together, which are kept by model and gateway, a client's cannot be told.",
+        latency.heatmap(query, chosen, "icl_p50_ns"),
+        lambda f: distributions.heatmap(f, time),
+        help_text=f"{metric_help('icl')} Pooled gaps are stored by model and gateway, not by client.",
     )
 
 
 page_frame.title("Latency")
 with st.container(horizontal=True, vertical_alignment="bottom"):
-    st.selectbox("Metric", list(METRICS), key="metric", bind="query-params", width=290)
-    st.selectbox("By", list(latency.GROUPS), key="split", bind="query-params", width=150)
-    st.selectbox("Percentile", list(QUANTILES), index=3, key="quantile", bind="query-params", width=120)
+    metric = st.selectbox("Metric", list(METRICS), key="metric", bind="query-params", width=290)
+    group = st.selectbox("By", list(latency.GROUPS), key="split", bind="query-params", width=150)
+    quantile = st.selectbox(
+        "Percentile", list(QUANTILES), index=3, key="quantile", bind="query-params", width=120
+    )
 page_frame.show(body)

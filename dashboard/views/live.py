@@ -1,54 +1,46 @@
-"""The streams in flight now: who waits, who streams, who has gone silent."""
+"""Streams in flight: waiting, streaming or silent."""
 
 from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import formatting, page_frame, query_runner
-from dashboard.metric_help import described
+from dashboard import formatting, page_frame
+from dashboard.metric_help import metric_help
 from dashboard.queries import live
 from dashboard.queries.selection import Selection
-from dashboard.tables import generic
+from dashboard.query_runner import query
+from dashboard.tables.streams import show_open_streams
 
 EVERY_S = 2
 SILENT_NS = 5_000_000_000
+MOST_ROWS = 500
 
 
 def body(chosen: Selection) -> None:
-    running = live.open_streams(query_runner.ask, chosen)
-    groups = live.count_by(query_runner.ask, chosen)
+    streams = live.open_streams(query, chosen, most=MOST_ROWS)
+    groups = live.count_by(query, chosen)
     waiting, streaming = int(groups["waiting"].sum()), int(groups["streaming"].sum())
-    silent = running.filter(running["silent_ns"] > SILENT_NS).height
+    silent = streams.filter(streams["silent_ns"] > SILENT_NS).height
     with st.grid(4, min_column_width=150):
-        st.metric("In flight", formatting.count(waiting + streaming), help=described("active"), border=True)
-        st.metric(
-            "Waiting",
-            formatting.count(waiting),
-            help="Open, and no output yet: for the first token.",
-            border=True,
-        )
-        st.metric("Streaming", formatting.count(streaming), help="Open, and output has begun.", border=True)
-        st.metric(
-            "Silent for over 5 s",
-            formatting.count(silent),
-            help="No event, not even a ping, as of the last commit.",
-            border=True,
-        )
-    if running.is_empty():
-        st.info(
-            "Nothing is in flight with these filters. Streams appear here while they run.",
-            icon=":material/hourglass_empty:",
-        )
+        for label, count, help_text in (
+            ("In flight", waiting + streaming, metric_help("active")),
+            ("Waiting", waiting, "Streams without output so far."),
+            ("Streaming", streaming, "Streams with output."),
+            (
+                "Silent for over 5 s",
+                silent,
+                "Streams without any event, pings included, as of the last commit.",
+            ),
+        ):
+            st.metric(label, formatting.count(count), help=help_text, border=True)
+    if streams.is_empty():
+        st.info("No streams in flight match the filters.", icon=":material/hourglass_empty:")
         return
-    st.caption(
-        "As of each row's last commit, the longest silent first. A stream that ended is under Streams."
-    )
-    generic.live(running)
-    if running.height == 500:
-        st.caption("The 500 longest silent are shown.")
+    st.caption("Longest silent first. Values are as of the last commit of each row.")
+    show_open_streams(streams)
+    if streams.height == MOST_ROWS:
+        st.caption(f"Only the {MOST_ROWS} longest silent streams are shown.")
 
 
-page_frame.title(
-    "Live", "Streams in flight now, whatever the time range; model, gateway and client filters apply."
-)
-page_frame.show(body, every_s=EVERY_S, timed=False)
+page_frame.title("Live", "Streams in flight. The time range does not apply; the other filters do.")
+page_frame.show(body, every_s=EVERY_S, uses_time_range=False)

@@ -1,123 +1,133 @@
-"""Is what I see complete, and how old is it? Positions, freshness, losses and versions."""
+"""Completeness and freshness of the data: positions, losses, counters and versions."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import polars as pl
 import streamlit as st
 
-from dashboard import filters, formatting, page_frame, query_runner
+from dashboard import formatting, page_frame, page_settings
 from dashboard.queries import pipeline
 from dashboard.queries.selection import Selection
-from dashboard.tables import generic
+from dashboard.query_runner import query
+from dashboard.tables.query_result import show_result
 
 EXPIRED = "expired_streams_rows"
 
+show_table = partial(show_result, readable=True)
+
 
 def body(_: Selection) -> None:
-    fresh = pipeline.freshness(query_runner.ask)
-    ledger = pipeline.ledger(query_runner.ask)
-    causes = pipeline.losses_by_cause(query_runner.ask)
-    finished, lost = (int(ledger[c].sum()) for c in ("finished", "tap_lost"))
-    with st.grid(6, min_column_width=140):
-        for label, value, about in (
-            ("Finished", formatting.count(finished), "Rows of `streams`, all of them."),
-            ("In flight", formatting.count(float(str(fresh["open"]))), "Rows of `open_streams`."),
-            ("Lost by the tap", formatting.count(lost), "Finished streams with the outcome `tap_lost`."),
-            ("Newest end", ago(fresh["newest_end_at"]), "When the newest finished stream ended."),
-            (
-                "Last commit",
-                ago(fresh["committed_at"]),
-                "When analytics last committed a position of the log.",
-            ),
-            (
-                "Heard of a tap",
-                ago(pipeline.last_heard(query_runner.ask)),
-                "The newest sign of life of a running tap that analytics has read. A tap gives one every few seconds: what is "
-                "much older is lag between tap and tables.",
-            ),
-        ):
-            st.metric(label, value, border=True, help=about, height="stretch")
+    freshness = pipeline.freshness(query)
+    by_tap = pipeline.streams_by_tap(query)
+    counters = pipeline.counters(query)
+    finished, lost = (int(by_tap[c].sum()) for c in ("finished", "tap_lost"))
+    in_flight = int(str(freshness["open"]))
+    show_cards(freshness, finished, in_flight, lost)
+    causes = pipeline.losses_by_cause(query)
     if causes.is_empty() and not lost:
-        st.success(
-            "No loss was told by any tap, and no stream is marked lost.", icon=":material/check_circle:"
-        )
+        st.success("Complete: no tap reported a loss, and no stream is lost.", icon=":material/check_circle:")
     else:
         st.warning(
-            "Some data never arrived: see the losses below. What is missing is counted, never guessed.",
+            "Incomplete: some data was lost. The losses below list it.",
             icon=":material/warning:",
         )
     st.caption(
-        "`streamgauge status` reconciles the counters of every part: captured = stored + in flight + lost."
+        "`streamgauge status` reconciles the counters of all parts: captured = stored + in flight + lost."
     )
-    runs, counted = pipeline.taps(query_runner.ask), pipeline.counters(query_runner.ask)
-    told, expired = (
-        int(runs["streams_opened"].sum()),
-        int(counted.filter(pl.col("name") == EXPIRED)["value"].sum()),
+    show_taps(counters, finished, in_flight)
+    st.subheader("Streams by tap", anchor=False)
+    show_table(by_tap, key="taps")
+    st.subheader(
+        "Positions in the record log",
+        anchor=False,
+        help="`high`: the end of the consumed records. `low`: the oldest record of a stream that is still open. After a "
+        "restart, analytics reads again from `low`.",
     )
-    if runs.height:
-        st.caption(
-            f"The taps last told of {formatting.count(told)} streams that they opened. Here: {formatting.count(finished)} finished, "
-            f"{formatting.count(float(str(fresh['open'])))} in flight, {formatting.count(expired)} expired. What differs was told or "
-            "read in the last seconds."
-        )
-        st.subheader(
-            "Runs of the taps", anchor=False, help="Each run of each worker, as of its last sign of life."
-        )
-        table(runs, key="runs")
-    st.subheader("By tap", anchor=False)
-    table(ledger, key="ledger")
-    st.subheader("Positions in the log", anchor=False, help="`high`: consumed up to here. `low`: the oldest record of a stream "
-                 "that is still open; a restart replays from there.")  # fmt: skip
-    table(pipeline.positions(query_runner.ask), key="positions")
+    show_table(pipeline.positions(query), key="positions")
     st.subheader("Losses", anchor=False)
     if causes.is_empty():
         st.caption("None.")
     else:
-        table(causes, key="causes")
-        table(pipeline.losses(query_runner.ask), key="losses")
-    letters = pipeline.dead_letters(query_runner.ask)
+        show_table(causes, key="causes")
+        show_table(pipeline.losses(query), key="losses")
+    dead_letters = pipeline.dead_letters(query)
     st.subheader(
-        "Records that could not be read", anchor=False, help="`dead_letters`: reasons and hashes, no text."
+        "Dead letters",
+        anchor=False,
+        help="Records that could not be decoded (`dead_letters`): reasons and hashes, no content.",
     )
-    if letters.is_empty():
+    if dead_letters.is_empty():
         st.caption("None.")
     else:
-        table(letters, key="letters")
+        show_table(dead_letters, key="dead-letters")
+    show_totals(counters)
+
+
+def show_cards(freshness: dict[str, object], finished: int, in_flight: int, lost: int) -> None:
+    alive_help = (
+        "The latest alive record of a running tap that analytics has read. Taps write one every few seconds, so an older one "
+        "means that the tables lag behind."
+    )
+    with st.grid(6, min_column_width=140):
+        for label, value, help_text in (
+            ("Finished", formatting.count(finished), "All rows of `streams`."),
+            ("In flight", formatting.count(in_flight), "All rows of `open_streams`."),
+            ("Lost by the tap", formatting.count(lost), "Finished streams with the outcome `tap_lost`."),
+            ("Latest end", age(freshness["newest_end_at"]), "When the latest finished stream ended."),
+            ("Last commit", age(freshness["committed_at"]), "When analytics last committed a position."),
+            ("Tap last alive", age(pipeline.last_alive(query)), alive_help),
+        ):
+            st.metric(label, value, border=True, help=help_text, height="stretch")
+
+
+def show_taps(counters: pl.DataFrame, finished: int, in_flight: int) -> None:
+    """The runs of the taps, and the streams that they opened compared with the stored streams."""
+    runs = pipeline.taps(query)
+    if runs.is_empty():
+        return
+    opened = int(runs["streams_opened"].sum())
+    expired = int(counters.filter(pl.col("name") == EXPIRED)["value"].sum())
+    count = formatting.count
+    st.caption(
+        f"Streams opened by the taps: {count(opened)}. Stored: {count(finished)} finished, {count(in_flight)} in flight, "
+        f"{count(expired)} expired. A difference is from the last few seconds."
+    )
+    st.subheader("Tap runs", anchor=False, help="Each run of each tap worker, as of its latest alive record.")
+    show_table(runs, key="runs")
+
+
+def show_totals(counters: pl.DataFrame) -> None:
     with st.grid(2, min_column_width=310, key="totals"):
         with st.container():
-            st.subheader("Stored", anchor=False)
-            table(pipeline.sizes(query_runner.ask), key="sizes")
+            st.subheader("Stored rows", anchor=False)
+            show_table(pipeline.sizes(query), key="sizes")
         with st.container():
-            if counted.height:
-                st.subheader("Counted by analytics", anchor=False, help="Since the database was made.")
-                table(counted, key="counted")
+            if counters.height:
+                st.subheader("Counters of analytics", anchor=False, help="Since the creation of the store.")
+                show_table(counters, key="counters")
+    try:
+        own_version = version("streamgauge")
+    except PackageNotFoundError:
+        own_version = "(source tree)"
     st.caption(
-        f"Streamgauge {_own_version()} · DuckDB {pipeline.versions(query_runner.ask)} · data folder `{query_runner.data_dir()}`"
+        f"Streamgauge {own_version} · DuckDB {pipeline.database_version(query)} · "
+        f"data folder `{page_settings.data_dir()}`"
     )
 
 
-def table(frame: pl.DataFrame, *, key: str) -> None:
-    generic.plain(frame, key=key, zone=filters.zone(), in_words=True)
-
-
-def ago(at: Any) -> str:
-    """How long ago an instant was."""
+def age(at: Any) -> str:
+    """The time since an instant."""
     if not isinstance(at, datetime):
         return formatting.UNKNOWN
-    age = max(datetime.now(UTC) - at, timedelta(0))
-    return f"{formatting.duration(age.total_seconds() * 1e9) if age < timedelta(minutes=1) else formatting.span(age)} ago"
+    since = max(datetime.now(UTC) - at, timedelta(0))
+    short = since < timedelta(minutes=1)
+    return f"{formatting.duration(since.total_seconds() * 1e9) if short else formatting.span(since)} ago"
 
 
-def _own_version() -> str:
-    try:
-        return version("streamgauge")
-    except PackageNotFoundError:
-        return "from a source tree"
-
-
-page_frame.title("Pipeline", "Is what the other pages show complete, and how fresh is it?")
-page_frame.show(body, need_streams=False, timed=False)
+page_frame.title("Pipeline", "Completeness and freshness of the data of all pages.")
+page_frame.show(body, needs_streams=False, uses_time_range=False)

@@ -1,4 +1,4 @@
-"""Run the dashboard's pages as Streamlit's own AppTest does, over a data folder."""
+"""Run pages with Streamlit's AppTest over a data folder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 VIEWS = [
     "compare", "errors", "latency", "live", "overview", "pipeline", "sql", "stream", "streams", "throughput", "traces",
 ]  # fmt: skip
-UNREADABLE = "The tables cannot be read"
-"""Heads the message of a page whose queries fail."""
+UNREADABLE = "Cannot read the tables"
+"""The start of the message of a page whose queries fail."""
 APP = Path(__file__).parents[2] / "dashboard" / "app.py"
 
 
@@ -25,9 +25,9 @@ def open_page(
     secrets: Any = None,
     **query: Any,
 ) -> AppTest:
-    """A page, run once over the data folder, with this query string; `user` has signed in, `secrets` are configured.
+    """A page after one run with this query string. `user` is the signed-in user, `secrets` are Streamlit's secrets.
 
-    AppTest reaches a page only through the first one: that one is run over no data, which is quick.
+    AppTest starts with the first page, so that page runs first, over a folder without data.
     """
     app = AppTest.from_file(APP, default_timeout=60)
     app.user = user or {}
@@ -44,11 +44,11 @@ def open_page(
 
 
 def page_text(app: AppTest) -> str:
-    """All words on the page: what a reader could read, charts apart."""
+    """All text on the page, without charts."""
     kinds = (app.title, app.markdown, app.caption, app.info, app.warning, app.error, app.subheader, app.code)
     return "\n".join(str(element.value) for kind in kinds for element in kind)
 
 
 def metric_value(app: AppTest, label: str) -> str:
-    """The value that a card shows."""
+    """The value of a metric card."""
     return next(str(m.value) for m in app.metric if m.label == label)

@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright: it sees what a reader sees, and hears every complaint of the console."""
+"""Chromium driven by Playwright, which collects console errors and requests to other sites."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ PATIENCE_MS = 60_000
 
 @dataclass
 class Reader:
-    """One page of the browser, and what was wrong with it."""
+    """A browser page, and the problems that it had."""
 
     page: Page
     base: str
-    complaints: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> None:
-        """Go there, and wait until the page has run and drawn its charts."""
+        """Open a page, and wait until it has run and drawn its charts."""
         self.page.goto(f"{self.base}/{path}")
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the script has run, and nothing is faded or in the making."""
+        """Wait until the script has run and all charts are drawn."""
         self.page.wait_for_selector("[data-testid=stMain] h1", timeout=PATIENCE_MS)
         self.page.wait_for_selector(
             "[data-testid=stApp][data-test-script-state=notRunning]", timeout=PATIENCE_MS
@@ -41,7 +41,7 @@ class Reader:
         )
 
     def metric(self, label: str) -> str:
-        """The value of a card."""
+        """The value of a metric card."""
         card = (
             self.page.locator("[data-testid=stMetric]")
             .filter(has=self.page.get_by_text(label, exact=True))
@@ -50,22 +50,22 @@ class Reader:
         return card.locator("[data-testid=stMetricValue]").inner_text()
 
     def exceptions(self) -> int:
-        """How many stack traces or redacted errors the page shows."""
+        """Number of stack traces and redacted errors on the page."""
         return self.page.locator("[data-testid=stException]").count()
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.complaints.append(f"console: {message.text}")
+            self.problems.append(f"console: {message.text}")
 
     def _request(self, request: Request) -> None:
         host = urlsplit(request.url).hostname
         if request.url.startswith("http") and host not in ("127.0.0.1", "localhost"):
-            self.complaints.append(f"asked another site: {request.url}")
+            self.problems.append(f"request to another site: {request.url}")
 
     def listen(self) -> None:
-        """Collect complaints from now on."""
+        """Collect problems from now on."""
         self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self.complaints.append(f"page: {error}"))
+        self.page.on("pageerror", lambda error: self.problems.append(f"page: {error}"))
         self.page.on("request", self._request)
 
 

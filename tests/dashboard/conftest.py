@@ -1,4 +1,4 @@
-"""One data folder with generated streams, and one without any."""
+"""Data folders with and without generated streams."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def streams_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def empty_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder whose tables are empty."""
+    """A data folder with empty tables."""
     return filled(tmp_path_factory.mktemp("empty"))

@@ -1,7 +1,7 @@
-"""The pictures of README and docs: `python -m tests.dashboard.tour FOLDER`, over a demo of a few minutes.
+"""The screenshots of the docs, from a demo of five minutes: `python -m tests.dashboard.demo_screenshots FOLDER`.
 
-`make screenshots` runs it. The stream that is shown called a tool and reasoned aloud, if there is one: the slowest of them.
-Compare has the two busiest models; the trace is that of a client which sends its own span, as an OpenTelemetry SDK does.
+`make screenshots` runs it. The stream page shows the slowest stream with a tool call and reasoning, Compare the two busiest
+models, and Traces a trace with spans of an OpenTelemetry SDK in the client.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.dashboard.screenshots import main as take
 from tests.tables import tables
 
 SECONDS = 900
-"""At most: it ends when the pictures are taken."""
+"""Time limit. The demo is stopped after the screenshots."""
 WARM_UP_S = 290
-"""The pages then show five minutes whole."""
+"""So the pages show five full minutes."""
 STREAM = """
     SELECT stream_id::VARCHAR AS id FROM streams WHERE outcome = 'ok' AND streamed
     ORDER BY (reasoning_chars > 0 AND tool_call_count > 0) DESC, end_ns DESC LIMIT 1"""
@@ -38,13 +38,13 @@ CHAT = """
 
 
 def traced(data: Path) -> str:
-    """Ask through the tap as a client with an OpenTelemetry SDK does; the trace's id, once its stream is stored."""
+    """Send a request through the tap as a client with an OpenTelemetry SDK does. Returns the trace id when the stream is stored."""
     parts = {name: json.loads((data / "run" / f"{name}.json").read_text()) for name in ("tap", "analyze")}
     (chat,) = tables(data).query(CHAT).to_dicts()
     provider = TracerProvider(resource=Resource.create({"service.name": "report-writer"}))
     exporter = OTLPSpanExporter(f"{parts['analyze']['otlp']}/v1/traces")
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracer = provider.get_tracer("tour")
+    tracer = provider.get_tracer("screenshots")
     with tracer.start_as_current_span("write the weekly report") as root:
         with tracer.start_as_current_span("read the figures"):
             time.sleep(0.2)
@@ -55,8 +55,10 @@ def traced(data: Path) -> str:
             "stream": True,
             "messages": [{"role": "user", "content": "Summarise."}],
         }
-        answer = httpx.post(f"{parts['tap']['listen']}{chat['path']}", json=body, headers=headers, timeout=60)
-        answer.raise_for_status()
+        response = httpx.post(
+            f"{parts['tap']['listen']}{chat['path']}", json=body, headers=headers, timeout=60
+        )
+        response.raise_for_status()
     trace_id = f"{root.get_span_context().trace_id:032x}"
     while not tables(data).query(f"SELECT 1 FROM streams WHERE trace_id = '{trace_id}'").height:
         time.sleep(0.2)
@@ -64,8 +66,8 @@ def traced(data: Path) -> str:
 
 
 def main(folder: Path) -> int:
-    with tempfile.TemporaryDirectory() as home:
-        data = Path(home) / "streamgauge-data"
+    with tempfile.TemporaryDirectory() as folder_name:
+        data = Path(folder_name) / "streamgauge-data"
         ports = ["--dashboard-port", "0"]
         ports += [word for flag in ("--listen", "--admin") for word in (flag, "127.0.0.1:0")]
         demo = subprocess.Popen(
@@ -79,10 +81,10 @@ def main(folder: Path) -> int:
                 "--rate",
                 "10",
                 "--data",
-                data.name,  # as people see it, who start in a folder of their own
+                data.name,  # relative, as in the docs
                 *ports,
             ],
-            cwd=home,
+            cwd=folder_name,
             env={**os.environ, "STREAMGAUGE_OTLP_LISTEN": "127.0.0.1:0"},
         )
         try:

@@ -1,13 +1,11 @@
-"""Generated streams for the pages' tests: a real store filled with plausible numbers.
+"""A store filled with generated streams, for the tests of the pages.
 
-The store is closed before the pages read it: the SQL page opens the catalog with Python's SQLite, which must not share a
-process with DuckDB's.
-
-Deterministic for a seed. The numbers hang together (last_output ≥ ttft, itl from tokens and times, errors without tokens), so
-that a page drawn over them looks like one over real traffic.
+Deterministic for a seed. The values are consistent (last_output ≥ ttft, itl from tokens and times, errors without tokens), so
+pages look like those over real traffic. The store is closed before the pages read it, because Python's SQLite and DuckDB's
+SQLite must not open the catalog in the same process.
 """
 
-# ruff: noqa: E501 - rows are written as rows
+# ruff: noqa: E501 - one line per row
 
 from __future__ import annotations
 
@@ -52,62 +50,62 @@ FAULTS = (
 S = 1_000_000_000
 
 
-def one_stream(dice: random.Random, started_at: datetime) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A row of `streams` and its rows of `events`."""
-    model = dice.choices(list(MODELS), weights=(40, 25, 15, 8, 12))[0]
+    model = rng.choices(list(MODELS), weights=(40, 25, 15, 8, 12))[0]
     ttft_s, itl_s, dialect, provider = MODELS[model]
-    stream_id = uuid.UUID(int=dice.getrandbits(128), version=4)
+    stream_id = uuid.UUID(int=rng.getrandbits(128), version=4)
     row: dict[str, Any] = {
-        "stream_id": stream_id, "gateway": dice.choice(GATEWAYS), "tap": "tap-1", "client_id": dice.choice(CLIENTS),
+        "stream_id": stream_id, "gateway": rng.choice(GATEWAYS), "tap": "tap-1", "client_id": rng.choice(CLIENTS),
         "provider": provider, "dialect": dialect, "operation": "chat", "method": "POST", "path": "/v1/chat/completions",
         "request_model": model, "response_model": f"{model}-2026-01-01", "started_at": started_at, "streamed": True,
-        "trace_id": f"{dice.getrandbits(128):032x}", "span_id": f"{dice.getrandbits(64):016x}", "trace_flags": 1,
-        "response_id": f"chatcmpl-{dice.getrandbits(40):010x}", "request_id": f"req_{dice.getrandbits(40):010x}",
-        "client_start_ns": -int(dice.uniform(0.1, 2) * 1e6), "connected_ns": int(dice.uniform(0.2, 8) * 1e6),
-        "input_tokens": int(dice.lognormvariate(6.5, 1.0)), "comment_count": 0, "malformed_events": 0, "lost_bytes": 0,
-        "request_bytes": dice.randrange(300, 9000), "choice_count": 1, "tool_failure_count": 0, "tool_call_count": 0,
+        "trace_id": f"{rng.getrandbits(128):032x}", "span_id": f"{rng.getrandbits(64):016x}", "trace_flags": 1,
+        "response_id": f"chatcmpl-{rng.getrandbits(40):010x}", "request_id": f"req_{rng.getrandbits(40):010x}",
+        "client_start_ns": -int(rng.uniform(0.1, 2) * 1e6), "connected_ns": int(rng.uniform(0.2, 8) * 1e6),
+        "input_tokens": int(rng.lognormvariate(6.5, 1.0)), "comment_count": 0, "malformed_events": 0, "lost_bytes": 0,
+        "request_bytes": rng.randrange(300, 9000), "choice_count": 1, "tool_failure_count": 0, "tool_call_count": 0,
         "stall_count": None, "aborted_after_terminal": False, "unterminated_tail": False, "server_address": "10.1.2.3",
         "server_port": 443, "request_headers": '{"user-agent":"generated/1.0"}', "response_headers": '{"server":"bed"}',
     }  # fmt: skip
-    row["request_sent_ns"] = row["connected_ns"] + int(dice.uniform(0.05, 0.4) * 1e6)
-    fault = dice.choice(FAULTS) if dice.random() < 0.05 else None
+    row["request_sent_ns"] = row["connected_ns"] + int(rng.uniform(0.05, 0.4) * 1e6)
+    fault = rng.choice(FAULTS) if rng.random() < 0.05 else None
     if fault and fault[3] == "pre_headers":
-        end = row["request_sent_ns"] + int(dice.uniform(5, 90) * 1e6)
+        end = row["request_sent_ns"] + int(rng.uniform(5, 90) * 1e6)
         row |= {"outcome": fault[0], "http_status": fault[1], "error_type": fault[2], "error_phase": fault[3], "end_ns": end,
                 "error_message": "generated fault", "streamed": False, "input_tokens": None,
                 "connected_ns": None if fault[0] == "connect_error" else row["connected_ns"],
                 "headers_ns": None if fault[1] is None else end, "event_count": 0, "output_event_count": 0}  # fmt: skip
         return row, []
-    tokens = max(3, int(dice.lognormvariate(4.6, 0.8)))
+    tokens = max(3, int(rng.lognormvariate(4.6, 0.8)))
     if fault:
         tokens = max(2, tokens // 3)
-    first = int(dice.lognormvariate(math.log(ttft_s), 0.45) * S)
+    first = int(rng.lognormvariate(math.log(ttft_s), 0.45) * S)
     headers = int(first * 0.8)
     reasoning = model == "deepseek-r1"
     at, gaps, stalls, events = first, [], 0, []
     events.append({"kind": "start", "at_ns": headers + 200_000, "chars": None, "tokens": None, "bytes": 180})
     for i in range(tokens):
         if i:
-            gap = int(dice.lognormvariate(math.log(itl_s), 0.4) * S)
-            if dice.random() < 0.0015:
-                gap += int(dice.uniform(0.6, 2.5) * S)
+            gap = int(rng.lognormvariate(math.log(itl_s), 0.4) * S)
+            if rng.random() < 0.0015:
+                gap += int(rng.uniform(0.6, 2.5) * S)
                 stalls += 1
             gaps.append(gap)
             at += gap
         kind = "reasoning" if reasoning and i < tokens // 2 else "text"
-        events.append({"kind": kind, "at_ns": at, "chars": dice.randrange(1, 9), "tokens": 1, "bytes": 210})
+        events.append({"kind": kind, "at_ns": at, "chars": rng.randrange(1, 9), "tokens": 1, "bytes": 210})
     last, gaps_sorted = at, sorted(gaps)
     row |= {
-        "outcome": "ok", "http_status": 200, "finish_reason": dice.choices(["stop", "length", "tool_calls"], (80, 12, 8))[0],
+        "outcome": "ok", "http_status": 200, "finish_reason": rng.choices(["stop", "length", "tool_calls"], (80, 12, 8))[0],
         "headers_ns": headers, "ttfb_ns": headers + 100_000, "ttfc_ns": headers + 200_000, "ttft_ns": first,
         "ttfo_ns": first if not reasoning else events[1 + tokens // 2]["at_ns"], "ttst_ns": gaps[0] if gaps else None,
         "last_output_ns": last, "terminator_ns": last + 300_000, "end_ns": last + 900_000, "output_tokens": tokens,
-        "reasoning_tokens": tokens // 2 if reasoning else 0, "cached_input_tokens": row["input_tokens"] // dice.choice((2, 3, 9)),
+        "reasoning_tokens": tokens // 2 if reasoning else 0, "cached_input_tokens": row["input_tokens"] // rng.choice((2, 3, 9)),
         "token_source": "usage", "itl_ns": (last - first) / (tokens - 1),
         "icl_p50_ns": float(gaps_sorted[len(gaps) // 2]), "icl_p95_ns": float(gaps_sorted[int(len(gaps) * 0.95)]),
         "icl_p99_ns": float(gaps_sorted[int(len(gaps) * 0.99)]), "icl_max_ns": gaps_sorted[-1],
         "stall_count": stalls, "stalled_ns": sum(g for g in gaps if g > S // 2), "tps_user": (tokens - 1) * S / (last - first),
-        "tps_e2e": tokens * S / last, "burstiness": dice.uniform(0.01, 0.2), "event_count": tokens + 3, "output_event_count": tokens,
+        "tps_e2e": tokens * S / last, "burstiness": rng.uniform(0.01, 0.2), "event_count": tokens + 3, "output_event_count": tokens,
         "text_chars": tokens * 4, "reasoning_chars": tokens * 2 if reasoning else 0, "response_bytes": tokens * 210 + 400,
         "delivered_bytes": tokens * 210 + 400, "client_drain_ns": 100_000,
     }  # fmt: skip
@@ -115,7 +113,7 @@ def one_stream(dice: random.Random, started_at: datetime) -> tuple[dict[str, Any
         row |= {"outcome": fault[0], "error_type": fault[2], "error_phase": fault[3], "finish_reason": None,
                 "error_message": "generated fault in mid-stream", "terminator_ns": None}  # fmt: skip
         events.append({"kind": "error", "at_ns": last + 100_000, "chars": None, "tokens": None, "bytes": 90})
-    elif dice.random() < 0.03:
+    elif rng.random() < 0.03:
         row |= {
             "outcome": "client_abort",
             "error_type": "client_abort",
@@ -142,16 +140,16 @@ def one_stream(dice: random.Random, started_at: datetime) -> tuple[dict[str, Any
 def fill(
     connection: duckdb.DuckDBPyConnection, *, streams: int, until: datetime, hours: float, seed: int = 1
 ) -> None:
-    """Put `streams` streams into the hours before `until`."""
+    """Insert streams that started in the hours before `until`."""
     if not streams:
         return
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     rows, events = [], []
     for _ in range(streams):
-        age_s = dice.uniform(0, hours * 3600)
-        row, own = one_stream(dice, until - timedelta(seconds=age_s))
+        age_s = rng.uniform(0, hours * 3600)
+        row, stream_events = one_stream(rng, until - timedelta(seconds=age_s))
         rows.append(row)
-        events += own
+        events += stream_events
     insert(connection, "streams", rows)
     insert(connection, "events", events)
     roll_up(connection)
@@ -160,11 +158,11 @@ def fill(
          "output_tokens": r["output_tokens"], "raw": json.dumps({"prompt_tokens": r["input_tokens"], "completion_tokens": r["output_tokens"]})}
         for r in rows if r.get("output_tokens")
     ])  # fmt: skip
-    whole = [r for r in rows if r["outcome"] == "ok"][:30]
-    insert(connection, "spans", [span for r in whole for span in _spans(dice, r)])
+    ok_rows = [r for r in rows if r["outcome"] == "ok"][:30]
+    insert(connection, "spans", [span for r in ok_rows for span in _spans(rng, r)])
     insert(connection, "server_stats", [
         {"stream_id": r["stream_id"], "seq": 0, "source": "perf_metrics", "name": name, "value": value, "unit": unit, "raw": str(value)}
-        for r in whole
+        for r in ok_rows
         for name, value, unit in (("server-time-to-first-token", r["ttft_ns"] * 0.97, "ns"), ("tokens_per_second", r["tps_user"], "tok/s"),
                                   ("queue-duration", 1.5e6, "ns"))
     ])  # fmt: skip
@@ -175,7 +173,7 @@ def fill(
 
 
 def roll_up(connection: duckdb.DuckDBPyConnection) -> None:
-    """The roll-ups of all streams and events there are, as a commit would have made them."""
+    """Insert the roll-ups of all stored streams and events."""
     streams = connection.execute("SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM streams").pl()
     events = connection.execute(
         "SELECT stream_id::VARCHAR AS stream_id, seq, choice, at_ns, kind FROM events ORDER BY ALL"
@@ -186,10 +184,10 @@ def roll_up(connection: duckdb.DuckDBPyConnection) -> None:
         connection.unregister("incoming")
 
 
-def _spans(dice: random.Random, row: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a client, the tap and the gateway would tell of one stream."""
-    client, gateway = (f"{dice.getrandbits(64):016x}" for _ in range(2))
-    ways = (
+def _spans(rng: random.Random, row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Spans of a client, the tap and the gateway for one stream."""
+    client, gateway = (f"{rng.getrandbits(64):016x}" for _ in range(2))
+    spans = (
         (client, None, "answer a question", "internal", "app", -3_000_000, row["end_ns"] + 5_000_000),
         (row["span_id"], client, f"chat {row['request_model']}", "client", "tap", 0, row["end_ns"]),
         (
@@ -202,7 +200,7 @@ def _spans(dice: random.Random, row: dict[str, Any]) -> list[dict[str, Any]]:
             row["end_ns"] - 500_000,
         ),
         (
-            f"{dice.getrandbits(64):016x}",
+            f"{rng.getrandbits(64):016x}",
             gateway,
             "llm_request",
             "internal",
@@ -212,10 +210,10 @@ def _spans(dice: random.Random, row: dict[str, Any]) -> list[dict[str, Any]]:
         ),
     )
     return [
-        {"trace_id": row["trace_id"], "span_id": own, "parent_span_id": parent, "stream_id": row["stream_id"] if service == "tap" else None, "name": name, "kind": kind,
+        {"trace_id": row["trace_id"], "span_id": span_id, "parent_span_id": parent, "stream_id": row["stream_id"] if service == "tap" else None, "name": name, "kind": kind,
          "started_at": row["started_at"] + timedelta(microseconds=start // 1000), "start_ns": start, "duration_ns": end - start, "status": "ok",
          "attributes": json.dumps({"service.name": service, "gen_ai.request.model": row["request_model"]}), "events": "[]"}
-        for own, parent, name, kind, service, start, end in ways
+        for span_id, parent, name, kind, service, start, end in spans
     ]  # fmt: skip
 
 
@@ -230,12 +228,12 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[dict[st
 
 
 def running_streams(until: datetime) -> list[dict[str, Any]]:
-    """Four rows of `open_streams`; the youngest waits for its first output."""
-    dice = random.Random(1)
+    """Four rows of `open_streams`. The youngest has no output yet."""
+    rng = random.Random(1)
     return [
-        {"stream_id": uuid.UUID(int=dice.getrandbits(128), version=4), "gateway": dice.choice(GATEWAYS), "tap": "tap-1",
-         "client_id": dice.choice(CLIENTS), "dialect": "openai_chat", "operation": "chat", "path": "/v1/chat/completions",
-         "request_model": dice.choice(list(MODELS)), "trace_id": f"{dice.getrandbits(128):032x}",
+        {"stream_id": uuid.UUID(int=rng.getrandbits(128), version=4), "gateway": rng.choice(GATEWAYS), "tap": "tap-1",
+         "client_id": rng.choice(CLIENTS), "dialect": "openai_chat", "operation": "chat", "path": "/v1/chat/completions",
+         "request_model": rng.choice(list(MODELS)), "trace_id": f"{rng.getrandbits(128):032x}",
          "started_at": until - timedelta(seconds=2 + 7 * i), "http_status": 200, "ttft_ns": int(0.4 * S) if i else None,
          "last_event_ns": int((1 + 6.8 * i) * S), "last_output_ns": int((1 + 6.8 * i) * S) if i else None, "event_count": 40 * i,
          "output_event_count": 38 * i, "output_tokens": 40 * i or None, "response_bytes": 9000 * i, "updated_at": until}
@@ -244,7 +242,7 @@ def running_streams(until: datetime) -> list[dict[str, Any]]:
 
 
 def write_open_streams(data: Path, rows: list[dict[str, Any]]) -> None:
-    """Replace the file of streams in flight, as analytics writes it."""
+    """Replace the file of streams in flight."""
     file = data / TABLES_FOLDER / FOLDER / f"analytics{ENDING}"
     file.parent.mkdir(parents=True, exist_ok=True)
     plain = [
@@ -256,7 +254,7 @@ def write_open_streams(data: Path, rows: list[dict[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def filling(data: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection to the store of a data folder. The store is closed at the end of the block."""
+    """A connection to the store of a data folder, which is closed at the end of the block."""
     data.mkdir(parents=True, exist_ok=True)
     store = Store(locate(SQLITE, data))
     try:
@@ -267,7 +265,7 @@ def filling(data: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def filled(data: Path, *, streams: int = 0, until: datetime | None = None, hours: float = 2.0) -> Path:
-    """Fill a data folder: a closed store, with four streams in flight unless it is empty."""
+    """Create and close a store with this many streams, and four in flight if there are any."""
     until = until or datetime.now(UTC)
     with filling(data) as connection:
         fill(connection, streams=streams, until=until, hours=hours)

@@ -1,6 +1,6 @@
-"""An OpenID Connect provider of one user who always says yes: discovery, keys, authorization code, signed id token.
+"""An OpenID Connect provider with one user: discovery, keys, authorization code, signed id token.
 
-Real in what a client can tell: the token is signed by the key that it publishes, a code works once and for its own redirect.
+It admits every sign-in. The token is signed with the published key, and a code works once, for its own redirect.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tests.ports import free_port
 
 
 class Provider:
-    """Its answers, for the user whose address is `email`."""
+    """The endpoints, for a user with the address `email`."""
 
     def __init__(self, url: str, email: str) -> None:
-        # Authlib brings it, which not everybody has installed.
+        # A dependency of Authlib, which is optional.
         self._jwt: Any = import_module("joserfc.jwt")
         self._key: Any = import_module("joserfc.jwk").RSAKey.generate_key(2048, {"kid": "one"})
         self._url = url
         self._email = email
-        self._asked: dict[str, dict[str, str]] = {}
+        self._requests: dict[str, dict[str, str]] = {}
         self.signed_in = 0
 
     def app(self) -> Starlette:
@@ -46,9 +46,9 @@ class Provider:
         )
 
     async def discovery(self, request: Request) -> Response:
-        ends = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "jwks"}
+        endpoints = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "jwks"}
         return JSONResponse(
-            {name: f"{self._url}/{path}" for name, path in ends.items()}
+            {name: f"{self._url}/{path}" for name, path in endpoints.items()}
             | {
                 "issuer": self._url,
                 "response_types_supported": ["code"],
@@ -62,21 +62,21 @@ class Provider:
         return JSONResponse({"keys": [self._key.as_dict(private=False)]})
 
     async def authorize(self, request: Request) -> Response:
-        asked = dict(request.query_params)
+        authorization = dict(request.query_params)
         code = secrets.token_urlsafe(16)
-        self._asked[code] = asked
+        self._requests[code] = authorization
         return RedirectResponse(
-            f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}"
+            f"{authorization['redirect_uri']}?{urlencode({'code': code, 'state': authorization['state']})}"
         )
 
     async def token(self, request: Request) -> Response:
         form = await request.form()
-        asked = self._asked.pop(str(form.get("code")), None)
-        if asked is None or form.get("redirect_uri") != asked["redirect_uri"]:
+        authorization = self._requests.pop(str(form.get("code")), None)
+        if authorization is None or form.get("redirect_uri") != authorization["redirect_uri"]:
             return JSONResponse({"error": "invalid_grant"}, status_code=400)
         now = int(time.time())
         claims: dict[str, Any] = {
-            "iss": self._url, "sub": "1", "aud": asked["client_id"], "iat": now, "exp": now + 600, "nonce": asked.get("nonce"),
+            "iss": self._url, "sub": "1", "aud": authorization["client_id"], "iat": now, "exp": now + 600, "nonce": authorization.get("nonce"),
             "email": self._email, "email_verified": True,
         }  # fmt: skip
         self.signed_in += 1
@@ -93,18 +93,18 @@ class Provider:
 
 @contextlib.contextmanager
 def provider(email: str) -> Iterator[tuple[str, Provider]]:
-    """The provider on the loopback, ready; its address, and itself."""
+    """Run the provider on the loopback; yields (address, provider)."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    told = Provider(url, email)
-    server = uvicorn.Server(uvicorn.Config(told.app(), host="127.0.0.1", port=port, log_level="error"))
+    oidc = Provider(url, email)
+    server = uvicorn.Server(uvicorn.Config(oidc.app(), host="127.0.0.1", port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
         while not server.started:
             assert thread.is_alive()
             time.sleep(0.01)
-        yield url, told
+        yield url, oidc
     finally:
         server.should_exit = True
         thread.join(10)

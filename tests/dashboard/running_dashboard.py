@@ -1,4 +1,4 @@
-"""The dashboard as its own process, as `streamgauge dashboard` runs it."""
+"""A running dashboard process."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ STOPS_WITHIN_S = 30
 
 
 @dataclass(frozen=True)
-class Site:
-    """A dashboard that answers."""
+class Dashboard:
+    """A dashboard that is ready."""
 
     process: subprocess.Popen[bytes]
-    announced: Path
+    ready_file: Path
 
     @property
-    def said(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.announced.read_text())
+    def ready(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ready_file.read_text())
         return found
 
     @property
     def url(self) -> str:
-        return str(self.said["url"])
+        return str(self.ready["url"])
 
 
 @contextlib.contextmanager
-def running(data: Path) -> Iterator[Site]:
-    """The dashboard over a data folder, ready; ended afterwards if it still runs."""
+def running(data: Path) -> Iterator[Dashboard]:
+    """Run the dashboard over a data folder until the end of the block."""
     command = [sys.executable, "-m", "dashboard.launch", str(data), "0"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-    site = Site(process, data / "run" / "dashboard.json")
+    dashboard = Dashboard(process, data / "run" / "dashboard.json")
     try:
         until = time.monotonic() + READY_WITHIN_S
-        while not site.announced.exists():
+        while not dashboard.ready_file.exists():
             assert process.poll() is None, "the dashboard ended instead of starting"
             assert time.monotonic() < until, "the dashboard did not become ready"
             time.sleep(0.05)
-        yield site
+        yield dashboard
     finally:
         if process.poll() is None:
             process.terminate()

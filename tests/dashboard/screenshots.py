@@ -1,6 +1,6 @@
-"""Pictures of every page of a running dashboard: `python -m tests.dashboard.screenshots URL FOLDER [dark] [ID] [range=…]`.
+"""Screenshots of every page of a running dashboard.
 
-For README and docs: run it over the demo. The stream page shows the stream that the first row of Streams links to.
+`python -m tests.dashboard.screenshots URL FOLDER [dark] [STREAM_ID] [range=…]`
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from tests.dashboard.browser import reader
 
 MOST_PX = 2600
 README_PX = 1320
-"""The overview's cards and first lines: what stands in README."""
+"""Height of the overview, for the README."""
 
 
 def make_small(file: Path) -> None:
-    """Write a PNG anew with its 256 most frequent colours, a third of its size: a page has few, and those stay."""
-    with Image.open(file) as opened:
-        picture = opened.convert("RGB")
-    counted: list[Any] = sorted(picture.getcolors(picture.width * picture.height) or [], reverse=True)[:256]
+    """Reduce a PNG to its 256 most frequent colours, which makes it a third of the size."""
+    with Image.open(file) as image:
+        reduced = image.convert("RGB")
+    frequencies: list[Any] = sorted(reduced.getcolors(reduced.width * reduced.height) or [], reverse=True)[
+        :256
+    ]
     palette = Image.new("P", (1, 1))
-    palette.putpalette([channel for _, color in counted for channel in color])
-    picture.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
+    palette.putpalette([channel for _, color in frequencies for channel in color])
+    reduced.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
 def main(
@@ -39,9 +41,9 @@ def main(
     span: str = "range=5m",
     paths: Mapping[str, str] | None = None,
 ) -> None:
-    """One PNG per page, as high as the page (up to a limit), over a time range as the address says it.
+    """Take one PNG per page, as high as the page up to a limit.
 
-    `paths`: what else the address of a page says.
+    `span` is the URL parameter of the time range. `paths` are further URL parameters of a page.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with reader(url, dark=dark) as seen:
@@ -64,11 +66,11 @@ def main(
 
 
 if __name__ == "__main__":
-    address, where, *more = sys.argv[1:]
+    address, folder_name, *options = sys.argv[1:]
     main(
         address,
-        Path(where),
-        dark="dark" in more,
-        stream_id=next((m for m in more if len(m) == 36), ""),
-        span=next((m for m in more if m.startswith("range=")), "range=5m"),
+        Path(folder_name),
+        dark="dark" in options,
+        stream_id=next((m for m in options if len(m) == 36), ""),
+        span=next((m for m in options if m.startswith("range=")), "range=5m"),
     )

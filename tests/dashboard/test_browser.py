@@ -1,4 +1,4 @@
-"""In a real browser: every page loads without a complaint, shows SQL's numbers, and links restore what was chosen."""
+"""The pages in a real browser: no console errors, numbers equal those of SQL, links restore every choice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from dashboard import formatting
 from tests.dashboard.app_test import VIEWS
 from tests.dashboard.browser import CHROMIUM, PATIENCE_MS, Reader, reader
-from tests.dashboard.running_dashboard import Site, running
+from tests.dashboard.running_dashboard import Dashboard, running
 from tests.tables import tables
 
 pytestmark = [
@@ -25,48 +25,48 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def site(streams_data: Path) -> Iterator[Site]:
+def dashboard(streams_data: Path) -> Iterator[Dashboard]:
     with running(streams_data) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def seen(site: Site) -> Iterator[Reader]:
-    with reader(site.url) as found:
+def seen(dashboard: Dashboard) -> Iterator[Reader]:
+    with reader(dashboard.url) as found:
         yield found
 
 
-def test_every_page_loads_as_a_deep_link_without_a_complaint(seen: Reader, streams_data: Path) -> None:
+def test_every_deep_link_loads_without_problems(seen: Reader, streams_data: Path) -> None:
     stream_id = tables(streams_data).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")[
         "stream_id"
     ][0]
-    seen.complaints.clear()
-    for view in sorted(VIEWS, reverse=True):  # not the first page first: a deep link must do without it
+    seen.problems.clear()
+    for view in sorted(VIEWS, reverse=True):  # reversed, so no deep link runs after the first page
         path = {"overview": "?range=24h", "stream": f"stream?id={stream_id}"}.get(view, f"{view}?range=24h")
         seen.open(path)
         assert seen.exceptions() == 0, view
         assert seen.page.locator("[data-testid=stAlertContentError]").count() == 0, view
         assert seen.page.url.endswith(path), view
-        assert seen.complaints == [], view
+        assert seen.problems == [], view
 
 
-def test_numbers_are_those_of_sql_and_a_filter_is_kept_in_the_link(seen: Reader, streams_data: Path) -> None:
+def test_numbers_equal_sql_and_link_keeps_filter(seen: Reader, streams_data: Path) -> None:
     sql = """SELECT count(*) AS n, quantile_cont(ttft_ns, 0.99) AS ttft, quantile_cont(tps_user, 0.5) AS speed
         FROM streams WHERE request_model = 'claude-sonnet-4-5'"""
-    wanted = tables(streams_data).query(sql).to_dicts()[0]
+    expected = tables(streams_data).query(sql).to_dicts()[0]
     seen.open("?range=24h&refresh=off")
     assert seen.metric("Requests") == "400"
     seen.page.get_by_role("combobox", name="Models").click()
     seen.page.get_by_role("option", name="claude-sonnet-4-5").click()
     seen.page.wait_for_url("**model=claude-sonnet-4-5*", timeout=PATIENCE_MS)
     shown = seen.page.locator("[data-testid=stMetricValue]").first
-    shown.filter(has_text=str(wanted["n"])).wait_for(timeout=PATIENCE_MS)
+    shown.filter(has_text=str(expected["n"])).wait_for(timeout=PATIENCE_MS)
     seen.settle()
     link = seen.page.url
-    for _ in range(2):  # as chosen by hand, then as restored from the link
-        assert seen.metric("Requests") == formatting.count(wanted["n"])
-        assert seen.metric("TTFT p99") == formatting.duration(wanted["ttft"])
-        assert seen.metric("tok/s p50") == formatting.rate(wanted["speed"], "").strip()
+    for _ in range(2):  # as selected, then as restored from the link
+        assert seen.metric("Requests") == formatting.count(expected["n"])
+        assert seen.metric("TTFT p99") == formatting.duration(expected["ttft"])
+        assert seen.metric("tok/s p50") == formatting.rate(expected["speed"], "").strip()
         seen.page.goto("about:blank")
         seen.page.goto(link)
         seen.settle()
@@ -85,28 +85,28 @@ LINKS = {
 }
 
 
-def test_a_link_restores_every_choice(seen: Reader) -> None:
-    for link, words in LINKS.items():
+def test_link_restores_every_choice(seen: Reader) -> None:
+    for link, texts in LINKS.items():
         seen.open(link)
         shown = seen.page.locator("body").inner_text()
         chosen = seen.page.eval_on_selector_all(
             "input, textarea", "all => all.map(one => one.value).join(' ')"
         )
-        for word in words:
-            assert word in shown + chosen, (link, word)
+        for text in texts:
+            assert text in shown + chosen, (link, text)
         assert seen.exceptions() == 0, link
 
 
-def test_a_refresh_keeps_the_place_and_moves_nothing(seen: Reader) -> None:
+def test_refresh_keeps_scroll_position_and_layout(seen: Reader) -> None:
     seen.page.set_viewport_size({"width": 1280, "height": 900})
     seen.open("?range=24h&refresh=5s")
-    place = """() => {
+    layout = """() => {
         const main = document.querySelector('[data-testid=stMain]');
         const boxes = [...document.querySelectorAll('[data-testid=stMetric], [data-testid=stVegaLiteChart], h3')];
         return [main.scrollTop, ...boxes.map(box => Math.round(box.getBoundingClientRect().top))];
     }"""
     seen.page.evaluate("document.querySelector('[data-testid=stMain]').scrollTo(0, 700)")
-    before = seen.page.evaluate(place)
+    before = seen.page.evaluate(layout)
     seen.page.evaluate(
         """() => {
             const main = document.querySelector('[data-testid=stMain]');
@@ -127,12 +127,12 @@ def test_a_refresh_keeps_the_place_and_moves_nothing(seen: Reader) -> None:
         )
         seen.settle()
         first = stamp.inner_text()
-    assert seen.page.evaluate(place) == before
+    assert seen.page.evaluate(layout) == before
     assert abs(before[0] - 700) <= 1
     assert seen.page.evaluate("window.highest - window.lowest") <= 4
 
 
-def test_keys_are_enough(seen: Reader) -> None:
+def test_sql_page_works_with_the_keyboard(seen: Reader) -> None:
     seen.open("sql?refresh=off")
     for _ in range(40):
         seen.page.keyboard.press("Tab")
@@ -145,22 +145,22 @@ def test_keys_are_enough(seen: Reader) -> None:
     assert seen.exceptions() == 0
 
 
-def test_an_answer_is_downloaded_as_it_was(seen: Reader, streams_data: Path) -> None:
+def test_download_equals_result(seen: Reader, streams_data: Path) -> None:
     sql = "SELECT request_model, count(*) AS n FROM streams GROUP BY ALL ORDER BY ALL"
     seen.open(f"sql?refresh=off&sql={quote(sql)}")
     seen.page.get_by_role("button", name="Run").click()
     seen.page.get_by_text("rows in").wait_for(timeout=PATIENCE_MS)
-    wanted = tables(streams_data).query(sql)
+    expected = tables(streams_data).query(sql)
     for name, parse in (("CSV", pl.read_csv), ("Parquet", pl.read_parquet)):
         with seen.page.expect_download(timeout=PATIENCE_MS) as downloaded:
             seen.page.get_by_role("button", name=name, exact=True).click()
-        assert parse(downloaded.value.path()).rows() == wanted.rows()
+        assert parse(downloaded.value.path()).rows() == expected.rows()
 
 
 @pytest.mark.parametrize(
     "views", [("overview", "stream"), pytest.param(tuple(VIEWS), marks=pytest.mark.slow)], ids=["two", "all"]
 )
-def test_a_phone_sees_no_sideways_scrolling(views: tuple[str, ...], seen: Reader, streams_data: Path) -> None:
+def test_no_horizontal_scrolling_on_a_phone(views: tuple[str, ...], seen: Reader, streams_data: Path) -> None:
     found = tables(streams_data).query("SELECT stream_id FROM streams WHERE outcome = 'ok' LIMIT 1")[
         "stream_id"
     ][0]

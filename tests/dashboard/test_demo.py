@@ -1,4 +1,4 @@
-"""A real browser over the running `streamgauge demo`: every page stands while traffic comes in, and tells SQL's numbers."""
+"""The pages in a real browser over a running `streamgauge demo`, while traffic arrives."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ pytestmark = [
 
 DEADLINE_S = 120.0
 ENOUGH = 60
-"""Streams that are stored before somebody looks: some of them failed."""
+"""Stored streams before the tests start. Some of them failed."""
 
 
-def until(question: Callable[[], bool], demo: subprocess.Popen[bytes], what: str) -> None:
+def wait_until(condition: Callable[[], bool], demo: subprocess.Popen[bytes], awaited: str) -> None:
     end_s = time.monotonic() + DEADLINE_S
-    while not question():
+    while not condition():
         assert demo.poll() is None, "the demo ended"
-        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {what}"
+        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {awaited}"
         time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data folder of a demo that goes on while the tests look."""
+    """The data folder of a running demo."""
     data = tmp_path_factory.mktemp("demo")
     ports = ["--dashboard-port", "0"]
     ports += [word for flag in ("--listen", "--admin") for word in (flag, "127.0.0.1:0")]
     command = [sys.executable, "-m", "streamgauge", "demo", "--rate", "5", "--data", str(data), *ports]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until(lambda: (data / "run" / "dashboard.json").exists(), process, "the dashboard")
-        until(lambda: stored(data) >= ENOUGH, process, "streams")
+        wait_until(lambda: (data / "run" / "dashboard.json").exists(), process, "the dashboard")
+        wait_until(lambda: stored(data) >= ENOUGH, process, "streams")
         yield data
     finally:
         process.terminate()
@@ -69,7 +69,7 @@ def stored(data: Path, where: str = "TRUE") -> int:
         return 0
 
 
-def test_every_page_stands_while_traffic_comes_in(seen: Reader, demo: Path) -> None:
+def test_every_page_works_while_traffic_arrives(seen: Reader, demo: Path) -> None:
     stream_id = tables(demo).query(
         "SELECT stream_id::VARCHAR AS id FROM streams WHERE outcome = 'ok' LIMIT 1"
     )["id"][0]
@@ -79,11 +79,11 @@ def test_every_page_stands_while_traffic_comes_in(seen: Reader, demo: Path) -> N
         )
         assert seen.exceptions() == 0, view
         assert seen.page.locator("[data-testid=stAlertContentError]").count() == 0, view
-        assert seen.complaints == [], view
+        assert seen.problems == [], view
 
 
-def test_the_numbers_are_those_of_sql_at_that_moment(seen: Reader, demo: Path) -> None:
-    """Traffic goes on: what is shown lies between what SQL says just before and just after."""
+def test_numbers_equal_sql(seen: Reader, demo: Path) -> None:
+    """Traffic continues, so a shown number is between those of SQL before and after."""
     model = tables(demo).query("SELECT mode(request_model) AS model FROM streams")["model"][0]
     for path, where in (("?range=24h", "TRUE"), (f"?range=24h&model={model}", f"request_model = '{model}'")):
         before = stored(demo, where)
@@ -92,7 +92,7 @@ def test_the_numbers_are_those_of_sql_at_that_moment(seen: Reader, demo: Path) -
         assert before <= shown <= stored(demo, where), path
 
 
-def test_a_deep_link_shows_the_same_stream_again(seen: Reader, demo: Path) -> None:
+def test_deep_link_shows_the_same_stream_again(seen: Reader, demo: Path) -> None:
     (row,) = (
         tables(demo)
         .query(

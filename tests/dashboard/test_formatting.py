@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Text of durations, counts, rates, shares and sizes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dashboard import formatting
         (200e9, "3 min 20 s"), (7_300e9, "2 h 1 min"),
     ],
 )  # fmt: skip
-def test_a_duration_has_three_digits_and_its_unit(value_ns: float | None, text: str) -> None:
+def test_duration_has_three_digits_and_a_unit(value_ns: float | None, text: str) -> None:
     assert formatting.duration(value_ns) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "–"), (0, "0"), (99_999, "99,999"), (123_456, "123 k"), (4_560_000, "4.56 M")]
 )
-def test_a_count_is_exact_until_it_is_long(value: float | None, text: str) -> None:
+def test_count_is_exact_up_to_99999(value: float | None, text: str) -> None:
     assert formatting.count(value) == text
 
 
@@ -44,10 +44,10 @@ def test_unknown_is_never_zero() -> None:
         (timedelta(7), "7 d"),
     ],
 )
-def test_a_range_is_said_in_words(length: timedelta, text: str) -> None:
+def test_span_of_a_time_range(length: timedelta, text: str) -> None:
     assert formatting.span(length) == text
 
 
-def test_bytes_are_powers_of_1024() -> None:
+def test_sizes_use_powers_of_1024() -> None:
     assert formatting.size(0) == "0 B"
     assert formatting.size(1536) == "1.50 KiB"

@@ -1,4 +1,4 @@
-"""Hostile SQL on the dashboard's SQL page: each statement is refused in one line, and shows nothing of the machine."""
+"""Hostile SQL on the SQL page is rejected with a one-line error and reveals nothing of the machine."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from tests.analytics.query.test_process import HOSTILE
 from tests.analytics.query.test_statement_filter import REFUSED
 from tests.dashboard.app_test import metric_value, open_page, page_text
 
-PLANTED = "plantedzwiebel"
+SECRET = "plantedzwiebel"
 
 
-def test_the_sql_page_lets_nothing_through(
+def test_sql_page_rejects_hostile_statements(
     streams_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planted = tmp_path / "planted.csv"
-    planted.write_text(f"a\n{PLANTED}\n")
-    monkeypatch.setenv("PLANTED", PLANTED)
+    secret_file = tmp_path / "secret.csv"
+    secret_file.write_text(f"a\n{SECRET}\n")
+    monkeypatch.setenv("SECRET", SECRET)
     (streams_data / "run" / "analyze.json").write_text('{"pid": 1, "secret": "in-the-run-folder"}')
     hostile = [sql for sql in REFUSED if sql.strip("; ")]
     app = open_page(streams_data, monkeypatch, "sql")
     for sql in [
         *hostile[:: max(1, len(hostile) // 30)],
-        f"FROM '{planted}'",
-        f"FROM read_csv('{planted}')",
-        f"SELECT content FROM read_text('{planted}')",
+        f"FROM '{secret_file}'",
+        f"FROM read_csv('{secret_file}')",
+        f"SELECT content FROM read_text('{secret_file}')",
         f"COPY streams TO '{tmp_path}/out.csv'",
         f"ATTACH '{tmp_path}/out.duckdb' AS x",
         f"FROM read_text('{streams_data}/run/analyze.json')",
-        "SELECT getenv('PLANTED')",
+        "SELECT getenv('SECRET')",
         "SET GLOBAL enable_external_access = true",
         "INSTALL spatial; LOAD spatial",
         "FROM duckdb_settings()",
@@ -45,15 +45,15 @@ def test_the_sql_page_lets_nothing_through(
         assert len(app.error) == 1, sql
         assert "\n" not in str(app.error[0].value), sql
         assert len(app.dataframe) == 0, sql
-        words = page_text(app)
-        assert PLANTED not in words.replace(sql, ""), sql
-        assert "in-the-run-folder" not in words, sql
-    assert [path.name for path in tmp_path.iterdir()] == ["planted.csv"]
-    assert shown(app, "SELECT count(*) AS n FROM streams") == [400]
+        text = page_text(app)
+        assert SECRET not in text.replace(sql, ""), sql
+        assert "in-the-run-folder" not in text, sql
+    assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
+    assert result_of(app, "SELECT count(*) AS n FROM streams") == [400]
 
 
 @pytest.mark.parametrize("name", ["json to variant", "json_transform", "repeat", "chained ctes", "recursion"])
-def test_a_statement_that_kills_its_process_is_one_line_and_the_page_goes_on(
+def test_statement_that_kills_its_process_is_a_one_line_error(
     name: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(streams_data, monkeypatch, "sql")
@@ -62,11 +62,11 @@ def test_a_statement_that_kills_its_process_is_one_line_and_the_page_goes_on(
     assert not app.exception
     assert len(app.error) == 1
     assert "\n" not in str(app.error[0].value)
-    assert shown(app, "SELECT count(*) AS n FROM streams") == [400]
+    assert result_of(app, "SELECT count(*) AS n FROM streams") == [400]
     assert metric_value(open_page(streams_data, monkeypatch, range="24h"), "Requests") == "400"
 
 
-def shown(app: AppTest, sql: str) -> list[int]:
+def result_of(app: AppTest, sql: str) -> list[int]:
     app.text_area(key="sql").set_value(sql)
     app.button[0].click().run()
     found: list[int] = app.dataframe[0].value["n"].to_list()

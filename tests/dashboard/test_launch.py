@@ -1,4 +1,4 @@
-"""Starting and stopping: announced when it answers, refused with one line, gone without a trace."""
+"""Start and stop of the dashboard: ready file, one-line errors, token."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ from dashboard.launch import DashboardOptions, run
 from tests.dashboard.running_dashboard import running
 
 
-def test_it_is_announced_when_it_answers_and_withdrawn_when_it_stops(tmp_path: Path) -> None:
-    with running(tmp_path) as site:
-        assert site.said["pid"] == site.process.pid
-        assert stat.S_IMODE(site.announced.stat().st_mode) == 0o600
-        assert site.url.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(f"{site.url}/_stcore/health", timeout=10) as answer:
+def test_ready_file_exists_while_the_dashboard_responds(tmp_path: Path) -> None:
+    with running(tmp_path) as dashboard:
+        assert dashboard.ready["pid"] == dashboard.process.pid
+        assert stat.S_IMODE(dashboard.ready_file.stat().st_mode) == 0o600
+        assert dashboard.url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(f"{dashboard.url}/_stcore/health", timeout=10) as answer:
             assert answer.status == 200
-        page = urllib.request.Request(f"{site.url}/streams", headers={"Accept": "text/html"})
+        page = urllib.request.Request(f"{dashboard.url}/streams", headers={"Accept": "text/html"})
         with urllib.request.urlopen(page, timeout=10) as answer:
             assert b"window.__streamlit={BACKEND_BASE_URL" in answer.read()
-        site.process.send_signal(signal.SIGTERM)
-        assert site.process.wait(timeout=30) == 0
-        assert not site.announced.exists()
+        dashboard.process.send_signal(signal.SIGTERM)
+        assert dashboard.process.wait(timeout=30) == 0
+        assert not dashboard.ready_file.exists()
 
 
-def test_a_port_in_use_is_one_clear_line(tmp_path: Path) -> None:
+def test_port_in_use_is_a_one_line_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
-            OSError, match=rf"^dashboard port {port} on 127.0.0.1 is in use: .*--dashboard-port.*$"
+            OSError,
+            match=rf"^dashboard cannot bind 127\.0\.0\.1:{port}: address already in use\. .*--dashboard-port.*$",
         ):
             run(DashboardOptions(data=tmp_path, port=port))
 
 
-def test_a_foreign_address_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"^dashboard address 192\.0\.2\.1:0 cannot be listened on: .*$"):
+def test_foreign_address_is_a_one_line_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"^dashboard cannot bind 192\.0\.2\.1:0: .*$"):
         run(DashboardOptions(data=tmp_path, host="192.0.2.1", port=0))
 
 
-def test_a_data_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+def test_data_folder_that_is_not_writable_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"^data folder .*file cannot be written: .*$"):
+    with pytest.raises(OSError, match=r"^cannot write the data folder .*file: .*$"):
         run(DashboardOptions(data=tmp_path / "file", port=0))
 
 
-def test_no_word_goes_to_other_sites() -> None:
-    settings = launch.settings("127.0.0.1", 1)
+def test_no_requests_to_other_sites() -> None:
+    settings = launch.streamlit_config("127.0.0.1", 1)
     assert settings["browser.gatherUsageStats"] is False
     assert settings["server.headless"] is True
     assert settings["server.fileWatcherType"] == "none"
@@ -61,18 +62,18 @@ def test_no_word_goes_to_other_sites() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "wanted"),
+    ("host", "required"),
     [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("10.1.2.3", True)],
 )
-def test_a_token_is_wanted_beyond_the_loopback_and_kept(host: str, wanted: bool, tmp_path: Path) -> None:
+def test_token_is_required_beyond_loopback_and_stored(host: str, required: bool, tmp_path: Path) -> None:
     options = DashboardOptions(data=tmp_path, host=host)
     token = launch._token(options)
-    assert (token is not None) is wanted
+    assert (token is not None) is required
     assert launch._token(options) == token
-    if wanted:
+    if required:
         assert stat.S_IMODE(os.stat(tmp_path / "dashboard-token").st_mode) == 0o600
         assert len(token or "") >= 24
 
 
-def test_a_token_of_the_settings_wins(tmp_path: Path) -> None:
+def test_token_of_the_options_is_used(tmp_path: Path) -> None:
     assert launch._token(DashboardOptions(data=tmp_path, token="mine")) == "mine"

@@ -1,4 +1,4 @@
-"""Signing in: who is admitted, what a file must say, that nothing is shown before, and the whole way with a real provider."""
+"""Admission of signed-in readers, validation of the OIDC file, and no page before sign-in."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ admit = ["ann@example.com", "@example.org"]
         ({}, False),
     ],
 )
-def test_only_who_is_named_is_admitted(user: dict[str, object], admitted: bool) -> None:
-    assert oidc_login.admits(user, ["Ann@example.com", "@example.org"]) is admitted
+def test_only_listed_addresses_are_admitted(user: dict[str, object], admitted: bool) -> None:
+    assert oidc_login.is_admitted(user, ["Ann@example.com", "@example.org"]) is admitted
 
 
-def test_without_a_list_the_provider_decides() -> None:
-    assert oidc_login.admits({}, [])
+def test_without_admit_list_all_users_are_admitted() -> None:
+    assert oidc_login.is_admitted({}, [])
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[auth", "is no TOML"),
+        ("[auth", "not valid TOML"),
         ("", "lacks redirect_uri, cookie_secret, client_id, client_secret, server_metadata_url"),
-        (FILE.replace('client_secret = "secret"', ""), "lacks client_secret in"),
+        (FILE.replace('client_secret = "secret"', ""), "lacks client_secret"),
         (FILE.replace("0123456789abcdef0123456789abcdef", "short"), "cookie_secret"),
         (FILE.replace('["ann@example.com", "@example.org"]', '["example.org"]'), "admit"),
         (FILE.replace('["ann@example.com", "@example.org"]', '"@example.org"'), "admit"),
     ],
 )
-def test_a_file_that_lets_nobody_in_is_one_clear_line(text: str, words: str, tmp_path: Path) -> None:
+def test_invalid_file_is_a_one_line_error(text: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "oidc.toml"
     file.write_text(text)
     with pytest.raises(OSError, match=words) as refused:
@@ -64,20 +64,18 @@ def test_a_file_that_lets_nobody_in_is_one_clear_line(text: str, words: str, tmp
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match=r"nowhere\.toml cannot be read"):
+def test_missing_file_is_a_one_line_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"cannot read .*nowhere\.toml"):
         launch.run(DashboardOptions(data=tmp_path, port=0, oidc=tmp_path / "nowhere.toml"))
 
 
-def test_who_signs_in_needs_no_token_unless_one_is_set(tmp_path: Path) -> None:
+def test_login_needs_no_token_unless_one_is_set(tmp_path: Path) -> None:
     options = {"data": tmp_path, "host": "0.0.0.0", "oidc": tmp_path / "oidc.toml"}
     assert launch._token(DashboardOptions(**options)) is None  # type: ignore[arg-type]
     assert launch._token(DashboardOptions(**options, token="both")) == "both"  # type: ignore[arg-type]
 
 
-def test_nothing_is_shown_to_who_has_not_signed_in(
-    streams_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_sign_in_button_before_sign_in(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMGAUGE_DASHBOARD_OIDC", "oidc.toml")
     app = open_page(streams_data, monkeypatch, secrets={"auth": {}}, range="24h")
     assert not app.exception
@@ -87,7 +85,7 @@ def test_nothing_is_shown_to_who_has_not_signed_in(
 
 
 @pytest.mark.parametrize(("email", "admitted"), [("ann@example.com", True), ("eve@example.com", False)])
-def test_who_has_signed_in_sees_the_pages_if_admitted(
+def test_admitted_reader_sees_the_pages(
     email: str, admitted: bool, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STREAMGAUGE_DASHBOARD_OIDC", "oidc.toml")
@@ -100,5 +98,5 @@ def test_who_has_signed_in_sees_the_pages_if_admitted(
     )
     assert not app.exception
     assert bool(app.metric) is admitted
-    assert ("not among those" in page_text(app)) is not admitted
+    assert ("is not allowed to see" in page_text(app)) is not admitted
     assert "Sign out" in [b.label for b in app.button]

@@ -1,4 +1,4 @@
-"""The whole way of signing in, in a real browser with a real provider: the question, the provider, the pages, signing out."""
+"""Sign-in and sign-out in a real browser with a real provider."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.dashboard.oidc_provider import provider
 from tests.dashboard.running_dashboard import READY_WITHIN_S, ROOT
 from tests.ports import free_port
 
-pytest.importorskip("authlib", reason="Authlib is what Streamlit signs in with: install streamgauge[oidc]")
+pytest.importorskip("authlib", reason="needs Authlib: install streamgauge[oidc]")
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.timeout(300),
@@ -24,12 +24,10 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("email", ["ann@example.com", "eve@example.net"])
-def test_a_reader_signs_in_and_sees_the_pages_if_admitted(
-    email: str, streams_data: Path, tmp_path: Path
-) -> None:
+def test_reader_signs_in_and_out(email: str, streams_data: Path, tmp_path: Path) -> None:
     port = free_port()
     announced = streams_data / "run" / "dashboard.json"
-    with provider(email) as (issuer, told):
+    with provider(email) as (issuer, oidc):
         file = tmp_path / "oidc.toml"
         file.write_text(
             f'[auth]\nredirect_uri = "http://127.0.0.1:{port}/oauth2callback"\ncookie_secret = "{"0123456789abcdef" * 2}"\n'
@@ -50,18 +48,18 @@ def test_a_reader_signs_in_and_sees_the_pages_if_admitted(
             assert "token" not in url
             with reader(url) as seen:
                 seen.page.goto(f"{url}/streams?range=24h")
-                seen.page.get_by_text("wants to know who you are").wait_for(timeout=PATIENCE_MS)
+                seen.page.get_by_text("Sign in to see this dashboard").wait_for(timeout=PATIENCE_MS)
                 assert seen.page.locator("[data-testid=stDataFrame], [data-testid=stMetric]").count() == 0
                 seen.page.get_by_role("button", name="Sign in").click()
                 seen.page.get_by_text(email).first.wait_for(timeout=PATIENCE_MS)
-                assert told.signed_in == 1
+                assert oidc.signed_in == 1
                 if email.endswith("@example.com"):
                     seen.page.get_by_text("Requests", exact=True).first.wait_for(timeout=PATIENCE_MS)
                 else:
-                    seen.page.get_by_text("not among those").wait_for(timeout=PATIENCE_MS)
+                    seen.page.get_by_text("is not allowed to see").wait_for(timeout=PATIENCE_MS)
                     assert seen.page.locator("[data-testid=stMetric]").count() == 0
                 seen.page.get_by_role("button", name="Sign out").click()
-                seen.page.get_by_text("wants to know who you are").wait_for(timeout=PATIENCE_MS)
+                seen.page.get_by_text("Sign in to see this dashboard").wait_for(timeout=PATIENCE_MS)
         finally:
             process.terminate()
             process.wait(30)

@@ -1,4 +1,4 @@
-"""The first page: its numbers are SQL's, and each case without numbers has words."""
+"""The overview: numbers equal those of SQL, and empty or unreadable data has a message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.dashboard.app_test import UNREADABLE, metric_value, open_page, page_t
 from tests.tables import tables
 
 
-def test_numbers_equal_those_of_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_equal_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, range="24h", refresh="off")
     assert not app.exception
     row = (
@@ -33,7 +33,7 @@ def test_numbers_equal_those_of_sql(streams_data: Path, monkeypatch: pytest.Monk
     assert metric_value(app, "Active") == "4"
 
 
-def test_filters_of_the_url_are_applied(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_url_filters_are_applied(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, range="24h", model=["deepseek-r1"], gateway=["edge-eu"])
     wanted = tables(streams_data).query(
         "SELECT count(*) AS n FROM streams WHERE request_model = 'deepseek-r1' AND gateway = 'edge-eu'"
@@ -44,16 +44,14 @@ def test_filters_of_the_url_are_applied(streams_data: Path, monkeypatch: pytest.
     assert "model deepseek-r1" in page_text(app)
 
 
-def test_a_filter_of_the_url_survives_although_no_stream_has_it(
-    streams_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_url_filter_without_streams_is_kept(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, model="o'brien; --")
     assert not app.exception
     assert metric_value(app, "Requests") == "0"
-    assert "No streams in this time range" in page_text(app)
+    assert "No streams match the time range" in page_text(app)
 
 
-def test_a_custom_range_of_the_past_is_honoured(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_range_is_applied(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(
         streams_data, monkeypatch, range="custom", **{"from": "2020-01-01T00:00", "until": "2020-01-02T00:00"}
     )
@@ -62,9 +60,7 @@ def test_a_custom_range_of_the_past_is_honoured(streams_data: Path, monkeypatch:
     assert "2020-01-01 00:00:00 – 2020-01-02 00:00:00 UTC" in page_text(app)
 
 
-def test_empty_database_says_where_to_point_the_client(
-    empty_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_store_shows_address_of_the_tap(empty_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = empty_data / "run" / "tap.json"
     run.write_text(
         json.dumps({"pid": 1, "listen": "http://127.0.0.1:4199", "admin": "http://127.0.0.1:4198"})
@@ -78,7 +74,7 @@ def test_empty_database_says_where_to_point_the_client(
     assert "http://127.0.0.1:4199/v1" in page_text(app)
 
 
-def test_empty_database_without_a_tap_says_how_to_start_one(
+def test_empty_store_without_tap_shows_start_command(
     empty_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(empty_data, monkeypatch)
@@ -86,7 +82,7 @@ def test_empty_database_without_a_tap_says_how_to_start_one(
     assert "streamgauge up --upstream" in page_text(app)
 
 
-def test_a_folder_without_tables_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_without_tables_is_an_error_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(tmp_path, monkeypatch)
     assert not app.exception
     assert UNREADABLE in page_text(app)
@@ -94,7 +90,7 @@ def test_a_folder_without_tables_is_a_message(tmp_path: Path, monkeypatch: pytes
     assert "streamgauge status" in page_text(app)
 
 
-def test_a_store_that_is_no_database_is_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_store_is_an_error_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "catalog.sqlite").write_bytes(b"no database" * 1000)
     app = open_page(tmp_path, monkeypatch)
     assert not app.exception

@@ -1,4 +1,4 @@
-"""What the SQL must not get wrong: escaping, the split of periods, unknowns, peaks, sampling."""
+"""Queries of the dashboard: quoting, periods, unknown values, peaks and sampling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from analytics.schema.sql_quoting import literal
-from dashboard.queries import errors, latency, overview, streams, table_columns, throughput, traces
+from dashboard.queries import errors, latency, overview, stream, table_columns, throughput, traces
 from dashboard.queries.selection import Selection
 from tests.dashboard.generated_store import SCHEMA, insert
 from tests.tables import tables
@@ -33,13 +33,13 @@ def store() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def test_the_list_of_tables_has_tables_views_and_streams_in_flight(streams_data: Path) -> None:
+def test_columns_include_tables_views_and_streams_in_flight(streams_data: Path) -> None:
     found = table_columns.columns(tables(streams_data).query)
     assert {"streams", "events", "open_streams", "latency_by_minute"} <= set(found["table_name"])
     assert not [name for name in found["table_name"] if name.startswith(("ducklake_", "streamgauge_"))]
 
 
-def ask_of(connection: duckdb.DuckDBPyConnection) -> Any:
+def query_of(connection: duckdb.DuckDBPyConnection) -> Any:
     return lambda sql: connection.execute(sql).pl()
 
 
@@ -52,16 +52,16 @@ def put(connection: duckdb.DuckDBPyConnection, *rows: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["o'brien", "'; DROP TABLE streams; --", "a\\'b", "näme", "", "x\x00y"])
-def test_a_name_is_a_value_whatever_it_holds(name: str, store: duckdb.DuckDBPyConnection) -> None:
+def test_any_name_is_quoted_as_a_value(name: str, store: duckdb.DuckDBPyConnection) -> None:
     row = store.execute(f"SELECT {literal(name)}").fetchone()
     assert row == (name.replace("\x00", ""),)
     chosen = Selection(
         since=NOON, until=NOON + timedelta(hours=1), models=(name,), gateways=(name,), clients=(name,)
     )
-    assert overview.active_streams(ask_of(store), chosen) == 0
+    assert overview.active_streams(query_of(store), chosen) == 0
 
 
-def test_a_stream_belongs_to_the_period_of_its_start(store: duckdb.DuckDBPyConnection) -> None:
+def test_stream_belongs_to_the_period_of_its_start(store: duckdb.DuckDBPyConnection) -> None:
     put(
         store,
         {"started_at": NOON - timedelta(hours=1, microseconds=1)},
@@ -71,27 +71,27 @@ def test_a_stream_belongs_to_the_period_of_its_start(store: duckdb.DuckDBPyConne
         {"started_at": NOON + timedelta(hours=1) - timedelta(microseconds=1)},
         {"started_at": NOON + timedelta(hours=1)},
     )
-    both = overview.summary_now_and_before(ask_of(store), HOUR, **SLO)
+    both = overview.summary_now_and_before(query_of(store), HOUR, **SLO)
     assert (both["now"]["requests"], both["before"]["requests"]) == (2, 2)
 
 
-def test_the_period_before_is_as_long_and_ends_where_this_one_begins() -> None:
+def test_previous_period_has_same_length_and_ends_at_start() -> None:
     before = HOUR.before()
     assert (before.since, before.until) == (NOON - timedelta(hours=1), NOON)
 
 
-def test_aborts_and_losses_are_no_errors_and_not_in_the_rate(store: duckdb.DuckDBPyConnection) -> None:
+def test_aborts_and_losses_are_not_in_the_error_rate(store: duckdb.DuckDBPyConnection) -> None:
     put(store, {}, {}, {}, {"outcome": "http_error"}, {"outcome": "client_abort"}, {"outcome": "tap_lost"})
-    now = overview.summary_now_and_before(ask_of(store), HOUR, **SLO)["now"]
+    now = overview.summary_now_and_before(query_of(store), HOUR, **SLO)["now"]
     assert (now["errors"], now["aborts"], now["lost"], now["error_rate"]) == (1, 1, 1, 0.25)
 
 
-def test_a_rate_of_nothing_is_unknown(store: duckdb.DuckDBPyConnection) -> None:
+def test_error_rate_without_counted_streams_is_unknown(store: duckdb.DuckDBPyConnection) -> None:
     put(store, {"outcome": "client_abort"})
-    assert overview.summary_now_and_before(ask_of(store), HOUR, **SLO)["now"]["error_rate"] is None
+    assert overview.summary_now_and_before(query_of(store), HOUR, **SLO)["now"]["error_rate"] is None
 
 
-def test_goodput_counts_a_missing_metric_as_a_miss(store: duckdb.DuckDBPyConnection) -> None:
+def test_goodput_counts_unknown_metric_as_miss(store: duckdb.DuckDBPyConnection) -> None:
     put(
         store,
         {"ttft_ns": 1000 * MS, "itl_ns": 50.0 * MS},
@@ -100,16 +100,16 @@ def test_goodput_counts_a_missing_metric_as_a_miss(store: duckdb.DuckDBPyConnect
         {"ttft_ns": 10 * MS, "itl_ns": None},
         {"ttft_ns": None, "itl_ns": 1.0},
     )
-    assert overview.summary_now_and_before(ask_of(store), HOUR, **SLO)["now"]["good"] == 1
+    assert overview.summary_now_and_before(query_of(store), HOUR, **SLO)["now"]["good"] == 1
 
 
-def test_the_busiest_have_lines_of_their_own_and_the_rest_is_others(store: duckdb.DuckDBPyConnection) -> None:
+def test_all_but_the_busiest_models_are_others(store: duckdb.DuckDBPyConnection) -> None:
     put(store, *({"request_model": f"m{i}"} for i in range(5) for _ in range(5 - i)))
-    found = overview.timeline_by(ask_of(store), HOUR, "model", most=2)
+    found = overview.timeline_by(query_of(store), HOUR, "model", most=2)
     assert dict(found.select("name", "requests").iter_rows()) == {"m0": 5, "m1": 4, "others": 6}
 
 
-def test_what_changed_needs_streams_on_both_sides(store: duckdb.DuckDBPyConnection) -> None:
+def test_changes_need_streams_in_both_periods(store: duckdb.DuckDBPyConnection) -> None:
     early = NOON - timedelta(minutes=30)
     put(
         store,
@@ -117,12 +117,12 @@ def test_what_changed_needs_streams_on_both_sides(store: duckdb.DuckDBPyConnecti
         *({"request_model": "slower", "ttft_ns": 300 * MS} for _ in range(5)),
         *({"request_model": "new", "ttft_ns": 300 * MS} for _ in range(9)),
     )
-    found = overview.moved_most(ask_of(store), HOUR).filter(pl.col("dimension") == "model")
+    found = overview.largest_changes(query_of(store), HOUR).filter(pl.col("dimension") == "model")
     assert found["name"].to_list() == ["slower"]
     assert found["ttft_change"][0] == pytest.approx(2.0)
 
 
-def test_it_hurts_where_more_is_bad_than_the_traffic_explains(store: duckdb.DuckDBPyConnection) -> None:
+def test_contributors_have_more_than_their_share_of_bad_streams(store: duckdb.DuckDBPyConnection) -> None:
     put(
         store,
         *({"request_model": "fine", "gateway": "g", "client_id": "c", "ttft_ns": MS} for _ in range(90)),
@@ -139,7 +139,7 @@ def test_it_hurts_where_more_is_bad_than_the_traffic_explains(store: duckdb.Duck
             for _ in range(4)
         ),
     )
-    found = overview.where_it_hurts(ask_of(store), HOUR, **SLO).to_dicts()
+    found = overview.top_contributors(query_of(store), HOUR, **SLO).to_dicts()
     assert [(r["dimension"], r["name"], r["requests"], r["bad"]) for r in found] == [
         ("model", "slow", 10, 10)
     ]
@@ -147,13 +147,13 @@ def test_it_hurts_where_more_is_bad_than_the_traffic_explains(store: duckdb.Duck
     assert found[0]["of_all"] == pytest.approx(10 / 106)
 
 
-def test_nobody_is_to_blame_when_nothing_is_bad(store: duckdb.DuckDBPyConnection) -> None:
+def test_no_contributors_without_bad_streams(store: duckdb.DuckDBPyConnection) -> None:
     put(store, *({"ttft_ns": MS} for _ in range(20)))
-    assert overview.where_it_hurts(ask_of(store), HOUR, **SLO).is_empty()
-    assert overview.where_it_hurts(ask_of(store), HOUR.before(), **SLO).is_empty()
+    assert overview.top_contributors(query_of(store), HOUR, **SLO).is_empty()
+    assert overview.top_contributors(query_of(store), HOUR.before(), **SLO).is_empty()
 
 
-def test_a_rate_at_the_ends_of_a_range_is_over_what_lies_in_it() -> None:
+def test_covered_seconds_at_the_ends_of_a_range() -> None:
     selection = Selection(since=NOON + timedelta(seconds=45), until=NOON + timedelta(minutes=60, seconds=30))
     assert selection.bucket_s == 60
     line = pl.DataFrame({"at": [NOON + timedelta(minutes=n) for n in range(61)]})
@@ -161,7 +161,7 @@ def test_a_rate_at_the_ends_of_a_range_is_over_what_lies_in_it() -> None:
     assert (covered[0], covered[1], covered[-1]) == (15.0, 60.0, 30.0)
 
 
-def test_who_was_in_flight_at_a_moment_began_before_it_and_ended_after(
+def test_active_streams_started_before_and_ended_after_the_instant(
     store: duckdb.DuckDBPyConnection,
 ) -> None:
     put(
@@ -172,23 +172,23 @@ def test_who_was_in_flight_at_a_moment_began_before_it_and_ended_after(
         {"started_at": NOON + timedelta(microseconds=1), "end_ns": 1 * MS},
         {"started_at": NOON - timedelta(seconds=10), "end_ns": None},
     )
-    assert overview.active_then(ask_of(store), HOUR, NOON) == 2
+    assert overview.active_at(query_of(store), HOUR, NOON) == 2
 
 
-def test_concurrency_is_the_peak_of_each_point_of_time(store: duckdb.DuckDBPyConnection) -> None:
+def test_concurrency_is_the_maximum_of_each_point(store: duckdb.DuckDBPyConnection) -> None:
     minute = timedelta(minutes=1)
     put(
         store,
         {"started_at": NOON - minute, "end_ns": 150_000 * MS},  # -1:00 … 1:30
         {"started_at": NOON + timedelta(seconds=30), "end_ns": 40_000 * MS},  # 0:30 … 1:10
-        {"started_at": NOON + timedelta(seconds=70), "end_ns": 1_000 * MS},  # begins as the second ends
+        {"started_at": NOON + timedelta(seconds=70), "end_ns": 1_000 * MS},  # starts when the second ends
         {"started_at": NOON - 2 * minute, "end_ns": 1_000 * MS},
         {
             "started_at": NOON + 2 * minute,
             "end_ns": 210_000 * MS,
-        },  # 2:00 … 5:30: its last minute sees only an end
+        },  # 2:00 … 5:30: its last minute has only an end
     )
-    found = throughput.concurrency(ask_of(store), HOUR)
+    found = throughput.concurrency(query_of(store), HOUR)
     assert dict(found.with_columns((pl.col("at") - NOON).dt.total_seconds()).iter_rows()) == {
         0: 2,
         60: 3,
@@ -197,9 +197,9 @@ def test_concurrency_is_the_peak_of_each_point_of_time(store: duckdb.DuckDBPyCon
     }
 
 
-def test_a_distribution_adds_up_and_ends_at_one(store: duckdb.DuckDBPyConnection) -> None:
+def test_distribution_adds_up_to_one(store: duckdb.DuckDBPyConnection) -> None:
     put(store, *({"ttft_ns": i * MS} for i in range(1, 101)), {"ttft_ns": None})
-    found = latency.distribution(ask_of(store), HOUR, "ttft_ns", "model")
+    found = latency.distribution(query_of(store), HOUR, "ttft_ns", "model")
     assert found["n"].sum() == 100
     assert found["share"].sum() == pytest.approx(1)
     assert found["cumulated"].to_list() == sorted(found["cumulated"])
@@ -208,13 +208,13 @@ def test_a_distribution_adds_up_and_ends_at_one(store: duckdb.DuckDBPyConnection
     assert below == pytest.approx(0.5, abs=0.12)
 
 
-def test_a_long_stream_is_sampled_but_its_sums_and_stalls_are_whole(store: duckdb.DuckDBPyConnection) -> None:
+def test_sampled_stream_keeps_sums_and_stalls(store: duckdb.DuckDBPyConnection) -> None:
     stream_id = UUID(int=5)
     store.execute(f"""
         INSERT INTO events BY NAME SELECT '{stream_id}'::UUID AS stream_id, i AS seq, i AS read_seq,
             i * {MS} + CASE WHEN i > 7777 THEN {900 * MS} ELSE 0 END AS at_ns, 'text' AS kind, 0 AS choice, 2 AS chars,
             10 AS bytes FROM range(100000) AS t(i)""")
-    found, total = streams.events(ask_of(store), stream_id, most=1000)
+    found, total = stream.events(query_of(store), stream_id, most=1000)
     assert total == 100_000
     assert 1000 <= found.height <= 2000
     assert found["chars_sum"].max() == 2 * (found["seq"].max() + 1)  # type: ignore[operator]
@@ -223,7 +223,7 @@ def test_a_long_stream_is_sampled_but_its_sums_and_stalls_are_whole(store: duckd
     assert found["tokens_sum"].max() == 0
 
 
-def test_a_gap_is_within_one_choice_and_between_outputs(store: duckdb.DuckDBPyConnection) -> None:
+def test_gap_is_between_outputs_of_one_choice(store: duckdb.DuckDBPyConnection) -> None:
     own = {"stream_id": UUID(int=1), "bytes": 1}
     kinds = [
         ("start", None, 1),
@@ -237,11 +237,11 @@ def test_a_gap_is_within_one_choice_and_between_outputs(store: duckdb.DuckDBPyCo
         {**own, "seq": i, "read_seq": i, "at_ns": at * MS, "kind": kind, "choice": choice}
         for i, (kind, choice, at) in enumerate(kinds)
     ])  # fmt: skip
-    found, _ = streams.events(ask_of(store), UUID(int=1))
+    found, _ = stream.events(query_of(store), UUID(int=1))
     assert found["gap_ns"].to_list() == [None, None, None, None, 10 * MS, 28 * MS]
 
 
-def test_waste_is_what_came_and_was_not_delivered(store: duckdb.DuckDBPyConnection) -> None:
+def test_wasted_tokens_are_the_undelivered_share(store: duckdb.DuckDBPyConnection) -> None:
     put(
         store,
         {
@@ -254,10 +254,10 @@ def test_waste_is_what_came_and_was_not_delivered(store: duckdb.DuckDBPyConnecti
         {"outcome": "client_abort", "response_bytes": None, "delivered_bytes": None},
         {"response_bytes": 900, "delivered_bytes": 100},
     )
-    left = errors.left_behind(ask_of(store), HOUR)
-    assert left["told"] == 1
+    left = errors.abort_summary(query_of(store), HOUR)
+    assert left["aborts_with_tokens"] == 1
     assert left["wasted_tokens"] == pytest.approx(7 * 400 / 900)
-    assert errors.aborts(ask_of(store), HOUR, "model")["wasted_tokens"].to_list() == [
+    assert errors.aborts(query_of(store), HOUR, "model")["wasted_tokens"].to_list() == [
         pytest.approx(7 * 400 / 900)
     ]
     assert (left["aborts"], left["undelivered_bytes"], left["output_tokens"], left["before_output"]) == (
@@ -268,7 +268,7 @@ def test_waste_is_what_came_and_was_not_delivered(store: duckdb.DuckDBPyConnecti
     )
 
 
-def test_spans_of_a_trace_are_found_in_any_case(store: duckdb.DuckDBPyConnection) -> None:
+def test_spans_are_found_ignoring_case(store: duckdb.DuckDBPyConnection) -> None:
     trace = "ab" * 16
     insert(store, "spans", [
         {"trace_id": trace, "span_id": f"{i:016x}", "parent_span_id": f"{0:016x}" if i else None, "name": f"s{i}",
@@ -276,30 +276,30 @@ def test_spans_of_a_trace_are_found_in_any_case(store: duckdb.DuckDBPyConnection
          "status": "error" if i else "ok"}
         for i in range(3)
     ])  # fmt: skip
-    found = traces.spans(ask_of(store), trace.upper())
+    found = traces.spans(query_of(store), trace.upper())
     assert found["offset_ns"].to_list() == [0, MS, 2 * MS]
-    listed = traces.latest(ask_of(store), HOUR, text="S1").to_dicts()[0]
+    listed = traces.latest(query_of(store), HOUR, text="S1").to_dicts()[0]
     assert (listed["spans"], listed["errors"], listed["duration_ns"]) == (
         3,
         2,
         7 * MS,
-    )  # the whole trace, not what was found
-    assert traces.latest(ask_of(store), HOUR, text="nothing").is_empty()
+    )  # of all spans, not only the matching one
+    assert traces.latest(query_of(store), HOUR, text="nothing").is_empty()
 
 
-def test_of_two_spans_with_one_id_ours_is_drawn(store: duckdb.DuckDBPyConnection) -> None:
+def test_own_span_is_kept_of_spans_with_the_same_id(store: duckdb.DuckDBPyConnection) -> None:
     trace = "cd" * 16
     insert(store, "spans", [
         {"trace_id": trace, "span_id": "1" * 16, "stream_id": stream_id, "name": name, "kind": "client", "started_at": NOON,
          "start_ns": 0, "duration_ns": MS, "status": "unset", "attributes": f'{{"service.name": "{name}"}}'}
         for name, stream_id in (("forged", None), ("ours", "0" * 31 + "1"), ("sent again", None))
     ])  # fmt: skip
-    assert traces.spans(ask_of(store), trace)["name"].to_list() == ["ours"]
-    assert traces.latest(ask_of(store), HOUR, text=trace)["services"].to_list() == [
+    assert traces.spans(query_of(store), trace)["name"].to_list() == ["ours"]
+    assert traces.latest(query_of(store), HOUR, text=trace)["services"].to_list() == [
         "forged, ours, sent again"
     ]
 
 
 @pytest.mark.parametrize(("length", "bucket_s"), [(60, 1), (3600, 60), (86_400, 1800), (30 * 86_400, 43_200)])
-def test_a_line_has_about_sixty_points(length: int, bucket_s: int) -> None:
+def test_time_series_has_about_sixty_points(length: int, bucket_s: int) -> None:
     assert Selection(since=NOON, until=NOON + timedelta(seconds=length)).bucket_s == bucket_s

@@ -1,4 +1,4 @@
-"""Questions asked ahead are the page's own: each is asked once, and a failure is told to whoever needs the answer."""
+"""Prefetched queries run once, their errors reach the page, and their number is limited."""
 
 from __future__ import annotations
 
@@ -17,59 +17,62 @@ DEADLINE_S = 30.0
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Counter[str], threading.Event, threading.Event]]:
-    """How often what was asked; set when a question has come; answers come once the second is set."""
-    counted: Counter[str] = Counter()
-    came, go = threading.Event(), threading.Event()
+def queries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[Counter[str], threading.Event, threading.Event]]:
+    """Counts of the queries; an event that a query sets when it starts; an event that lets queries end."""
+    counts: Counter[str] = Counter()
+    started, finish = threading.Event(), threading.Event()
 
-    def answer(sql: str) -> pl.DataFrame:
-        counted[sql] += 1
-        came.set()
-        assert go.wait(DEADLINE_S)
+    def run(sql: str) -> pl.DataFrame:
+        counts[sql] += 1
+        started.set()
+        assert finish.wait(DEADLINE_S)
         if "wrong" in sql:
             raise QueryError("no")
         return pl.DataFrame({"n": [1]})
 
-    monkeypatch.setattr(query_runner, "ask_freshly", answer)
+    monkeypatch.setattr(query_runner, "run", run)
     st.cache_data.clear()
-    yield counted, came, go
-    go.set()
+    yield counts, started, finish
+    finish.set()
     st.cache_data.clear()
 
 
-def test_what_is_on_its_way_is_not_asked_again(
-    asked: tuple[Counter[str], threading.Event, threading.Event],
+def test_running_query_is_not_repeated(
+    queries: tuple[Counter[str], threading.Event, threading.Event],
 ) -> None:
-    counted, came, go = asked
-    query_runner.ahead(lambda: query_runner.ask("SELECT 1"))
-    assert came.wait(DEADLINE_S)
+    counts, started, finish = queries
+    query_runner.prefetch(lambda: query_runner.query("SELECT 1"))
+    assert started.wait(DEADLINE_S)
     found: list[int] = []
-    page = threading.Thread(target=lambda: found.append(query_runner.ask("SELECT 1")["n"][0]))
+    page = threading.Thread(target=lambda: found.append(query_runner.query("SELECT 1")["n"][0]))
     page.start()
-    go.set()
+    finish.set()
     page.join(DEADLINE_S)
     assert found == [1]
-    assert counted == {"SELECT 1": 1}
+    assert counts == {"SELECT 1": 1}
 
 
-def test_a_failure_is_told_to_who_needs_the_answer(
-    asked: tuple[Counter[str], threading.Event, threading.Event],
+def test_error_of_a_prefetch_is_raised_by_the_page(
+    queries: tuple[Counter[str], threading.Event, threading.Event],
 ) -> None:
-    _, came, go = asked
-    go.set()
-    query_runner.ahead(lambda: query_runner.ask("wrong"))
-    assert came.wait(DEADLINE_S)
+    _, started, finish = queries
+    finish.set()
+    query_runner.prefetch(lambda: query_runner.query("wrong"))
+    assert started.wait(DEADLINE_S)
     with pytest.raises(QueryError):
-        query_runner.ask("wrong")
+        query_runner.query("wrong")
 
 
-def test_only_so_many_are_asked_ahead_at_once(
-    asked: tuple[Counter[str], threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
+def test_prefetches_are_limited(
+    queries: tuple[Counter[str], threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted, came, go = asked
-    monkeypatch.setattr(query_runner, "AHEAD", threading.BoundedSemaphore(1))
-    query_runner.ahead(lambda: query_runner.ask("SELECT 1"), lambda: query_runner.ask("SELECT 2"))
-    assert came.wait(DEADLINE_S)
-    go.set()
-    assert query_runner.ask("SELECT 2")["n"].to_list() == [1]
-    assert counted == {"SELECT 1": 1, "SELECT 2": 1}
+    counts, started, finish = queries
+    monkeypatch.setattr(query_runner, "PREFETCH_SLOTS", threading.BoundedSemaphore(1))
+    query_runner.prefetch(lambda: query_runner.query("SELECT 1"))
+    query_runner.prefetch(lambda: query_runner.query("SELECT 2"))
+    assert started.wait(DEADLINE_S)
+    finish.set()
+    assert query_runner.query("SELECT 2")["n"].to_list() == [1]
+    assert counts == {"SELECT 1": 1, "SELECT 2": 1}

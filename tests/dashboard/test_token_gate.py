@@ -1,4 +1,4 @@
-"""Who comes in: nobody without the token, everybody with it; and the page is told where its server is."""
+"""Requests and WebSockets need the token, except the health check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from dashboard.token_gate import COOKIE, Door, RootGiven
+from dashboard.token_gate import COOKIE, TokenGate
 
 
 async def page(request: Request) -> HTMLResponse:
@@ -38,10 +38,10 @@ def inner() -> Starlette:
 
 @pytest.fixture
 def outside() -> TestClient:
-    return TestClient(Door(inner(), "s3cret"), follow_redirects=False)
+    return TestClient(TokenGate(inner(), "s3cret"), follow_redirects=False)
 
 
-def test_without_the_token_there_is_only_the_question(outside: TestClient) -> None:
+def test_without_token_only_the_form_is_served(outside: TestClient) -> None:
     for path in ("/", "/data", "/streams?id=1", "/?token=wrong", "/?token="):
         answer = outside.get(path)
         assert answer.status_code == 401
@@ -50,45 +50,37 @@ def test_without_the_token_there_is_only_the_question(outside: TestClient) -> No
     assert outside.post("/?token=s3cret").status_code == 401
 
 
-def test_the_health_check_is_open(outside: TestClient) -> None:
+def test_health_check_needs_no_token(outside: TestClient) -> None:
     assert outside.get("/_stcore/health").status_code == 200
 
 
-def test_the_token_of_the_address_becomes_a_cookie_and_leaves_the_address(outside: TestClient) -> None:
+def test_token_moves_from_address_to_cookie(outside: TestClient) -> None:
     answer = outside.get("/streams?range=6h&token=s3cret&model=a%26b")
     assert answer.status_code == 303
     assert answer.headers["location"] == "/streams?range=6h&model=a%26b"
     assert "HttpOnly" in answer.headers["set-cookie"]
-    assert outside.get("/streams").status_code == 200  # the client kept the cookie
+    assert outside.get("/streams").status_code == 200  # with the cookie
 
 
-def test_a_redirect_never_leaves_this_host(outside: TestClient) -> None:
+def test_redirect_stays_on_this_host(outside: TestClient) -> None:
     answer = outside.get("//evil.example/?token=s3cret")
     assert answer.status_code == 303
     assert not answer.headers["location"].startswith(("//", "http"))
 
 
-def test_a_websocket_needs_the_token_too(outside: TestClient) -> None:
+def test_websocket_needs_the_token(outside: TestClient) -> None:
     with pytest.raises(WebSocketDisconnect), outside.websocket_connect("/_stcore/stream"):
         pass
     with outside.websocket_connect("/_stcore/stream", headers={"cookie": f"{COOKIE}=s3cret"}) as socket:
         assert socket.receive_text() == "hello"
 
 
-def test_garbage_for_a_cookie_is_no_token(outside: TestClient) -> None:
-    garbage = f"{COOKIE}=\xff; ;;=; {COOKIE}".encode("latin-1")
-    assert outside.get("/", headers={b"cookie": garbage}).status_code == 401
+def test_invalid_cookie_is_rejected(outside: TestClient) -> None:
+    invalid = f"{COOKIE}=\xff; ;;=; {COOKIE}".encode("latin-1")
+    assert outside.get("/", headers={b"cookie": invalid}).status_code == 401
 
 
-def test_a_page_is_told_its_root_and_other_answers_are_left_alone() -> None:
-    client = TestClient(RootGiven(inner()))
-    told = client.get("/streams", headers={"accept": "text/html"})
-    assert "<head><script>window.__streamlit={BACKEND_BASE_URL" in told.text
-    assert "content-length" not in told.headers or int(told.headers["content-length"]) == len(told.content)
-    assert client.get("/data", headers={"accept": "*/*", "accept-encoding": "br"}).text == "br"
-
-
-def test_what_is_neither_http_nor_websocket_passes() -> None:
+def test_lifespan_messages_pass() -> None:
     passed: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -96,5 +88,5 @@ def test_what_is_neither_http_nor_websocket_passes() -> None:
 
     import asyncio
 
-    asyncio.run(Door(app, "t")({"type": "lifespan"}, None, None))  # type: ignore[arg-type]
+    asyncio.run(TokenGate(app, "t")({"type": "lifespan"}, None, None))  # type: ignore[arg-type]
     assert passed == ["lifespan"]

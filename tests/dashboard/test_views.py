@@ -1,4 +1,4 @@
-"""Every page, over streams, over empty tables and without tables: words or numbers, never a stack trace."""
+"""Every page over streams, over empty tables and without tables: no exceptions, and numbers equal those of SQL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from dashboard import formatting
 from dashboard.queries import rollups
-from dashboard.sql_examples import COOKBOOK
+from dashboard.sql_examples import EXAMPLES
 from tests.dashboard.app_test import UNREADABLE, VIEWS, metric_value, open_page, page_text
 from tests.dashboard.generated_store import filled
 from tests.tables import tables
@@ -18,12 +18,12 @@ from tests.tables import tables
 LIVE_VIEWS = sorted(set(VIEWS) - {"sql"})
 
 
-def test_every_file_among_the_views_is_tested() -> None:
+def test_every_view_is_tested() -> None:
     assert sorted(p.stem for p in (Path(__file__).parents[2] / "dashboard" / "views").glob("*.py")) == VIEWS
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_over_streams_there_are_no_complaints(
+def test_page_over_streams_has_no_errors(
     view: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(streams_data, monkeypatch, view, range="24h")
@@ -33,7 +33,7 @@ def test_over_streams_there_are_no_complaints(
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_over_an_empty_database_it_stands(
+def test_page_over_empty_tables_has_no_errors(
     view: str, empty_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(empty_data, monkeypatch, view)
@@ -42,13 +42,15 @@ def test_over_an_empty_database_it_stands(
 
 
 @pytest.mark.parametrize("view", sorted(set(LIVE_VIEWS) - {"stream"}))
-def test_without_tables_it_says_so(view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_without_tables_shows_message(
+    view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = open_page(tmp_path, monkeypatch, view)
     assert not app.exception
     assert UNREADABLE in page_text(app)
 
 
-def test_no_file_of_the_dashboard_hides_a_module(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dashboard_files_do_not_shadow_modules(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_page(streams_data, monkeypatch, "sql")
     folder = Path(__file__).parents[2] / "dashboard"
     assert str(folder) not in sys.path
@@ -56,15 +58,15 @@ def test_no_file_of_the_dashboard_hides_a_module(streams_data: Path, monkeypatch
         assert importlib.util.find_spec(name) is None
 
 
-def test_pages_show_data_once_there_are_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_show_data_after_tables_are_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(tmp_path, monkeypatch, range="24h")
     assert UNREADABLE in page_text(app)
     filled(tmp_path, streams=5)
-    app.selectbox(key="range").set_value("7d").run()  # another query: no cached answer is used
+    app.selectbox(key="range").set_value("7d").run()  # another query, so no cached result
     assert metric_value(app, "Requests") == "5"
 
 
-def test_pages_follow_a_catalog_that_was_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_read_a_replaced_catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(tmp_path / "data", streams=5)
     filled(tmp_path / "other", streams=7)
     app = open_page(tmp_path / "data", monkeypatch, range="24h")
@@ -75,21 +77,21 @@ def test_pages_follow_a_catalog_that_was_replaced(tmp_path: Path, monkeypatch: p
     assert metric_value(app, "Requests") == "7"
 
 
-def test_streams_are_narrowed_sorted_and_found(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_are_filtered_sorted_and_found(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(
         streams_data, monkeypatch, "streams", range="24h", kind="errors", order="longest", rows="500"
     )
-    wanted = tables(streams_data).query("""
+    expected = tables(streams_data).query("""
         SELECT end_ns / 1e9 AS s FROM streams WHERE outcome NOT IN ('ok', 'client_abort', 'tap_lost')
         ORDER BY end_ns DESC NULLS LAST""")["s"]
     shown = app.dataframe[0].value
-    assert list(shown["end_s"]) == pytest.approx(wanted.to_list())
+    assert list(shown["end_s"]) == pytest.approx(expected.to_list())
     trace = tables(streams_data).query("SELECT trace_id FROM streams LIMIT 1")["trace_id"][0]
     app = open_page(streams_data, monkeypatch, "streams", range="24h", find=trace[4:20].upper())
     assert len(app.dataframe[0].value) == 1
 
 
-def test_the_link_of_a_stream_opens_it(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_page_shows_the_linked_stream(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = (
         tables(streams_data)
         .query("SELECT stream_id, ttft_ns, trace_id FROM streams WHERE outcome = 'ok' LIMIT 1")
@@ -102,7 +104,7 @@ def test_the_link_of_a_stream_opens_it(streams_data: Path, monkeypatch: pytest.M
     assert len(app.get("vega_lite_chart")) == 4
 
 
-def test_a_failed_stream_without_events_is_shown(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_stream_without_events_is_shown(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tables(streams_data).query("SELECT stream_id FROM streams WHERE outcome = 'http_error' LIMIT 1")[
         "stream_id"
     ][0]
@@ -113,22 +115,22 @@ def test_a_failed_stream_without_events_is_shown(streams_data: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("stream_id", "message"),
     [
-        ("", "Which stream?"),
-        ("rm -rf", "is no stream id"),
-        ("00000000-0000-4000-8000-000000000000", "No such stream"),
+        ("", "Open a stream from"),
+        ("rm -rf", "is not a stream id"),
+        ("00000000-0000-4000-8000-000000000000", "Stream not found"),
     ],
 )
-def test_a_stream_that_is_not_there_has_words(
-    asked: str, words: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
+def test_unknown_stream_shows_message(
+    stream_id: str, message: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = open_page(streams_data, monkeypatch, "stream", id=asked)
+    app = open_page(streams_data, monkeypatch, "stream", id=stream_id)
     assert not app.exception
-    assert words in page_text(app)
+    assert message in page_text(app)
 
 
-def test_errors_are_those_of_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_counts_equal_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, "errors", range="24h")
     row = (
         tables(streams_data)
@@ -141,7 +143,7 @@ def test_errors_are_those_of_sql(streams_data: Path, monkeypatch: pytest.MonkeyP
     assert metric_value(app, "Client aborts") == str(row["aborts"])
 
 
-def test_latency_by_prompt_size_counts_every_stream(
+def test_latency_by_prompt_size_counts_all_streams(
     streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(
@@ -157,12 +159,12 @@ def test_latency_by_prompt_size_counts_every_stream(
     assert sum(app.dataframe[0].value["n"]) == 400
 
 
-def test_all_gaps_are_those_between_the_events(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pooled_gaps_equal_gaps_between_events(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(
         streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
     )
     assert not app.exception
-    wanted = (
+    expected = (
         tables(streams_data)
         .query("""
         SELECT count(gap) AS n, quantile_cont(gap, 0.5) / 1e6 AS p50, quantile_cont(gap, 0.99) / 1e6 AS p99,
@@ -172,21 +174,19 @@ def test_all_gaps_are_those_between_the_events(streams_data: Path, monkeypatch: 
         .to_dicts()[0]
     )
     shown = app.dataframe[0].value.iloc[0]
-    assert shown["n"] == wanted["n"]
-    assert shown["p50_ns"] == pytest.approx(wanted["p50"], rel=0.01)
-    assert shown["p99_ns"] == pytest.approx(wanted["p99"], rel=0.01)
-    assert shown["max_ns"] == pytest.approx(wanted["most"], rel=0.01)
-    assert "From roll-ups by the minute: whole minutes, quantiles within 1 %" in page_text(app)
+    assert shown["n"] == expected["n"]
+    assert shown["p50_ns"] == pytest.approx(expected["p50"], rel=0.01)
+    assert shown["p99_ns"] == pytest.approx(expected["p99"], rel=0.01)
+    assert shown["max_ns"] == pytest.approx(expected["most"], rel=0.01)
+    assert "From roll-ups by minute: all minutes; quantiles within 1 %" in page_text(app)
 
 
-def test_a_long_range_is_drawn_from_roll_ups_and_says_so(
-    streams_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_range_uses_roll_ups_and_says_so(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {}
     for length in ("24h", "7d"):
         app = open_page(streams_data, monkeypatch, "latency", range=length)
         assert not app.exception
-        assert ("From roll-ups by the minute" in page_text(app)) is (length == "7d")
+        assert ("From roll-ups by minute" in page_text(app)) is (length == "7d")
         tables[length] = app.dataframe[0].value.set_index("name")
     exact, from_rollups = tables["24h"], tables["7d"].loc[tables["24h"].index]
     assert list(from_rollups["n"]) == list(exact["n"])
@@ -196,43 +196,41 @@ def test_a_long_range_is_drawn_from_roll_ups_and_says_so(
     assert list(from_rollups["max_ns"]) == pytest.approx(list(exact["max_ns"]), rel=0.01)
 
 
-def test_what_is_too_much_to_read_is_read_in_part_and_says_so(
+def test_large_query_reads_sampled_minutes_and_says_so(
     streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = open_page(
+    full = open_page(
         streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
     )
-    monkeypatch.setattr(rollups, "READ_AT_MOST", 5_000)
-    part = open_page(
+    monkeypatch.setattr(rollups, "MAX_BUCKETS_READ", 5_000)
+    sampled = open_page(
         streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", split="everything"
     )
-    assert not part.exception
-    assert "one of every" in page_text(part)
-    assert "one of every" not in page_text(whole)
-    few, many = (int(app.dataframe[0].value["n"].iloc[0]) for app in (part, whole))
+    assert not sampled.exception
+    assert "one of every" in page_text(sampled)
+    assert "one of every" not in page_text(full)
+    few, many = (int(app.dataframe[0].value["n"].iloc[0]) for app in (sampled, full))
     assert 0 < few < many / 2
 
 
-def test_all_gaps_of_one_client_have_words(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pooled_gaps_of_one_client_show_message(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(
         streams_data, monkeypatch, "latency", range="24h", metric="inter-chunk, all gaps", client=["c0ffee11"]
     )
     assert not app.exception
-    assert "Take the client filter away" in page_text(app)
+    assert "Remove the client filter" in page_text(app)
 
 
-def test_wasted_tokens_are_those_that_were_not_delivered(
-    streams_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wasted_tokens_equal_undelivered_tokens(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, "errors", range="24h")
-    wanted = tables(streams_data).query("""
+    expected = tables(streams_data).query("""
         SELECT sum(output_tokens * (response_bytes - delivered_bytes) / response_bytes) AS n FROM streams
         WHERE outcome = 'client_abort'""")["n"][0]
-    assert wanted > 0
-    assert metric_value(app, "Wasted tokens") == formatting.count(wanted)
+    assert expected > 0
+    assert metric_value(app, "Wasted tokens") == formatting.count(expected)
 
 
-def test_throughput_names_the_kinds_of_tokens_that_there_are(
+def test_throughput_legend_has_all_kinds_of_tokens(
     streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(streams_data, monkeypatch, "throughput", range="24h")
@@ -249,12 +247,12 @@ def test_throughput_names_the_kinds_of_tokens_that_there_are(
     assert {kind: kind in legends for kind in some} == some
 
 
-def test_live_shows_who_waits(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_counts_waiting_streams(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, "live")
     assert (metric_value(app, "In flight"), metric_value(app, "Waiting")) == ("4", "1")
 
 
-def test_sql_runs_what_is_written(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sql_runs_the_statement(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(
         streams_data, monkeypatch, "sql", sql="SELECT count(*) AS n, NULL AS nothing FROM streams;"
     )
@@ -263,13 +261,11 @@ def test_sql_runs_what_is_written(streams_data: Path, monkeypatch: pytest.Monkey
     assert app.dataframe[0].value["n"].to_list() == [400]
 
 
-@pytest.mark.parametrize("title", list(COOKBOOK))
-def test_every_recipe_runs_as_it_stands(
-    title: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("title", list(EXAMPLES))
+def test_every_example_runs(title: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, "sql")
-    app.selectbox(key="recipe").set_value(title).run()
-    assert app.text_area[0].value == COOKBOOK[title]
+    app.selectbox(key="example").set_value(title).run()
+    assert app.text_area[0].value == EXAMPLES[title]
     app.button[0].click().run()
     assert not app.exception
     assert not app.error
@@ -280,7 +276,7 @@ def test_every_recipe_runs_as_it_stands(
     "sql",
     ["DROP TABLE streams", "SELECT nonsense FROM streams", "SELECT * FROM 'x.csv'", "SELECT * FROM events"],
 )
-def test_sql_that_is_wrong_or_too_much_is_one_line(
+def test_invalid_or_too_large_sql_is_a_one_line_error(
     sql: str, streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(streams_data, monkeypatch, "sql", sql=sql)
@@ -290,7 +286,7 @@ def test_sql_that_is_wrong_or_too_much_is_one_line(
     assert "\n" not in str(app.error[0].value)
 
 
-def test_a_trace_has_the_spans_of_all_services_and_links_to_its_stream(
+def test_trace_has_spans_of_all_services_and_links_to_its_stream(
     streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(streams_data, monkeypatch, "traces", range="24h")
@@ -305,17 +301,17 @@ def test_a_trace_has_the_spans_of_all_services_and_links_to_its_stream(
     assert not app.exception
     assert len(app.get("vega_lite_chart")) == 1
     assert list(app.dataframe[0].value["service"]) == ["app", "tap", "gateway", "gateway"]
-    assert "as the tap saw it" not in page_text(app)
+    assert "observed by the tap" not in page_text(app)
     assert app.page_link[0].value == f"Stream {row['stream_id']}"
 
 
-def test_a_trace_that_is_not_there_has_words(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_trace_shows_message(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(streams_data, monkeypatch, "traces", trace="no'such")
     assert not app.exception
-    assert "No spans are stored of this trace" in page_text(app)
+    assert "No spans of this trace are stored" in page_text(app)
 
 
-def test_compare_tells_two_different_models_apart(
+def test_compare_detects_differences_of_two_models(
     streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(
@@ -324,11 +320,13 @@ def test_compare_tells_two_different_models_apart(
         }
     )  # fmt: skip
     assert not app.exception
-    shown = app.dataframe[0].value.set_index("Measure")["Verdict"]
+    shown = app.dataframe[0].value.set_index("Metric")["Result"]
     assert shown["TTFT p50"] == "B is worse"
     assert shown["ITL p50"] == "B is better"
 
 
-def test_compare_of_the_same_with_itself_says_so(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_of_equal_selections_shows_message(
+    streams_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = open_page(streams_data, monkeypatch, "compare", **{"A-when": "same time"})
     assert "the same selection" in page_text(app)

@@ -21,15 +21,15 @@ def draw(ask: Ask) -> None:
     now = datetime.now(UTC)
     chosen = module("dashboard.queries.selection").Selection(since=now - RANGE, until=now)
     overview.any_stream(ask)
-    overview.choices(ask, chosen)
+    overview.filter_options(ask, chosen)
     overview.summary_now_and_before(ask, chosen, **LIMITS)
     overview.active_streams(ask, chosen)
-    overview.active_then(ask, chosen, now - RANGE)
+    overview.active_at(ask, chosen, now - RANGE)
     overview.timeline(ask, chosen, **LIMITS)
-    overview.where_it_hurts(ask, chosen, **LIMITS)
-    overview.moved_most(ask, chosen)
+    overview.top_contributors(ask, chosen, **LIMITS)
+    overview.largest_changes(ask, chosen)
     overview.timeline_by(ask, chosen, "model")
-    streams.evidence(ask, chosen, overview.bad(**LIMITS))
+    streams.matching(ask, chosen, overview.is_bad(**LIMITS))
 
 
 def main(data: Path) -> None:
