@@ -1,7 +1,4 @@
-"""The tap's admin port: /healthz, /readyz, /metrics, /ledger. Small answers over HTTP/1.1, one request per connection.
-
-It tells numbers and takes no orders. It listens on loopback unless told otherwise.
-"""
+"""The tap's admin port: /healthz, /readyz, /metrics and /ledger. Read-only, one request per connection."""
 
 from __future__ import annotations
 
@@ -18,22 +15,21 @@ from ingest.tap.timeouts import ADMIN_REQUEST_S
 
 _LIMITS = HeadLimits(head_bytes=16_384)
 
-Gather = Callable[[], Awaitable[Mapping[str, int]]]
-
 
 class Admin:
-    """Serves the admin port. `gather` returns the numbers of all workers; `is_ready` says whether requests are taken."""
+    """Serves the admin port. `stats` returns the counters of all workers."""
 
-    def __init__(self, gather: Gather, is_ready: Callable[[], bool]) -> None:
-        self._gather = gather
+    def __init__(
+        self, stats: Callable[[], Awaitable[Mapping[str, int]]], is_ready: Callable[[], bool]
+    ) -> None:
+        self._stats = stats
         self._is_ready = is_ready
 
     async def start(self, sock: socket.socket) -> None:
-        """Begin to serve on a bound socket."""
+        """Serve on a bound socket."""
         self._server = await asyncio.start_server(self._serve, sock=sock, limit=_LIMITS.head_bytes)
 
-    async def close(self) -> None:
-        """Stop to serve."""
+    def close(self) -> None:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,36 +37,35 @@ class Admin:
             async with asyncio.timeout(ADMIN_REQUEST_S):
                 raw = await reader.readuntil(b"\r\n\r\n")
             head = read_request_head(raw, _LIMITS)
-            status, kind, body = await self._answer(head.method, head.target)
+            status, content_type, body = await self._respond(head.method, head.target)
             if head.method == "HEAD":
                 body = b""
         except BadRequest as e:
-            status, kind, body = e.status, "text/plain", e.reason.encode() + b"\n"
+            status, content_type, body = e.status, "text/plain", e.reason.encode() + b"\n"
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             writer.close()
             return
-        head_text = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\n"
+        response_head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content_type}\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
-        writer.write(head_text.encode() + body)
+        writer.write(response_head.encode() + body)
         with contextlib.suppress(OSError):
             await writer.drain()
         writer.close()
 
-    async def _answer(self, method: str, target: str) -> tuple[int, str, bytes]:
+    async def _respond(self, method: str, target: str) -> tuple[int, str, bytes]:
         if method not in ("GET", "HEAD"):
             return 405, "text/plain", b"GET only\n"
         path = target.partition("?")[0]
         if path == "/healthz":
             return 200, "text/plain", b"ok\n"
         if path == "/readyz":
-            return (
-                (200, "text/plain", b"ready\n") if self._is_ready() else (503, "text/plain", b"not ready\n")
-            )
+            ready = self._is_ready()
+            return (200, "text/plain", b"ready\n") if ready else (503, "text/plain", b"not ready\n")
         if path == "/metrics":
-            text = render(await self._gather())
+            text = render(await self._stats())
             return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
         if path == "/ledger":
-            return 200, "application/json", json.dumps(dict(await self._gather())).encode() + b"\n"
+            return 200, "application/json", json.dumps(dict(await self._stats())).encode() + b"\n"
         return 404, "text/plain", b"/healthz /readyz /metrics /ledger\n"

@@ -19,6 +19,7 @@ from ingest.tap import sockets
 from ingest.tap.context import TapContext
 from ingest.tap.error_responses import ErrorResponse
 from ingest.tap.exchange import Exchange
+from ingest.tap.exchange_states import ABORT, KEEP_OPEN, LINGER, RESET
 from ingest.tap.http_head import BadRequest, check_partial_head, read_request_head
 from ingest.tap.stream_recorder import StreamRecorder
 from ingest.tap.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
@@ -183,14 +184,10 @@ class ClientConnection(asyncio.Protocol):
         exchange: Exchange,
         recorder: StreamRecorder | None,
         now_ns: int,
-        *,
-        error_response: ErrorResponse | None,
-        client_left: bool,
-        keep_alive: bool,
-        abort: bool,
-        linger: bool,
+        error: ErrorResponse | None,
+        then: int,
     ) -> None:
-        """Send `error_response` if there is one, then go on with the next request or close."""
+        """Send the error response if there is one; `then` keep the connection or close it (`exchange_states`)."""
         self._exchange = None
         self._ready_ns = now_ns
         context = self._context
@@ -198,25 +195,24 @@ class ClientConnection(asyncio.Protocol):
         self._ended_exchanges_bytes += exchange.written_bytes
         if self._last_recorder is not None:
             self._finish_recording()
-        if self._closed or client_left:
+        if self._closed or then == ABORT:
             if recorder is not None:
                 recorder.client_left(0, self._undelivered_bytes())
             if not self._closed:
                 self.transport.abort()
             return
         self._last_recorder = recorder
-        if error_response is not None:
-            without_body = exchange.method == "HEAD"
-            self.transport.write(error_response.encode(without_body=without_body))
-        if keep_alive and not context.stopping:
+        if error is not None:
+            self.transport.write(error.encode(without_body=exchange.method == "HEAD"))
+        if then == KEEP_OPEN and not context.stopping:
             self.resume_reading()
             if recorder is not None or self._buffer:
                 context.call_next_iteration(self._after_response)
-        elif abort:
+        elif then == RESET:
             self._reset_when_sent()
         else:
             context.call_next_iteration(self._after_response)
-            self._close(linger=linger)
+            self._close(linger=then == LINGER)
 
     def _after_response(self) -> None:
         """Finish the recording if the socket has taken the response, and start a pipelined request."""

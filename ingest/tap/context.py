@@ -15,7 +15,7 @@ from ingest.tap.timeouts import Timeouts
 
 
 class OpenClient(Protocol):
-    """A client connection, as far as a stopping worker uses it."""
+    """A client connection, for a stopping worker."""
 
     transport: asyncio.Transport
 
@@ -23,7 +23,7 @@ class OpenClient(Protocol):
 
 
 class OpenExchange(Protocol):
-    """An exchange, as far as a stopping worker uses it."""
+    """An exchange, for a stopping worker."""
 
     def stop(self) -> None: ...
 
@@ -32,19 +32,9 @@ class TapContext:
     """Everything that connections and exchanges need from their worker. `clock_ns` is monotonic."""
 
     __slots__ = (
-        "_next_iteration",
-        "clients",
-        "clock_ns",
-        "counters",
-        "exchanges",
-        "hangups",
-        "loop",
-        "options",
-        "recorder_factory",
-        "router",
-        "stopping",
-        "timeouts",
-    )
+        "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "loop", "options", "recorder_factory",
+        "router", "stopping", "timeouts",
+    )  # fmt: skip
 
     def __init__(
         self, options: TapOptions, loop: asyncio.AbstractEventLoop, clock_ns: Callable[[], int]

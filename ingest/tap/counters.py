@@ -1,7 +1,7 @@
-"""The totals that one tap worker keeps since its start: for /metrics, /ledger and the `Alive` records.
+"""Totals of one tap worker since its start, for /metrics, /ledger and the `Alive` records.
 
-Plain integers, written by the event loop alone (what the writer thread counts, it keeps itself and they are read from
-there). A total never goes down; what can is a gauge and is named so.
+Plain integers that only the event loop changes. The log thread keeps its own. Totals never decrease; a value that can is a gauge
+and has a name that says so.
 """
 
 from __future__ import annotations
@@ -12,31 +12,15 @@ from ingest.records import Cause
 
 CAUSES: tuple[str, ...] = get_args(Cause)
 NAMES = (
-    "bad_upstream_excess_bytes",
-    "body_bytes",
-    "captured_bytes",
-    "client_connections",
-    "closed_by_cause",
-    "frames",
-    "log_append_errors",
-    "lost_bytes",
-    "lost_records",
-    "lost_untold",
-    "records",
-    "request_bytes",
-    "requests_refused",
-    "requests_unrouted",
-    "retries",
-    "streams_closed",
-    "streams_opened",
-    "uncaptured_bytes",
-    "upstream_connections",
+    "bad_upstream_excess_bytes", "body_bytes", "captured_bytes", "client_connections", "closed_by_cause", "frames",
+    "log_append_errors", "lost_bytes", "lost_records", "lost_untold", "records", "request_bytes", "requests_refused",
+    "requests_unrouted", "retries", "streams_closed", "streams_opened", "uncaptured_bytes", "upstream_connections",
     "upstream_reuses",
-)
+)  # fmt: skip
 
 
 class Counters:
-    """Totals of one worker. The names are those of the ledger."""
+    """Totals of one worker, under the names of /ledger."""
 
     __slots__ = NAMES
 
@@ -45,19 +29,19 @@ class Counters:
         self.streams_closed = 0
         self.closed_by_cause: dict[str, int] = dict.fromkeys(CAUSES, 0)
         self.records = 0
-        """Records handed to the writer thread."""
+        """Records handed to the log thread."""
         self.frames = 0
         self.body_bytes = 0
         """Response body bytes received from upstreams."""
         self.captured_bytes = 0
-        """Of body_bytes, those handed to the writer thread."""
+        """The part of body_bytes that was handed to the log thread."""
         self.uncaptured_bytes = 0
-        """Of body_bytes, those not mirrored by rule."""
+        """The part of body_bytes that is not recorded by rule (content type, size)."""
         self.lost_records = 0
         self.lost_bytes = 0
-        """Of body_bytes, those that were to be mirrored and were not."""
+        """The part of body_bytes that should have been recorded and was dropped."""
         self.lost_untold = 0
-        """Losses for which no `Lost` could be kept: only this number tells of them."""
+        """Losses without a `Lost` record: only this number reports them."""
         self.request_bytes = 0
         self.requests_refused = 0
         self.requests_unrouted = 0

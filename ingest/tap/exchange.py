@@ -19,13 +19,17 @@ from ingest.tap import header_rewrite as headers
 from ingest.tap.context import TapContext
 from ingest.tap.error_responses import ErrorResponse, bad_gateway, timed_out, unreachable
 from ingest.tap.exchange_states import (
-    AWAITING_RESPONSE,
+    ABORT,
+    CLOSE,
     CONNECTING,
     ENDED,
+    KEEP_OPEN,
+    LINGER,
+    RESET,
     RESPONDING,
-    TRANSITIONS,
     TUNNELING,
-    IllegalTransition,
+    WAITING,
+    transition,
 )
 from ingest.tap.http_body import BodyReader, request_reader, response_reader
 from ingest.tap.http_head import (
@@ -58,24 +62,16 @@ class ClientSide(Protocol):
     read_paused: bool
 
     def pause_reading(self) -> None: ...
-
     def resume_reading(self) -> None: ...
-
     def end_writing(self) -> None: ...
-
     def take_buffered(self) -> bytes: ...
-
     def exchange_ended(
         self,
         exchange: Exchange,
         recorder: StreamRecorder | None,
         now_ns: int,
-        *,
-        error_response: ErrorResponse | None,
-        client_left: bool,
-        keep_alive: bool,
-        abort: bool,
-        linger: bool,
+        error: ErrorResponse | None,
+        then: int,
     ) -> None: ...
 
 
@@ -88,13 +84,9 @@ class UpstreamSide(Protocol):
     write_paused: bool
 
     def pause_reading(self) -> None: ...
-
     def resume_reading(self) -> None: ...
-
     def end_writing(self) -> None: ...
-
     def abort(self) -> None: ...
-
     def release(self) -> None: ...
 
 
@@ -102,7 +94,6 @@ class UpstreamPool(Protocol):
     """The pool of connections to one upstream, as an exchange uses it."""
 
     def acquire(self, *, probe: bool) -> UpstreamSide | None: ...
-
     def connect(self, exchange: Exchange) -> asyncio.Task[None]: ...
 
 
@@ -110,33 +101,11 @@ class Exchange:
     """One request and its response."""
 
     __slots__ = (
-        "_client",
-        "_close_delimited",
-        "_connect_task",
-        "_context",
-        "_head",
-        "_keep_client",
-        "_last_ns",
-        "_partial_head",
-        "_payload_only",
-        "_pool",
-        "_ready_ns",
-        "_recorder",
-        "_request",
-        "_request_complete",
-        "_response",
-        "_response_head",
-        "_route",
-        "_trace",
-        "_tunnel",
-        "_unsent",
-        "_upstream",
-        "_write_client",
-        "request_bytes",
-        "response_bytes",
-        "state",
+        "_client", "_close_delimited", "_connect_task", "_context", "_head", "_keep_client", "_last_ns", "_partial_head",
+        "_payload_only", "_pool", "_ready_ns", "_recorder", "_request", "_request_complete", "_response", "_response_head",
+        "_route", "_trace", "_tunnel", "_unsent", "_upstream", "_write_client", "request_bytes", "response_bytes", "state",
         "written_bytes",
-    )
+    )  # fmt: skip
     _response: BodyReader
     """Set with the state RESPONDING."""
     _tunnel: Tunnel
@@ -191,11 +160,6 @@ class Exchange:
     def ended(self) -> bool:
         return self.state == ENDED
 
-    def _enter(self, state: int) -> None:
-        if state not in TRANSITIONS[self.state]:
-            raise IllegalTransition(self.state, state)
-        self.state = state
-
     # --- connecting
 
     def start(self, now_ns: int) -> None:
@@ -210,7 +174,7 @@ class Exchange:
 
     def upstream_connected(self, upstream: UpstreamSide, now_ns: int) -> None:
         """Send the request's head and the buffered part of its body."""
-        self._enter(AWAITING_RESPONSE)
+        self.state = transition(self.state, WAITING)
         self._connect_task = None
         self._upstream = upstream
         upstream.exchange = self
@@ -410,7 +374,7 @@ class Exchange:
             data = rewritten + (payload if payload_only else data[end:])
         self._write_client(data)
         self.written_bytes += len(data)
-        self._enter(RESPONDING)
+        self.state = transition(self.state, RESPONDING)
         self._response_head = head
         self._response = reader
         self._partial_head = b""
@@ -434,7 +398,7 @@ class Exchange:
         rewritten = headers.switching_for_client(head)
         self._write_client(rewritten)
         self.written_bytes += len(rewritten)
-        self._enter(TUNNELING)
+        self.state = transition(self.state, TUNNELING)
         self._response_head = head
         if self._recorder is not None:
             self._recorder.response_head(head, self._last_ns)
@@ -460,7 +424,7 @@ class Exchange:
 
     def upstream_lost(self, error: Exception | None) -> None:
         """The upstream connection closed (None) or broke before the exchange was complete."""
-        if self.state == AWAITING_RESPONSE:
+        if self.state == WAITING:
             self._upstream_lost_before_head(error)
         else:
             self._end("upstream_reset", _error_name(error), self._context.clock_ns())
@@ -472,7 +436,7 @@ class Exchange:
         if upstream.reused and safe and not self._partial_head:
             # The server closed an idle connection while our request was on its way. The request is idempotent and has no
             # body, so we may repeat it on a new connection (RFC 9110 §9.2.2).
-            self._enter(CONNECTING)
+            self.state = transition(self.state, CONNECTING)
             self._context.counters.retries += 1
             self._upstream = None
             upstream.exchange = None
@@ -523,7 +487,7 @@ class Exchange:
     def check_timeouts(self, now_ns: int) -> None:
         """End the exchange if the upstream has been silent for too long."""
         timeouts, cause = self._context.timeouts, None
-        if self.state == AWAITING_RESPONSE:
+        if self.state == WAITING:
             cause = timeouts.response_head_expired(now_ns, self._last_ns, self._ready_ns)
         elif self.state == RESPONDING and not self._client.write_paused:
             recorder = self._recorder
@@ -553,7 +517,7 @@ class Exchange:
         if self.state == ENDED:
             return
         tunnel = self._tunnel if self.state == TUNNELING else None
-        self._enter(ENDED)
+        self.state = transition(self.state, ENDED)
         if self._connect_task is not None:
             self._connect_task.cancel()
             self._connect_task = None
@@ -578,16 +542,15 @@ class Exchange:
                 reused=reused,
                 tunnel=tunnel is not None,
             )
-        self._client.exchange_ended(
-            self,
-            recorder,
-            now_ns,
-            error_response=error_response,
-            client_left=cause == "client_left",
-            keep_alive=complete and self._keep_client and self._request_complete,
-            abort=not complete and error_response is None and self._close_delimited,
-            linger=not self._request_complete or tunnel is not None,
-        )
+        if cause == "client_left":
+            then = ABORT
+        elif complete and self._keep_client and self._request_complete:
+            then = KEEP_OPEN
+        elif not complete and error_response is None and self._close_delimited:
+            then = RESET
+        else:
+            then = LINGER if tunnel is not None or not self._request_complete else CLOSE
+        self._client.exchange_ended(self, recorder, now_ns, error_response, then)
 
     def _release_upstream(self, reusable: bool) -> bool:
         """Return the upstream connection to the pool or abort it. True: it had served another exchange before."""

@@ -1,8 +1,7 @@
-"""`streamgauge tap`: forward every request, and keep a record of what passed.
+"""`streamgauge tap`: forward every request and record the traffic.
 
-One worker runs in this very process. Several are children of it, which share the address by SO_REUSEPORT; this process
-then only watches them, starts again what dies, and answers the admin port for all of them. Ready means DATA/run/tap.json
-is there; it is removed at a clean stop.
+A single worker runs in this process. Several workers are child processes that share the address by SO_REUSEPORT; this process
+then supervises them and serves the admin port for all. DATA/run/tap.json exists while the tap is ready.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import uvloop
@@ -24,104 +24,98 @@ from ingest.tap.client_identity import load_client_key
 from ingest.tap.metrics import add_up
 from ingest.tap.options import TapOptions, join_address
 from ingest.tap.sockets import bind
-from ingest.tap.supervisor import Workers
+from ingest.tap.supervisor import Supervisor
 from ingest.tap.tls import client_context, upstream_context
 from ingest.tap.worker import TapWorker, reduce_gc
 
-__all__ = ["TapOptions", "run"]
-
 logger = logging.getLogger("streamgauge.tap")
 
-_WANTED_FILES = 131_072
+_OPEN_FILES = 131_072
 
 
 def run(options: TapOptions) -> int:
-    """Serve until SIGTERM or SIGINT; 0 after a clean stop. Raises OSError or ValueError, in one line, when it cannot start."""
+    """Serve until SIGTERM or SIGINT. Returns 0. Raises OSError or ValueError, with one line, if the tap cannot start."""
     if not options.upstreams:
-        raise ValueError(
-            "no upstream: say what stands behind the tap, such as --upstream http://localhost:4000"
-        )
-    client_context(
-        options
-    )  # what is wrong with these is told here, not by each worker, and even if no upstream is https
+        raise ValueError("no upstream is configured. Pass one, for example --upstream http://localhost:4000.")
+    # Report wrong TLS files once and even if no upstream uses https, not in each worker.
+    client_context(options)
     upstream_context(options)
-    _make_folders(options.data)
-    key = (
-        options.client_key if options.client_key is not None else load_client_key(options.data / "client.key")
-    )
+    _create_folders(options.data)
+    key = options.client_key
+    if key is None:
+        key = load_client_key(options.data / "client.key")
     _raise_file_limit()
     if options.workers == 1:
         reduce_gc()
-        uvloop.run(_run_alone(options, key))
+        uvloop.run(_run_single(options, key))
     else:
         uvloop.run(_run_several(options, key))
     return 0
 
 
-async def _run_alone(options: TapOptions, key: bytes) -> None:
+async def _run_single(options: TapOptions, key: bytes) -> None:
     worker = TapWorker(options, client_key=key)
     sock = bind(options.listen, shared=False)
     admin_sock = bind(options.admin, shared=False)
     _on_signals(worker.stop)
     await worker.start(sock)
 
-    async def gather() -> dict[str, int]:
+    async def stats() -> dict[str, int]:
         return {**worker.stats(), "workers_now": 1, "worker_restarts": 0}
 
-    admin = Admin(gather, lambda: worker.ready)
+    admin = Admin(stats, lambda: worker.ready)
     await admin.start(admin_sock)
-    with _announced(options, worker.address, admin_sock):
+    with _ready_file(options, worker.address, admin_sock):
         await worker.serve()
-    await admin.close()
+    admin.close()
 
 
 async def _run_several(options: TapOptions, key: bytes) -> None:
-    bind(options.listen, shared=False).close()  # SO_REUSEPORT would join another tap's address in silence
+    bind(options.listen, shared=False).close()  # SO_REUSEPORT would silently join another tap's address
     admin_sock = bind(options.admin, shared=False)
-    held = bind(
-        options.listen, shared=True
-    )  # keeps the port ours; it never listens, so it gets no connection
-    name = held.getsockname()
+    # Keeps the port reserved. It never listens, so it receives no connection.
+    reserved = bind(options.listen, shared=True)
+    name = reserved.getsockname()
     address = (name[0], name[1])
-    workers = Workers(options, key, join_address(*address))
-    _on_signals(workers.stop)
-    await workers.start()
+    supervisor = Supervisor(options, key, join_address(*address))
+    _on_signals(supervisor.stop)
+    await supervisor.start()
 
-    async def gather() -> dict[str, int]:
-        return add_up(list(await workers.gather()))
+    async def stats() -> dict[str, int]:
+        return add_up(await supervisor.stats())
 
-    admin = Admin(gather, lambda: workers.ready)
+    admin = Admin(stats, lambda: supervisor.ready)
     await admin.start(admin_sock)
-    with _announced(options, address, admin_sock):
-        await workers.serve()
-    await admin.close()
-    held.close()
+    with _ready_file(options, address, admin_sock):
+        await supervisor.serve()
+    admin.close()
+    reserved.close()
 
 
-def _on_signals(stop: object) -> None:
+def _on_signals(stop: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)  # type: ignore[arg-type]
+        loop.add_signal_handler(number, stop)
 
 
 @contextlib.contextmanager
-def _announced(options: TapOptions, address: tuple[str, int], admin_sock: socket.socket):  # type: ignore[no-untyped-def]
-    """Say that the tap is ready, in DATA/run/tap.json and in one line; take it back at the end."""
+def _ready_file(options: TapOptions, address: tuple[str, int], admin_sock: socket.socket) -> Iterator[None]:
+    """Report in DATA/run/tap.json and in the log that the tap is ready. Remove the file at the end."""
     scheme = "https" if options.tls_cert is not None else "http"
     listen = f"{scheme}://{join_address(*address)}"
     admin_name = admin_sock.getsockname()
     admin = f"http://{join_address(admin_name[0], admin_name[1])}"
     path = options.data / "run" / "tap.json"
     write_json(path, {"pid": os.getpid(), "listen": listen, "admin": admin})
-    behind = ", ".join(f"{u.name} ({u.url})" for u in options.upstreams)
-    logger.info("tap ready: %s in front of %s; admin %s", listen, behind, admin)
+    upstreams = ", ".join(f"{u.name} ({u.url})" for u in options.upstreams)
+    logger.info("tap ready: %s, upstreams: %s, admin: %s", listen, upstreams, admin)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
 
 
-def _make_folders(data: Path) -> None:
+def _create_folders(data: Path) -> None:
     try:
         for folder in (data, data / "run", data / "log"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -131,14 +125,14 @@ def _make_folders(data: Path) -> None:
         probe.unlink()
     except OSError as e:
         raise OSError(
-            f"the data folder {data} cannot be written: {e.strerror}; choose another with --data"
+            f"the data folder {data} cannot be written: {e.strerror}. Choose another with --data."
         ) from None
 
 
 def _raise_file_limit() -> None:
-    """Two descriptors for each stream: take what the system allows, and ask for more where we may."""
+    """Each stream needs two descriptors. Raise the limit as far as the system permits."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for limit in (max(hard, _WANTED_FILES), hard):
+    for limit in (max(hard, _OPEN_FILES), hard):
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
             return

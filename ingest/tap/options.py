@@ -1,4 +1,4 @@
-"""What a tap can be told. Times are in seconds; 0 means no limit."""
+"""Options of a tap. Times are in seconds; a time limit of 0 means no limit."""
 
 from __future__ import annotations
 
@@ -22,62 +22,62 @@ class TapOptions:
     tap_name: str = field(default_factory=socket.gethostname)
     workers: int = 1
     worker: int = 0
-    """Number of this worker; set by the tap itself when there are several."""
+    """Number of this worker; the supervisor sets it."""
     client_key: bytes | None = None
-    """Key of the hash that makes client ids; None: DATA/client.key, made when missing."""
+    """Key of the hash for client ids; None: DATA/client.key, created when missing."""
 
-    # the log
+    # record log
     log: bool = True
-    """False forwards without recording anything (for measuring what recording costs)."""
+    """False forwards without recording, to measure the cost of recording."""
     record_log_max_bytes: int = 2 * 2**30
-    """Cap on the local log, all workers together."""
+    """Most bytes of the local log, of all workers together."""
     record_log_max_age_s: float | None = 7 * 86_400.0
-    """Segments that nobody has read go at this age, told as lost; None: only the cap in bytes."""
+    """Unread segments of this age are dropped and reported as lost; None: no limit of age."""
     queue_bytes: int = 64 * 2**20
-    """Cap on bytes that wait in memory for the log, per worker; beyond it, counted loss."""
+    """Most bytes in memory that wait for the log, per worker. Records beyond it are dropped and counted."""
     request_capture_bytes: int = 65_536
     alive_s: float = 2.0
 
-    # limits of time
+    # time limits
     connect_timeout_s: float = 30.0
     headers_timeout_s: float = 0.0
-    """Silence of the upstream before the response's first byte."""
+    """Silence of the upstream before the response's head."""
     idle_timeout_s: float = 0.0
-    """Silence of the upstream in mid-stream."""
+    """Silence of the upstream within the response's body."""
     idle_output_timeout_s: float = 0.0
-    """As idle_timeout_s, but reads of nothing except SSE comments do not count."""
+    """As idle_timeout_s, but a read with only SSE comments counts as silence."""
     head_timeout_s: float = 30.0
-    """From a request's first byte to the end of its head (slow loris): 408."""
+    """From a request's first byte to the end of its head (slow loris); then 408."""
     body_timeout_s: float = 60.0
-    """Silence of the client in the middle of its request's body: 408."""
+    """Silence of the client within its request's body; then 408."""
     keep_alive_timeout_s: float = 75.0
     """An idle client connection is closed after this."""
     drain_timeout_s: float = 20.0
-    """How long open streams may go on after SIGTERM."""
+    """How long open streams may continue after SIGTERM."""
     log_stop_timeout_s: float = 5.0
-    """How long a stop waits for a log that does not take records."""
+    """How long a stop waits for the log to take the last records."""
 
-    # limits of size
+    # size limits
     head_limits: HeadLimits = field(default_factory=HeadLimits)
     max_request_bytes: int = 0
     """A larger request body is answered 413; 0 = no limit."""
     write_buffer_bytes: int = 65_536
-    """What may wait for a slow reader, per connection, before the other side is paused."""
+    """Bytes that may wait for a slow reader, per connection, before the other side is paused."""
 
-    # the way to the upstream
+    # upstreams
     forwarding: Forwarding = field(default_factory=Forwarding)
     upstream_ca: Path | None = None
-    """PEM of the CAs to trust for https upstreams instead of the system's."""
+    """PEM file with the CAs for https upstreams, instead of the system's."""
     upstream_verify: bool = True
     upstream_cert: Path | None = None
-    """PEM of the client certificate (and its key, unless upstream_key) shown to https upstreams."""
+    """PEM file with the client certificate for https upstreams (and its key, unless upstream_key is set)."""
     upstream_key: Path | None = None
     pool_idle: int = 1024
     """Idle connections kept per upstream and worker; 0 keeps none."""
     pool_idle_s: float = 4.0
-    """For how long; below the 5 s after which many servers close theirs."""
+    """How long they are kept. Below the 5 s after which many servers close idle connections."""
 
-    # towards clients
+    # clients
     tls_cert: Path | None = None
     tls_key: Path | None = None
     backlog: int = 4096

@@ -1,7 +1,7 @@
-"""Choose the upstream of a request, and the target that it gets there.
+"""Choose the upstream of a request and the target of the forwarded request.
 
-One upstream takes every path. Of several, the header `x-streamgauge-upstream` or else the path prefix /NAME/ chooses; the
-prefix is taken off. A name that is not configured is an answer for the client (404), not an error of ours.
+A single upstream serves every path. With several, the header `x-streamgauge-upstream` or else the path prefix /NAME/ selects one;
+the prefix is removed. An unknown name is answered 404.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Router:
 
     def __init__(self, upstreams: tuple[Upstream, ...]) -> None:
         if not upstreams:
-            raise ValueError("no upstream: give one with --upstream URL")
+            raise ValueError("no upstream is configured. Pass one with --upstream URL.")
         self._upstreams = upstreams
         self._by_name = {u.name: i for i, u in enumerate(upstreams)}
 
@@ -36,23 +36,23 @@ class Router:
         return list(self._by_name)
 
     def route(self, head: RequestHead) -> Route | None:
-        """The route of a request, None when it names no upstream that there is."""
+        """The route of a request, None if it does not name a configured upstream."""
         target = head.target
-        asked = head.known.get(_HEADER)
-        if asked is not None:
-            index = self._by_name.get(asked.decode("latin-1"))
+        header = head.known.get(_HEADER)
+        if header is not None:
+            index = self._by_name.get(header.decode("latin-1"))
         elif len(self._upstreams) == 1:
             index = 0
         else:
             index = None
-        if len(self._upstreams) > 1 and (index is None or asked is not None):
-            # With the header the prefix may be there too, when it says the same.
+        if len(self._upstreams) > 1 and (index is None or header is not None):
+            # A request with the header may also have the prefix of the same upstream.
             name, sep, rest = target[1:].partition("/")
             if not sep:
                 name, query_sep, query = name.partition("?")
                 rest = query_sep + query
             by_path = self._by_name.get(name)
-            if asked is None:
+            if header is None:
                 index = by_path
             if by_path is not None and by_path == index:
                 target = "/" + rest

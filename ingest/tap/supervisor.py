@@ -1,7 +1,7 @@
-"""The children of a tap with several workers: started, watched, asked for their counters, stopped together.
+"""Supervise the worker processes of a tap with several: start, restart, counters, stop.
 
-A worker that dies is started again, at growing intervals, under the same number; its counters since its start are gone
-with it, except for those last heard, which stay in the sums so that a total never goes down.
+A worker that dies is restarted under the same number, with exponential backoff. The totals last received from it stay in the sums:
+a total never decreases.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ logger = logging.getLogger("streamgauge.tap")
 
 _ANSWER_TIMEOUT_S = 2.0
 _START_TIMEOUT_S = 30.0
-_HEARD_EVERY_S = 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_POLL_INTERVAL_S = 1.0
+_MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.2, 5.0
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
 def _prepare_child() -> None:
-    """In the child: a group of its own, for Ctrl-C is the parent's to handle; and its end with the parent's, for a tap
-    that was killed cannot tell its workers, and they must not keep its address."""
+    """Runs in the child. Ctrl-C reaches only the parent, and a killed parent takes its workers with it: they must not keep
+    its address."""
     os.setpgid(0, 0)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class _Child:
-    """One worker process and the socket to ask it."""
+class _WorkerProcess:
+    """One worker process and its control socket."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -49,95 +49,95 @@ class _Child:
         self._reader = reader
         self._writer = writer
         self._lock = asyncio.Lock()
-        self.last: Mapping[str, int] = {}
+        self.last_stats: Mapping[str, int] = {}
 
-    async def ask(self) -> Mapping[str, int]:
-        """Its counters now, or as last heard."""
+    async def stats(self) -> Mapping[str, int]:
+        """Its current counters, or the last ones received if it does not answer."""
         async with self._lock:
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 self._writer.write(b"stats\n")
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                     line = await self._reader.readline()
                 if line:
-                    self.last = json.loads(line)
-        return self.last
+                    self.last_stats = json.loads(line)
+        return self.last_stats
 
-    async def hear_last(self) -> None:
-        """What it said before it ended."""
+    async def read_final_stats(self) -> None:
+        """Read the counters that it sent before it ended."""
         async with self._lock:
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                     while line := await self._reader.readline():
-                        self.last = json.loads(line)
+                        self.last_stats = json.loads(line)
         self._writer.close()
 
 
-class Workers:
-    """The worker processes."""
+class Supervisor:
+    """The worker processes of one tap."""
 
     def __init__(self, options: TapOptions, client_key: bytes, listen: str) -> None:
         self._options = options
-        self._key = client_key
+        self._client_key = client_key
         self._listen = listen
-        self._children: dict[int, _Child] = {}
-        self._gone: dict[str, int] = {}
+        self._workers: dict[int, _WorkerProcess] = {}
+        self._ended_stats: dict[str, int] = {}
         self._restarts = 0
         self._stop = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._watches: list[asyncio.Task[None]] = []
 
     @property
     def ready(self) -> bool:
-        """All of them serve."""
-        return len(self._children) == self._options.workers and not self._stop.is_set()
+        """All workers are running."""
+        return len(self._workers) == self._options.workers and not self._stop.is_set()
 
     def stop(self) -> None:
-        """Stop them all; asked twice, they do not wait for open streams."""
+        """Stop all workers. After a second call they do not wait for open streams."""
         self._stop.set()
-        for child in self._children.values():
+        for worker in self._workers.values():
             with contextlib.suppress(ProcessLookupError):
-                child.process.send_signal(signal.SIGTERM)
+                worker.process.send_signal(signal.SIGTERM)
 
     async def start(self) -> None:
-        """Start all and wait until they serve. Raises OSError when one cannot."""
+        """Start all workers and wait until they serve. Raises OSError if one cannot start."""
         for number in range(self._options.workers):
-            child = await self._start(number)
-            if child is None:
+            worker = await self._start(number)
+            if worker is None:
                 self.stop()
-                await asyncio.gather(*(c.process.wait() for c in self._children.values()))
-                raise OSError(f"worker {number} could not start; its reason is in the line above")
-            self._children[number] = child
-        self._tasks = [asyncio.create_task(self._watch(number)) for number in range(self._options.workers)]
-        self._tasks.append(asyncio.create_task(self._listen_in()))
+                await asyncio.gather(*(w.process.wait() for w in self._workers.values()))
+                raise OSError(f"worker {number} could not start: its log line above has the reason")
+            self._workers[number] = worker
+        self._watches = [asyncio.create_task(self._watch(number)) for number in range(self._options.workers)]
 
     async def serve(self) -> None:
-        """Until all have stopped."""
-        await asyncio.gather(*self._tasks[:-1])
-        self._tasks[-1].cancel()
+        """Wait until all workers have stopped."""
+        polling = asyncio.create_task(self._poll())
+        await asyncio.gather(*self._watches)
+        polling.cancel()
 
-    async def gather(self) -> list[Mapping[str, int]]:
-        """The counters of all workers, of those that died, and ours."""
-        alive = await asyncio.gather(*(child.ask() for child in list(self._children.values())))
-        ours = {"workers_now": len(self._children), "worker_restarts": self._restarts}
-        return [*alive, self._gone, ours]
+    async def stats(self) -> list[Mapping[str, int]]:
+        """The counters of all workers, of those that have ended, and of the supervisor."""
+        running = await asyncio.gather(*(worker.stats() for worker in list(self._workers.values())))
+        own = {"workers_now": len(self._workers), "worker_restarts": self._restarts}
+        return [*running, self._ended_stats, own]
 
-    async def _start(self, number: int) -> _Child | None:
-        ours, theirs = socket.socketpair()
+    async def _start(self, number: int) -> _WorkerProcess | None:
+        parent_end, child_end = socket.socketpair()
         options = dataclasses.replace(self._options, worker=number, listen=self._listen)
-        with theirs:
+        with child_end:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "ingest.tap.worker_process", f"tap-worker-{number}", str(theirs.fileno()),
-                stdin=asyncio.subprocess.PIPE, pass_fds=(theirs.fileno(),), preexec_fn=_prepare_child,
+                sys.executable, "-m", "ingest.tap.worker_process", f"tap-worker-{number}", str(child_end.fileno()),
+                stdin=asyncio.subprocess.PIPE, pass_fds=(child_end.fileno(),), preexec_fn=_prepare_child,
             )  # fmt: skip
         assert process.stdin is not None
         root = logging.getLogger()
         formatter = root.handlers[0].formatter if root.handlers else None
-        process.stdin.write(pickle.dumps((options, self._key, root.level, formatter)))
+        process.stdin.write(pickle.dumps((options, self._client_key, root.level, formatter)))
         process.stdin.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
+        reader, writer = await asyncio.open_connection(sock=parent_end, limit=1 << 20)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 if await reader.readline() == b"ready\n":
-                    return _Child(process, reader, writer)
+                    return _WorkerProcess(process, reader, writer)
         except (OSError, TimeoutError):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -146,40 +146,39 @@ class Workers:
         return None
 
     async def _watch(self, number: int) -> None:
-        pause_s = _FIRST_PAUSE_S
+        """Restart the worker of this number whenever it dies, until the tap stops."""
+        backoff_s = _MIN_BACKOFF_S
         loop = asyncio.get_running_loop()
         while True:
-            child = self._children[number]
+            worker = self._workers[number]
             started_s = loop.time()
-            code = await child.process.wait()
-            await child.hear_last()
-            del self._children[number]
-            ended = {k: v for k, v in child.last.items() if not k.endswith("_now")}
-            self._gone = add_up([self._gone, ended])
+            code = await worker.process.wait()
+            await worker.read_final_stats()
+            del self._workers[number]
+            totals = {k: v for k, v in worker.last_stats.items() if not k.endswith("_now")}
+            self._ended_stats = add_up([self._ended_stats, totals])
             while not self._stop.is_set():
-                if loop.time() - started_s > _LONGEST_PAUSE_S * 2:
-                    pause_s = _FIRST_PAUSE_S
-                logger.warning(
-                    "worker %d died (exit code %s), started again in %.1f s", number, code, pause_s
-                )
+                if loop.time() - started_s > _MAX_BACKOFF_S * 2:
+                    backoff_s = _MIN_BACKOFF_S
+                logger.warning("worker %d died (exit code %s): restart in %.1f s", number, code, backoff_s)
                 self._restarts += 1
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause_s):
+                    async with asyncio.timeout(backoff_s):
                         await self._stop.wait()
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+                backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
                 if self._stop.is_set():
                     return
                 fresh = await self._start(number)
                 if fresh is not None:
-                    self._children[number] = fresh
+                    self._workers[number] = fresh
                     if self._stop.is_set():
                         fresh.process.send_signal(signal.SIGTERM)
                     break
             else:
                 return
 
-    async def _listen_in(self) -> None:
-        """Hear each worker now and then, so that little is forgotten of one that dies."""
+    async def _poll(self) -> None:
+        """Request each worker's counters regularly, to lose little when one dies."""
         while True:
-            await asyncio.sleep(_HEARD_EVERY_S)
-            await asyncio.gather(*(child.ask() for child in list(self._children.values())))
+            await asyncio.sleep(_POLL_INTERVAL_S)
+            await asyncio.gather(*(worker.stats() for worker in list(self._workers.values())))

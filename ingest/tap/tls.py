@@ -1,7 +1,6 @@
-"""The TLS contexts of the tap: towards https upstreams, and towards clients where that is asked for.
+"""TLS contexts of the tap, for https upstreams and for clients.
 
-Upstream certificates are verified against the system's CAs, or against the given ones alone. HTTP/1.1 is the only
-protocol offered: the tap reads nothing else.
+Upstream certificates are verified against the system's CAs, or only against the configured ones. ALPN offers HTTP/1.1 alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from ingest.tap.options import TapOptions
 
 
 def upstream_context(options: TapOptions) -> ssl.SSLContext:
-    """The context for https upstreams. Raises OSError or ValueError in one line."""
+    """The context for https upstreams. Raises ValueError with one line."""
     ca = options.upstream_ca
     try:
         context = ssl.create_default_context(cafile=str(ca) if ca is not None else None)
@@ -25,19 +24,21 @@ def upstream_context(options: TapOptions) -> ssl.SSLContext:
         try:
             context.load_cert_chain(options.upstream_cert, options.upstream_key)
         except (OSError, ssl.SSLError) as e:
-            raise ValueError(f"{options.upstream_cert}: no usable client certificate and key: {e}") from None
+            raise ValueError(
+                f"{options.upstream_cert} has no usable client certificate and key: {e}"
+            ) from None
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 def client_context(options: TapOptions) -> ssl.SSLContext | None:
-    """The context towards clients, None for plain HTTP. Raises ValueError in one line."""
+    """The context for clients, None for plain HTTP. Raises ValueError with one line."""
     if options.tls_cert is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(options.tls_cert, options.tls_key)
     except (OSError, ssl.SSLError) as e:
-        raise ValueError(f"{options.tls_cert}: no usable certificate and key: {e}") from None
+        raise ValueError(f"{options.tls_cert} has no usable certificate and key: {e}") from None
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -1,7 +1,6 @@
-"""W3C Trace Context level 1: read the caller's `traceparent`, make the one that goes upstream.
+"""W3C Trace Context level 1: parse the client's `traceparent` and create the one for the upstream.
 
-A caller's header that is malformed is treated as absent, as the recommendation asks: the tap then begins a trace. A trace
-that the tap begins is marked as sampled.
+A malformed header counts as absent, as the recommendation requires: the tap then starts a new trace, marked as sampled.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _SAMPLED = 1
 
 
 class TraceContext(NamedTuple):
-    """The trace that a request belongs to. `span_id` is the tap's own span, the parent of whatever comes after it."""
+    """The trace of a request. `span_id` is the tap's own span, the parent of the upstream's."""
 
     trace_id: str
     span_id: str
@@ -31,12 +30,12 @@ class TraceContext(NamedTuple):
 
 
 def join_trace(traceparent: bytes | None) -> TraceContext:
-    """Join the caller's trace, or begin one."""
-    if traceparent is not None and (found := _TRACEPARENT.fullmatch(traceparent)):
-        version, trace_id, parent = found[1], found[2].decode(), found[3].decode()
-        good_version = version != b"ff" and (version != b"00" or found[5] is None)
+    """Join the client's trace or start a new one."""
+    if traceparent is not None and (match := _TRACEPARENT.fullmatch(traceparent)):
+        version, trace_id, parent = match[1], match[2].decode(), match[3].decode()
+        good_version = version != b"ff" and (version != b"00" or match[5] is None)
         if good_version and trace_id.strip("0") and parent.strip("0"):
-            # Only the flag that version 00 defines is passed on.
-            return TraceContext(trace_id, new_span_id(), parent, int(found[4], 16) & _SAMPLED)
+            # Forward only the flag that version 00 defines.
+            return TraceContext(trace_id, new_span_id(), parent, int(match[4], 16) & _SAMPLED)
     trace_id, span_id = new_trace_and_span()
     return TraceContext(trace_id, span_id, None, _SAMPLED)

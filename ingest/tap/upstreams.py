@@ -1,4 +1,4 @@
-"""The upstreams that a tap stands in front of: their names and URLs."""
+"""The upstreams of a tap: names and URLs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True)
 class Upstream:
-    """One gateway or inference server. `base_path` is put before the path of each request ("" or "/x/y")."""
+    """One gateway or inference server. `base_path` ("" or "/x/y") is prepended to the path of each request."""
 
     name: str
     scheme: str
@@ -28,14 +28,14 @@ class Upstream:
 
     @cached_property
     def host_line(self) -> bytes:
-        """The `Host` field for requests to it."""
+        """The `Host` field of requests to it."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == {"http": 80, "https": 443}[self.scheme] else f":{self.port}"
         return f"Host: {host}{port}\r\n".encode()
 
 
 def parse_upstream(text: str) -> Upstream:
-    """`URL` (named after its host) or `NAME=URL`. Raises ValueError with the way out."""
+    """Parse `URL` (named after its host) or `NAME=URL`. Raises ValueError."""
     head, sep, tail = text.partition("=")
     named = bool(sep) and "://" not in head
     name, url = (head, tail) if named else ("", text)
@@ -49,10 +49,10 @@ def parse_upstream(text: str) -> Upstream:
             f"{text!r} is not a URL such as http://localhost:4000 or litellm=http://localhost:4000"
         )
     if parts.query or parts.fragment or parts.username:
-        raise ValueError(f"{text!r}: an upstream has no query, fragment or user name")
+        raise ValueError(f"{text!r}: the URL of an upstream cannot have a query, fragment or user name")
     name = name if named else parts.hostname.replace(":", "-").strip("-")  # "::1" is named "1"
     if not NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a name for an upstream (letters, digits, '.', '_', '-')")
+        raise ValueError(f"{name!r} is not a valid upstream name: use letters, digits, '.', '_' and '-'")
     return Upstream(
         name=name,
         scheme=parts.scheme,
@@ -63,10 +63,10 @@ def parse_upstream(text: str) -> Upstream:
 
 
 def parse_upstreams(items: Iterable[str | Upstream]) -> tuple[Upstream, ...]:
-    """Parse them all; names must differ."""
+    """Parse several upstreams. Raises ValueError also if two have the same name."""
     upstreams = tuple(i if isinstance(i, Upstream) else parse_upstream(i) for i in items)
     names = [u.name for u in upstreams]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"two upstreams are named {name!r}: tell them apart with NAME=URL")
+            raise ValueError(f"two upstreams are named {name!r}. Give them different names with NAME=URL.")
     return upstreams
