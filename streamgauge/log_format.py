@@ -1,4 +1,4 @@
-"""How log lines look: text for people, or one JSON object a line for machines."""
+"""Format of log lines: text, or one JSON object per line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time, level, part, message, and the exception where there is one."""
+    """Formats a record as a JSON object: time, level, logger, message, trace and span id, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -28,7 +28,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure_logging(form: str) -> None:
-    """Log to stderr; `form` is "text" or "json". Libraries speak from warnings on."""
+    """Log to stderr in format "text" or "json"; libraries from level WARNING."""
     handler = logging.StreamHandler(sys.stderr)
     if form == "json":
         handler.setFormatter(JsonLines())

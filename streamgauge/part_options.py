@@ -1,4 +1,4 @@
-"""What each part is told, from the settings: the one place where the two meet."""
+"""Build the options of each part from the settings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ingest.tap.options import split_address
 from streamgauge.durations import parse_duration_s
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from analytics.main import AnalyzeOptions
     from analytics.query.serve import ServeOptions
     from dashboard.launch import DashboardOptions
@@ -23,11 +24,10 @@ log = logging.getLogger("streamgauge")
 
 
 def tap_options(settings: Settings) -> TapOptions:
-    """For `tap`."""
     from ingest.tap.header_rewrite import Forwarding
     from ingest.tap.options import TapOptions
 
-    _say_if_open("the tap's admin port", split_address(settings.admin)[0], settings.admin)
+    _warn_if_exposed("the tap's admin port", settings.admin)
     return TapOptions(
         upstreams=settings.upstream,
         data=settings.data,
@@ -60,14 +60,14 @@ def tap_options(settings: Settings) -> TapOptions:
 
 
 def ship_options(settings: Settings) -> ShipOptions:
-    """For `ship`. Raises click.UsageError when there is nowhere to ship to."""
+    """Raises click.UsageError without Kafka brokers."""
     from analytics.decoding.content_coding import BodyDecoder
     from ingest.redaction.record_redactor import Redactor
     from ingest.ship import ShipOptions
 
     if settings.kafka is None:
         raise click.UsageError(
-            "ship needs a broker: --kafka HOST:PORT", click.get_current_context(silent=True)
+            "no Kafka broker. Pass --kafka HOST:PORT.", click.get_current_context(silent=True)
         )
     return ShipOptions(
         data=settings.data,
@@ -79,15 +79,14 @@ def ship_options(settings: Settings) -> ShipOptions:
 
 
 def analyze_options(settings: Settings) -> AnalyzeOptions:
-    """For `analyze`."""
     from analytics.main import AnalyzeOptions
     from analytics.telemetry.telemetry import TelemetryOptions
     from streamgauge import __version__
 
     if settings.metrics:
-        _say_if_open("analytics' metrics port", split_address(settings.metrics)[0], settings.metrics)
+        _warn_if_exposed("analytics' metrics port", settings.metrics)
     if settings.otlp_listen:
-        _say_if_open("the intake of spans", split_address(settings.otlp_listen)[0], settings.otlp_listen)
+        _warn_if_exposed("the OTLP receiver", settings.otlp_listen)
     return AnalyzeOptions(
         data=settings.data,
         kafka=settings.kafka,
@@ -103,7 +102,7 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         stall_floor_s=settings.stall_floor,
         stall_factor=settings.stall_factor,
         otlp_listen=settings.otlp_listen or None,
-        otlp_token=settings.otlp_token.get_secret_value() if settings.otlp_token else None,
+        otlp_token=_secret(settings.otlp_token),
         version=__version__,
         telemetry=TelemetryOptions(
             semconv=settings.semconv,
@@ -116,24 +115,20 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
 
 
 def serve_options(settings: Settings) -> ServeOptions:
-    """For `serve`."""
     from analytics.query.serve import ServeOptions
     from analytics.storage.location import locate
 
-    _say_if_open(
-        "the SQL port, which is not encrypted,", settings.sql_host, f"{settings.sql_host}:{settings.sql_port}"
-    )
+    _warn_if_exposed("the SQL port, which is not encrypted,", f"{settings.sql_host}:{settings.sql_port}")
     return ServeOptions(
         location=locate(settings.store, settings.data),
         data=settings.data,
         host=settings.sql_host,
         port=settings.sql_port,
-        token=settings.sql_token.get_secret_value() if settings.sql_token else None,
+        token=_secret(settings.sql_token),
     )
 
 
 def dashboard_options(settings: Settings) -> DashboardOptions:
-    """For `dashboard`."""
     from dashboard.launch import DashboardOptions
 
     return DashboardOptions(
@@ -144,16 +139,21 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
         slo_ttft_s=settings.slo_ttft,
         slo_itl_s=settings.slo_itl,
         slo_error_rate=settings.slo_error_rate,
-        token=settings.dashboard_token.get_secret_value() if settings.dashboard_token else None,
+        token=_secret(settings.dashboard_token),
         oidc=settings.dashboard_oidc,
     )
 
 
-def _say_if_open(what: str, host: str, address: str) -> None:
-    """A door that others than this machine can reach may be meant so; it is said, for it may not be."""
+def _secret(value: SecretStr | None) -> str | None:
+    return value.get_secret_value() if value else None
+
+
+def _warn_if_exposed(port: str, address: str) -> None:
+    """Log a warning if other machines can connect: it may be unintended."""
+    host = address.rpartition(":")[0]
     try:
         private = ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         private = host == "localhost"
     if not private:
-        log.warning("%s listens beyond this machine, at %s", what, address)
+        log.warning("%s is reachable from other machines, at %s", port, address)

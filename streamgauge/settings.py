@@ -92,64 +92,46 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="STREAMGAUGE_", extra="forbid")
 
+    # fmt: off
     upstream: Annotated[tuple[Upstream, ...], NoDecode] = _setting(
-        COMMON,
-        "[NAME=]URL",
-        "Gateway or inference server behind the tap. Repeat for several: path prefix /NAME/ or header "
-        "x-streamgauge-upstream chooses.",
-        default=(),
-    )
+        COMMON, "[NAME=]URL",
+        "Gateway or inference server; repeatable (routed by path prefix /NAME/ or header x-streamgauge-upstream).",
+        default=())
     listen: str = _setting(COMMON, "HOST:PORT", "Address for client requests.", default="127.0.0.1:4100")
     data: Path = _setting(COMMON, "FOLDER", "Data folder.", default=Path("streamgauge-data"))
-    dashboard_port: int = _setting(
-        COMMON, "PORT", "Dashboard port; 0 = any free port.", default=8501, ge=0, le=65535
-    )
+    dashboard_port: int = _setting(COMMON, "PORT", "Dashboard port; 0 = any free port.", default=8501, ge=0, le=65535)
     no_dashboard: bool = _switch(COMMON, "Do not start the dashboard.")
     kafka: str | None = _setting(
-        COMMON, "HOST:PORT", "Kafka brokers, separated by commas; without them the record log stays local."
-    )
+        COMMON, "HOST:PORT", "Kafka brokers, separated by commas; without them the record log stays local.")
     workers: int = _setting(COMMON, "N", "Worker processes of the tap.", default=1, ge=1, le=256)
     serve: bool = _switch(COMMON, "Also start the read-only SQL server (`serve`).")
     capture_content: bool = _switch(
-        COMMON, "Store generated text and error messages; send prompts and text to Kafka unredacted."
-    )
+        COMMON, "Store generated text and error messages; send prompts and text to Kafka unredacted.")
 
     admin: str = _setting(
-        TAP, "HOST:PORT", "Address of the tap's /healthz, /readyz and /metrics.", default="127.0.0.1:4101"
-    )
-    tap_name: str = _setting(
-        TAP, "NAME", "Name of this tap in every row.", default_factory=socket.gethostname
-    )
+        TAP, "HOST:PORT", "Address of the tap's /healthz, /readyz and /metrics.", default="127.0.0.1:4101")
+    tap_name: str = _setting(TAP, "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
     client_key: SecretStr | None = _setting(
-        TAP, "SECRET", "Key of the hash from API key to client_id; by default generated in the data folder."
-    )
+        TAP, "SECRET", "Key of the hash from API key to client_id; by default generated in the data folder.")
     tap_queue: ByteSize = _setting(
         TAP, "BYTES", "Memory limit of records waiting for the record log, per worker.",
-        default=ByteSize(64 * 2**20), ge=2**16,
-    )  # fmt: skip
+        default=ByteSize(64 * 2**20), ge=2**16)
     connect_timeout: Seconds = _setting(
-        TAP, "DURATION", "Time limit to connect to the upstream; 0 = none.", default=30.0, ge=0
-    )
+        TAP, "DURATION", "Time limit to connect to the upstream; 0 = none.", default=30.0, ge=0)
     headers_timeout: Seconds = _setting(
-        TAP, "DURATION", "Limit of upstream silence before the first response byte; 0 = none.", default=0.0, ge=0
-    )  # fmt: skip
+        TAP, "DURATION", "Limit of upstream silence before the first response byte; 0 = none.", default=0.0, ge=0)
     idle_timeout: Seconds = _setting(
-        TAP, "DURATION", "Limit of upstream silence within a response; 0 = none.", default=0.0, ge=0
-    )
+        TAP, "DURATION", "Limit of upstream silence within a response; 0 = none.", default=0.0, ge=0)
     idle_output_timeout: Seconds = _setting(
         TAP, "DURATION", "Like --idle-timeout, but comments (keep-alives) do not reset it; 0 = none.",
-        default=0.0, ge=0,
-    )  # fmt: skip
+        default=0.0, ge=0)
     max_request_bytes: ByteSize = _setting(
-        TAP, "BYTES", "Answer larger request bodies with 413; 0 = no limit.", default=ByteSize(0), ge=0
-    )
+        TAP, "BYTES", "Answer larger request bodies with 413; 0 = no limit.", default=ByteSize(0), ge=0)
     drain_timeout: Seconds = _setting(
-        TAP, "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0
-    )
+        TAP, "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0)
 
     upstream_ca: Path | None = _setting(
-        TLS, "FILE", "CA certificates (PEM) for https upstreams, instead of the system's."
-    )
+        TLS, "FILE", "CA certificates (PEM) for https upstreams, instead of the system's.")
     upstream_cert: Path | None = _setting(TLS, "FILE", "Client certificate (PEM) for https upstreams.")
     upstream_key: Path | None = _setting(TLS, "FILE", "Key of --upstream-cert (PEM), if in a separate file.")
     tls_cert: Path | None = _setting(TLS, "FILE", "Server certificate (PEM); the tap then serves https.")
@@ -161,91 +143,68 @@ class Settings(BaseSettings):
 
     record_log_max_bytes: ByteSize = _setting(
         RECORD_LOG, "BYTES", "Size limit of the tap's record log, all workers together.",
-        default=ByteSize(2 * 2**30), ge=2**20,
-    )  # fmt: skip
+        default=ByteSize(2 * 2**30), ge=2**20)
     record_log_max_age: str | None = _setting(
         RECORD_LOG, "DURATION", "Drop unread log data older than this and record it as lost; 'forever' keeps it.",
-        default="7d",
-    )  # fmt: skip
+        default="7d")
     kafka_topic: str = _setting(RECORD_LOG, "TOPIC", "Kafka topic of the record log.", default="streamgauge")
     kafka_options: dict[str, Any] = _setting(
         RECORD_LOG, "JSON", "kafka-python client options, such as security_protocol or ssl_cafile.",
-        default_factory=dict,
-    )  # fmt: skip
+        default_factory=dict)
 
     store: str = _setting(
         STORE, "sqlite|postgres:DSN", "Catalog of the tables: DATA/catalog.sqlite, or PostgreSQL shared by several hosts.",
-        default="sqlite", repr=False,
-    )  # fmt: skip
+        default="sqlite", repr=False)
     lake_path: str | None = _setting(
-        STORE, "FOLDER|s3://…", "Parquet folder shared by all hosts; requires --store postgres:DSN."
-    )
+        STORE, "FOLDER|s3://…", "Parquet folder shared by all hosts; requires --store postgres:DSN.")
     retain_events: str | None = _setting(
-        STORE, "DURATION", "Delete rows of events older than this; 'forever' keeps them.", default="7d"
-    )
+        STORE, "DURATION", "Delete rows of events older than this; 'forever' keeps them.", default="7d")
     retain_streams: str | None = _setting(
-        STORE, "DURATION", "Delete rows of streams older than this; 'forever' keeps them.", default="90d"
-    )
+        STORE, "DURATION", "Delete rows of streams older than this; 'forever' keeps them.", default="90d")
     retain_rollups: str | None = _setting(
-        STORE, "DURATION", "Delete roll-ups older than this, but never before the streams they count.", default="400d"
-    )  # fmt: skip
+        STORE, "DURATION", "Delete roll-ups older than this, but never before the streams they count.",
+        default="400d")
 
     capture_routes: str | None = _setting(
-        MEASUREMENT,
-        "GLOBS",
-        "Limit --capture-content to these request paths, such as /v1/chat/*,/v1/messages.",
-    )
-    stall_floor: Seconds = _setting(
-        MEASUREMENT, "DURATION", "A shorter gap is never a stall.", default=0.5, gt=0
-    )
+        MEASUREMENT, "GLOBS", "Limit --capture-content to these request paths, such as /v1/chat/*,/v1/messages.")
+    stall_floor: Seconds = _setting(MEASUREMENT, "DURATION", "A shorter gap is never a stall.", default=0.5, gt=0)
     stall_factor: float = _setting(
-        MEASUREMENT, "N", "A stall is a gap of more than N median gaps.", default=5.0, gt=0
-    )
+        MEASUREMENT, "N", "A stall is a gap of more than N median gaps.", default=5.0, gt=0)
     tap_gone_after: str | None = _setting(
         MEASUREMENT, "DURATION", "Mark open streams as lost after their tap has been silent this long, while others are not.",
-        default="24h",
-    )  # fmt: skip
+        default="24h")
 
     metrics: str = _setting(
-        TELEMETRY, "HOST:PORT", "Address of analytics' Prometheus /metrics; empty = off.", default="127.0.0.1:4102"
-    )  # fmt: skip
+        TELEMETRY, "HOST:PORT", "Address of analytics' Prometheus /metrics; empty = off.", default="127.0.0.1:4102")
     semconv: str = _setting(
         TELEMETRY, "1.41|genai-main", "Version of the GenAI semantic conventions for spans and metrics.",
-        default="1.41", pattern=r"^(1\.41|genai-main)$",
-    )  # fmt: skip
+        default="1.41", pattern=r"^(1\.41|genai-main)$")
     no_spans: bool = _switch(TELEMETRY, "Do not create spans of streams.")
     no_otlp: bool = _switch(TELEMETRY, "Do not export over OTLP, even if OTEL_EXPORTER_OTLP_ENDPOINT is set.")
     export_unsampled: bool = _switch(TELEMETRY, "Also export spans of traces that the caller did not sample.")
     otlp_listen: str = _setting(
-        TELEMETRY, "HOST:PORT", "Address for spans received over OTLP/HTTP, such as 127.0.0.1:4318; empty = off.", default=""
-    )  # fmt: skip
+        TELEMETRY, "HOST:PORT", "Address for spans received over OTLP/HTTP, such as 127.0.0.1:4318; empty = off.",
+        default="")
     otlp_token: SecretStr | None = _setting(
-        TELEMETRY, "SECRET", "Bearer token of span senders; required if --otlp-listen is not local."
-    )
+        TELEMETRY, "SECRET", "Bearer token of span senders; required if --otlp-listen is not local.")
     log_format: str = _setting(
-        TELEMETRY, "text|json", "Format of log lines on stderr.", default="text", pattern="^(text|json)$"
-    )
+        TELEMETRY, "text|json", "Format of log lines on stderr.", default="text", pattern="^(text|json)$")
 
-    dashboard_host: str = _setting(
-        DASHBOARD, "HOST", "Address that the dashboard listens on.", default="127.0.0.1"
-    )
+    dashboard_host: str = _setting(DASHBOARD, "HOST", "Address that the dashboard listens on.", default="127.0.0.1")
     dashboard_token: SecretStr | None = _setting(
-        DASHBOARD, "SECRET", "Token for access from other machines; by default generated in the data folder."
-    )
+        DASHBOARD, "SECRET", "Token for access from other machines; by default generated in the data folder.")
     dashboard_oidc: Path | None = _setting(
-        DASHBOARD, "FILE", "TOML file of an OpenID Connect provider: sign-in replaces the token."
-    )
+        DASHBOARD, "FILE", "TOML file of an OpenID Connect provider: sign-in replaces the token.")
     slo_ttft: Seconds = _setting(DASHBOARD, "DURATION", "SLO for time to first token.", default=2.0, gt=0)
     slo_itl: Seconds = _setting(DASHBOARD, "DURATION", "SLO for inter-token latency.", default=0.1, gt=0)
     slo_error_rate: float = _setting(
-        DASHBOARD, "SHARE", "SLO for the share of failed streams.", default=0.05, ge=0, le=1
-    )
+        DASHBOARD, "SHARE", "SLO for the share of failed streams.", default=0.05, ge=0, le=1)
 
     sql_host: str = _setting(SQL, "HOST", "Address that the SQL server listens on.", default="localhost")
     sql_port: int = _setting(SQL, "PORT", "SQL server port; 0 = any free port.", default=9494, ge=0, le=65535)
     sql_token: SecretStr | None = _setting(
-        SQL, "SECRET", "SQL server token, at least 16 characters; by default generated."
-    )
+        SQL, "SECRET", "SQL server token, at least 16 characters; by default generated.")
+    # fmt: on
 
     @model_validator(mode="after")
     def _store(self) -> Self:

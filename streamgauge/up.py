@@ -1,9 +1,8 @@
-"""`streamgauge up`: every part as a process of its own, started, watched and stopped in order.
+"""`streamgauge up`: run each part as a process.
 
-- One `up` owns a data folder (`up.lock`). Parts are told apart by their command lines; each writes `run/<part>.json` when it is
-  ready, and that file with the right pid is what "ready" means here.
-- A part that dies is started again, at growing intervals, and the fact is logged and counted in `run/up.json`.
-- Stopping goes down the stream: tap (drains), ship, analytics, dashboard, so that nothing is half-written.
+- One `up` per data folder (`up.lock`). A part is ready when `run/<part>.json` has its pid.
+- A part that exits is restarted with increasing delays. Restarts are logged and counted in `run/up.json`.
+- Parts stop in the order of the data flow: tap (drains), ship, analytics, dashboard.
 """
 
 from __future__ import annotations
@@ -32,13 +31,12 @@ from streamgauge.settings import Settings
 log = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 60.0
-"""Cold imports on a slow disk take seconds, not a minute: after this something is wrong."""
 POLL_S = 0.05
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 10.0
 HEALTHY_S = 60.0
-"""A part that ran this long starts again with the first back-off."""
+"""After this run time a restart uses the first delay again."""
 STOP_GRACE_S = 15.0
-"""What a part may take beyond the tap's drain time to stop by itself."""
+"""Time for a part to stop, in addition to the tap's drain time."""
 
 
 @dataclass
@@ -50,7 +48,7 @@ class Part:
     environment: dict[str, str]
     grace_s: float = STOP_GRACE_S
     after: str | None = None
-    """Part that must be ready before this one is first started."""
+    """Part that must be ready before the first start."""
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     started_s: float = 0.0
@@ -58,7 +56,7 @@ class Part:
     backoff_s: float = BACKOFF_FIRST_S
 
     def start(self) -> None:
-        # A process group of its own: Ctrl-C in the terminal reaches `up` alone, which then stops the parts in order.
+        # Own process group: Ctrl-C in the terminal signals only `up`, which stops the parts in order.
         self.process = subprocess.Popen(
             self.argv, env=self.environment, stdin=subprocess.DEVNULL, process_group=0
         )
@@ -71,14 +69,14 @@ class Part:
 
 @dataclass
 class Supervisor:
-    """The parts in the order in which they stop, and the folder where they say that they are ready."""
+    """Starts, restarts and stops the parts, which are listed in stop order."""
 
     run_dir: Path
     parts: list[Part] = field(default_factory=list)
     stopping: bool = False
 
     def start(self) -> int | None:
-        """Start all parts and wait until each is ready. An exit code if one could not start."""
+        """Start all parts and wait until they are ready. Returns an exit code if one fails."""
         for part in self.parts:
             (self.run_dir / f"{part.name}.json").unlink(missing_ok=True)
         deadline_s = time.monotonic() + READY_TIMEOUT_S
@@ -91,36 +89,32 @@ class Supervisor:
                     continue
                 code = part.process.poll()
                 if code is not None:
-                    log.debug("%s ended with %s before it was ready", part.name, code)
+                    log.debug("%s exited with code %s before it was ready", part.name, code)
                     return code if code > 0 else 1
                 if self.ready(part) is not None:
                     waiting.remove(part)
             if time.monotonic() > deadline_s:
-                log.error(
-                    "%s was not ready after %.0f s", " and ".join(p.name for p in waiting), READY_TIMEOUT_S
-                )
+                names = " and ".join(part.name for part in waiting)
+                log.error("%s was not ready after %.0f s. See the log lines above.", names, READY_TIMEOUT_S)
                 return 1
             time.sleep(POLL_S)
-        self.tell()
+        self.write_state()
         return None
 
     def ready(self, part: Part) -> dict[str, Any] | None:
-        """What the part says of itself, once its present process is ready."""
-        try:
-            said: dict[str, Any] = json.loads((self.run_dir / f"{part.name}.json").read_bytes())
-        except (OSError, ValueError):
-            return None
-        return said if said.get("pid") == part.pid else None
+        """The content of the part's ready file; None if its current process is not ready."""
+        content = read_ready_file(self.run_dir, part.name)
+        return content if content and content.get("pid") == part.pid else None
 
     def watch(self) -> None:
-        """Until told to stop: start again what died."""
+        """Restart parts that exit, until `stopping`."""
         while not self.stopping:
             now_s = time.monotonic()
             for part in self.parts:
                 if part.restart_at_s is not None:
                     if now_s >= part.restart_at_s:
                         part.start()
-                        self.tell()
+                        self.write_state()
                     continue
                 assert part.process
                 code = part.process.poll()
@@ -130,16 +124,16 @@ class Supervisor:
                     part.backoff_s = BACKOFF_FIRST_S
                 part.restarts += 1
                 part.restart_at_s = now_s + part.backoff_s
-                how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                reason = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
                 log.warning(
-                    "%s (pid %s) died: %s. Started again in %.1f s (restart %d)",
-                    part.name, part.pid, how, part.backoff_s, part.restarts,
+                    "%s (pid %s) exited: %s. Restarting in %.1f s (restart %d).",
+                    part.name, part.pid, reason, part.backoff_s, part.restarts,
                 )  # fmt: skip
                 part.backoff_s = min(part.backoff_s * 2, BACKOFF_MAX_S)
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Stop the parts in order; one that does not end in its grace is killed, which is logged."""
+        """Stop the parts in order. Kills a part that exceeds its grace time."""
         for part in self.parts:
             if part.process is None or part.process.poll() is not None:
                 continue
@@ -147,28 +141,36 @@ class Supervisor:
             try:
                 part.process.wait(part.grace_s)
             except subprocess.TimeoutExpired:
-                log.error("%s (pid %s) did not stop in %.0f s: killed", part.name, part.pid, part.grace_s)
+                log.error(
+                    "killing %s (pid %s): it did not stop within %.0f s", part.name, part.pid, part.grace_s
+                )
                 part.process.kill()
                 part.process.wait()
 
-    def tell(self) -> None:
-        """Keep `run/up.json` true."""
-        said = {
-            "pid": os.getpid(),
-            "parts": {p.name: {"pid": p.pid, "restarts": p.restarts} for p in self.parts},
-        }
+    def write_state(self) -> None:
+        """Update `run/up.json`."""
+        parts = {p.name: {"pid": p.pid, "restarts": p.restarts} for p in self.parts}
         path = self.run_dir / "up.json"
         try:
-            write_json(path, said)
-        except OSError as e:  # a full disk must not end the parts that go on without it
-            log.warning("cannot write %s (%s): it tells of an earlier state", path, e.strerror)
+            write_json(path, {"pid": os.getpid(), "parts": parts})
+        except OSError as e:  # the parts can continue, for example on a full disk
+            log.warning("cannot write %s: %s. Its content is outdated.", path, e.strerror)
+
+
+def read_ready_file(run_dir: Path, part: str) -> dict[str, Any] | None:
+    """The content of `run/<part>.json`; None if there is none."""
+    try:
+        content: dict[str, Any] = json.loads((run_dir / f"{part}.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and "pid" in content else None
 
 
 def run(settings: Settings) -> int:
-    """Run all parts until SIGINT or SIGTERM. 0 after a clean stop; 2 when something in the way was named."""
+    """Run all parts until SIGINT or SIGTERM. Returns 0 after a clean stop. Raises OSError if they cannot start."""
     if not settings.upstream:
         raise click.UsageError(
-            "no upstream: say what stands behind the tap, such as --upstream http://localhost:4000",
+            "no upstream. Pass the URL of a gateway, such as --upstream http://localhost:4000.",
             click.get_current_context(silent=True),
         )
     _check(settings)
@@ -178,7 +180,7 @@ def run(settings: Settings) -> int:
     supervisor = Supervisor(settings.data / "run", _parts(settings))
 
     def on_signal(number: int, frame: object) -> None:
-        if supervisor.stopping:  # asked twice: do not drain
+        if supervisor.stopping:  # second signal: do not drain
             for part in supervisor.parts:
                 part.grace_s = 1.0
         supervisor.stopping = True
@@ -192,7 +194,7 @@ def run(settings: Settings) -> int:
         if not supervisor.stopping:
             _welcome(supervisor, settings)
             supervisor.watch()
-            click.echo("stopping: open streams may finish first; Ctrl-C again ends them", err=True)
+            click.echo("Stopping when open streams have finished. Press Ctrl-C again to stop now.", err=True)
         return 0
     finally:
         supervisor.stopping = True
@@ -202,25 +204,25 @@ def run(settings: Settings) -> int:
 
 
 def _check(settings: Settings) -> None:
-    """What a part would refuse a second later is refused here, before any part has started. Raises OSError."""
+    """Check files and addresses before any part starts. Raises OSError."""
     for name in ("upstream_ca", "upstream_cert", "upstream_key", "tls_cert", "tls_key"):
         path = getattr(settings, name)
         if path is not None and not path.is_file():
-            raise OSError(f"{flag(name)}: there is no file {path}")
-    places = [(flag(name), *split_address(getattr(settings, name))) for name in ("listen", "admin")]
+            raise OSError(f"cannot read {path}: no such file. Check {flag(name)}.")
+    addresses = [(flag(name), *split_address(getattr(settings, name))) for name in ("listen", "admin")]
     if settings.serve:
-        places.append(("--sql-port", settings.sql_host, settings.sql_port))
+        addresses.append(("--sql-port", settings.sql_host, settings.sql_port))
     if settings.metrics:
-        places.append(("--metrics", *split_address(settings.metrics)))
+        addresses.append(("--metrics", *split_address(settings.metrics)))
     if settings.otlp_listen:
-        places.append(("--otlp-listen", *split_address(settings.otlp_listen)))
+        addresses.append(("--otlp-listen", *split_address(settings.otlp_listen)))
     if not settings.no_dashboard:
-        places.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
-    for name, host, port in places:
+        addresses.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
+    for name, host, port in addresses:
         try:
             bind(join_address(host, port), shared=False).close()
         except OSError as e:
-            raise OSError(f"{e} with {name}") from None
+            raise OSError(f"{e} (set with {name})") from None
 
 
 def _parts(settings: Settings) -> list[Part]:
@@ -232,13 +234,15 @@ def _parts(settings: Settings) -> list[Part]:
         if (value := getattr(settings, secret)) is not None:
             environment[f"STREAMGAUGE_{secret.upper()}"] = value.get_secret_value()
 
-    def part(
-        name: str, fields: tuple[str, ...], grace_s: float = STOP_GRACE_S, after: str | None = None
-    ) -> Part:
-        argv = [sys.executable, "-m", "streamgauge", name, *flags(settings, fields)]
-        return Part(name, argv, environment, grace_s, after)
+    def part(name: str, fields: tuple[str, ...], **options: Any) -> Part:
+        return Part(
+            name,
+            [sys.executable, "-m", "streamgauge", name, *flags(settings, fields)],
+            environment,
+            **options,
+        )
 
-    parts = [part("tap", TAP, settings.drain_timeout + STOP_GRACE_S)]
+    parts = [part("tap", TAP, grace_s=settings.drain_timeout + STOP_GRACE_S)]
     if settings.kafka:
         parts.append(part("ship", SHIP))
     parts.append(part("analyze", ANALYZE))
@@ -250,27 +254,23 @@ def _parts(settings: Settings) -> list[Part]:
 
 
 def _welcome(supervisor: Supervisor, settings: Settings) -> None:
-    said = {part.name: supervisor.ready(part) or {} for part in supervisor.parts}
-    behind = ", ".join(f"{u.name} = {u.url}" for u in settings.upstream)
+    ready = {part.name: supervisor.ready(part) or {} for part in supervisor.parts}
+    upstreams = ", ".join(f"{u.name} = {u.url}" for u in settings.upstream)
     lines = [
-        ("tap", f"{said['tap'].get('listen')}  →  {behind}"),
+        ("tap", f"{ready['tap'].get('listen')}  →  {upstreams}"),
         (
             "metrics",
-            "   ".join(filter(None, (f"{said['tap'].get('admin')}/metrics", said["analyze"].get("metrics")))),
+            f"{ready['tap'].get('admin')}/metrics   {ready['analyze'].get('metrics') or ''}".rstrip(),
         ),
-        (
-            "sql",
-            f'streamgauge sql --data {settings.data} "FROM streams LIMIT 10"',
-        ),
+        ("sql", f'streamgauge sql --data {settings.data} "FROM streams LIMIT 10"'),
     ]
-    if said["analyze"].get("otlp"):
-        lines.append(("spans", f"{said['analyze']['otlp']}/v1/traces takes those of clients and gateways"))
+    if ready["analyze"].get("otlp"):
+        lines.append(("spans", f"{ready['analyze']['otlp']}/v1/traces"))
     if settings.serve:
-        lines.append(
-            ("sql port", f"{said['serve'].get('quack')}, token in {settings.data / 'run' / 'serve.json'}")
-        )
-    if "dashboard" in said:
-        lines.insert(0, ("dashboard", str(said["dashboard"].get("url"))))
+        token_file = settings.data / "run" / "serve.json"
+        lines.append(("sql server", f"{ready['serve'].get('quack')}, token in {token_file}"))
+    if "dashboard" in ready:
+        lines.insert(0, ("dashboard", str(ready["dashboard"].get("url"))))
     if settings.kafka:
         lines.append(("kafka", f"{settings.kafka}, topic {settings.kafka_topic}"))
     click.echo("streamgauge is ready: point your clients at the tap. Ctrl-C stops.")

@@ -1,4 +1,4 @@
-"""The demo proves what it shows: exit code 0 only when everything was measured as it was simulated."""
+"""The demo exits with 0 only if all measured values agree with the simulation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANY_PORTS = [
 ]
 
 
-def test_demo_ends_by_itself_with_a_table_and_a_verdict(tmp_path: Path) -> None:
+def test_demo_with_seconds_ends_with_a_table_and_a_comparison(tmp_path: Path) -> None:
     arguments = ["--seconds", "6", "--rate", "10", "--rate-faults", "0.3", "--seed", "test", "--no-dashboard"]
     arguments += ["--time-scale", "0.4"]
     data = tmp_path / "data"
@@ -46,26 +46,26 @@ def test_demo_ends_by_itself_with_a_table_and_a_verdict(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Every stream was measured exactly once, and as it was simulated." in done.stdout
+    assert "Every stream was measured exactly once, with the simulated values." in done.stdout
     assert "TTFT p50 ms" in done.stdout
     for part in ("tap", "analyze", "simulator", "up"):
         assert not (data / "run" / f"{part}.json").exists()
 
 
-def verdict(
+def compare(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, streams: list[dict[str, Any]], rows: list[Any]
 ) -> tuple[int, str]:
-    """What the demo makes of these rows."""
+    """Exit code and output of the comparison."""
 
-    class Nothing:
+    class NoTables:
         def __init__(self, location: object, *, untrusted: bool) -> None: ...
         def close(self) -> None: ...
 
     ledger = RemoteLedger("http://127.0.0.1:1")
     monkeypatch.setattr(ledger, "rows", lambda: rows)
-    monkeypatch.setattr(demo_run, "QueryPool", Nothing)
-    said: list[str] = []
-    demo = Demo(DemoOptions(seconds=1), say=said.append)
+    monkeypatch.setattr(demo_run, "QueryPool", NoTables)
+    output: list[str] = []
+    demo = Demo(DemoOptions(seconds=1), write=output.append)
 
     async def settled(*args: object) -> list[dict[str, Any]]:
         return streams
@@ -73,57 +73,56 @@ def verdict(
     monkeypatch.setattr(demo, "_settled", settled)
     traffic = Traffic(TrafficOptions(base_url="http://127.0.0.1:1"))
     code = asyncio.run(demo._compare(traffic, ledger, tmp_path, datetime.now(UTC)))
-    return code, "\n".join(said)
+    return code, "\n".join(output)
 
 
-def test_one_false_measurement_fails_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_one_wrong_value_fails_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = [simulated(i) for i in range(3)]
     streams = [measured(row) for row in rows]
-    assert verdict(monkeypatch, tmp_path, streams, rows)[0] == 0
+    assert compare(monkeypatch, tmp_path, streams, rows)[0] == 0
     streams[1]["output_tokens"] += 1
-    code, said = verdict(monkeypatch, tmp_path, streams, rows)
+    code, output = compare(monkeypatch, tmp_path, streams, rows)
     assert code == 1
-    assert "r1: output_tokens: simulated 10, measured 11" in said
-    assert "1 measurement is not what was simulated" in said
+    assert "r1: output_tokens: simulated 10, measured 11" in output
+    assert "1 value differs from the simulation" in output
 
 
 @pytest.mark.parametrize(
-    ("flag", "what"),
+    ("flag", "name"),
     [
         ("--listen", "the tap"),
         ("--admin", "the tap's admin page"),
         ("--dashboard-port", "the dashboard"),
     ],
 )
-def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path, flag: str, what: str) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+def test_port_in_use_is_reported_before_any_process_starts(tmp_path: Path, flag: str, name: str) -> None:
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = used.getsockname()[1]
         value = str(port) if flag.endswith("port") else f"127.0.0.1:{port}"
         data = tmp_path / "data"
         arguments = [*ANY_PORTS, "--dashboard-port", "0", "--data", str(data), flag, value]
         result = CliRunner().invoke(demo_command, arguments)
     assert isinstance(result.exception, OSError)
-    assert what in str(result.exception)
+    assert name in str(result.exception)
     assert flag in str(result.exception)
     assert str(port) in str(result.exception)
     assert not data.exists()
 
 
-def test_a_data_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     arguments = [*ANY_PORTS, "--no-dashboard", "--data", str(tmp_path / "file" / "data")]
     result = CliRunner().invoke(demo_command, arguments)
     assert isinstance(result.exception, OSError)
-    assert "choose another folder with --data" in str(result.exception)
+    assert "Pass another folder with --data" in str(result.exception)
 
 
-def test_the_simulator_takes_another_port_when_its_own_is_taken(tmp_path: Path) -> None:
-    """The demo's own simulator process, beside one that holds the wanted port."""
+def test_address_problem_reports_a_port_in_use() -> None:
     with simulator_thread(SimulatorOptions(listen="127.0.0.1:0")) as other:
-        assert demo_run.taken(other.url.removeprefix("http://")) == "address already in use"
-    assert demo_run.taken("127.0.0.1:0") is None
+        assert demo_run.address_problem(other.url.removeprefix("http://")) == "address already in use"
+    assert demo_run.address_problem("127.0.0.1:0") is None
 
 
 def test_ctrl_c_stops_every_process_and_removes_the_temporary_folder(tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_ctrl_c_stops_every_process_and_removes_the_temporary_folder(tmp_path: P
     try:
         assert process.stdout is not None
         while "sent " not in (line := process.stdout.readline()):
-            assert line, "the demo ended before it began"
+            assert line, "the demo exited before sending traffic"
         (data,) = tmp_path.glob("streamgauge-demo-*")
         pids = [json.loads(path.read_bytes())["pid"] for path in (data / "run").glob("*.json")]
         assert len(pids) >= 4

@@ -170,10 +170,7 @@ class DeepSeek(ChatWriter):
 
     vendor = "deepseek"
     quirks = ChatQuirks(
-        always_usage=True,
-        usage="finish_chunk",
-        reports_reasoning=True,
-        comment=b": keep-alive\n\n",
+        always_usage=True, usage="finish_chunk", reports_reasoning=True, comment=b": keep-alive\n\n"
     )
 
     def usage(self) -> tuple[dict[str, Any], Usage]:

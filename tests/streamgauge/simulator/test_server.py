@@ -119,7 +119,8 @@ def test_command_writes_the_announce_file_and_removes_it_at_exit(tmp_path: Path)
     argv = [
         sys.executable,
         "-m",
-        "streamgauge.simulator",
+        "streamgauge",
+        "simulate",
         "--listen",
         "127.0.0.1:0",
         "--announce",
@@ -143,7 +144,7 @@ def test_command_writes_the_announce_file_and_removes_it_at_exit(tmp_path: Path)
 @pytest.mark.parametrize("arguments", [["--listen", "nonsense"], ["--rate-faults", "2"], ["--no-such-flag"]])
 def test_invalid_flags_give_one_line_and_exit_code_2(arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "streamgauge.simulator", *arguments],
+        [sys.executable, "-m", "streamgauge", "simulate", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
