@@ -98,11 +98,13 @@ class Assembler:
         part = self._partition(partition)
         for payload in payloads:
             records, _ = unpack(payload)
-            own = [r for r in records if not isinstance(r, (Alive, Damaged)) and r.stream == stream_id]
-            part.feed(-1, own)
+            stream_records = [
+                r for r in records if not isinstance(r, (Alive, Damaged)) and r.stream == stream_id
+            ]
+            part.feed(-1, stream_records)
             stream = part.open.get(stream_id)
             if stream is not None:
-                stream.without_text(own, capture=self._out.capture)
+                stream.without_text(stream_records, capture=self._out.capture)
 
     def end_replay(self, partition: str) -> None:
         """The stored `high` is reached: all further records are used."""

@@ -35,13 +35,10 @@ class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     stop_sequences: tuple[str, ...] | None = None
-    include_usage: bool | None = None
     reasoning_effort: str | None = None
     service_tier: str | None = None
     output_type: str | None = None
     """`text` or `json`."""
-    truncated: bool = False
-    """The captured body is not the whole body."""
 
 
 class _Body(msgspec.Struct):
@@ -100,7 +97,7 @@ def parse_request_body(
     members = _members(body, truncated)
     if members is None:
         members = _multipart(body, headers.get("content-type", ""))
-    return _parameters(members, path, truncated)
+    return _parameters(members, path)
 
 
 def _members(body: bytes, truncated: bool) -> _Body | None:
@@ -162,11 +159,10 @@ def _text(raw: bytes) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _parameters(found: _Body, path: str, truncated: bool) -> RequestParameters:
+def _parameters(found: _Body, path: str) -> RequestParameters:
     nested = next(
         (o for o in (found.generationConfig, found.options, found.parameters) if isinstance(o, dict)), {}
     )
-    stream_options = found.stream_options if isinstance(found.stream_options, dict) else {}
     reasoning = found.reasoning if isinstance(found.reasoning, dict) else {}
     path_model, path_streams = _from_path(path)
 
@@ -177,7 +173,6 @@ def _parameters(found: _Body, path: str, truncated: bool) -> RequestParameters:
         return next((nested[name] for name in nested_names if nested.get(name) is not None), None)
 
     effort = _word(found.reasoning_effort) or _word(reasoning.get("effort")) or _word(found.reasoning)
-    include_usage = stream_options.get("include_usage")
     return RequestParameters(
         model=_word(found.model) or _word(found.modelId) or path_model,
         stream=found.stream if isinstance(found.stream, bool) else path_streams,
@@ -199,11 +194,9 @@ def _parameters(found: _Body, path: str, truncated: bool) -> RequestParameters:
         frequency_penalty=_number(first_of("frequency_penalty", nested_names=("frequencyPenalty",))),
         presence_penalty=_number(first_of("presence_penalty", nested_names=("presencePenalty",))),
         stop_sequences=_stop_sequences(first_of("stop", "stop_sequences", nested_names=("stopSequences",))),
-        include_usage=include_usage if isinstance(include_usage, bool) else None,
         reasoning_effort=effort,
         service_tier=_word(found.service_tier),
         output_type=_output_type(found.response_format),
-        truncated=truncated,
     )
 
 

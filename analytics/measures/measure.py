@@ -195,10 +195,10 @@ def _usage_reports(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     captured: list[bool] = []
     for stream in finished:
         if stream.decoder is not None:
-            own = stream.decoder.usage_reports
-            reports += own
-            stream_ids += [stream.stream_id] * len(own)
-            captured += [stream.capture_content] * len(own)
+            new = stream.decoder.usage_reports
+            reports += new
+            stream_ids += [stream.stream_id] * len(new)
+            captured += [stream.capture_content] * len(new)
     usages = [usage for _, _, usage in reports]
     values: dict[str, Sequence[Any]] = {
         "stream_id": stream_ids,

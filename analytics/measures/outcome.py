@@ -30,17 +30,9 @@ from ingest.records import Cause
 from ingest.redaction.stored_values import title
 
 Outcome = Literal[
-    "ok",
-    "http_error",
-    "connect_error",
-    "inband_error",
-    "truncated",
-    "upstream_reset",
-    "idle_timeout",
-    "client_abort",
-    "malformed",
-    "tap_lost",
-]
+    "ok", "http_error", "connect_error", "inband_error", "truncated", "upstream_reset", "idle_timeout", "client_abort",
+    "malformed", "tap_lost",
+]  # fmt: skip
 Phase = Literal["pre_headers", "pre_first_output", "mid_stream", "post_finish"]
 
 MAX_TYPE_CHARS = 100
@@ -149,22 +141,28 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
         return _http_error(transport, facts, status, capture_content)
     terminal_ns = _terminal_ns(transport, facts)
     error, error_ns = _in_band_error(facts)
-    left_ns = transport.client_left_ns
-    if left_ns is None and transport.cause == "client_left" and not transport.tunnel:
-        left_ns = transport.end_ns
+    client_left_ns = transport.client_left_ns
+    if client_left_ns is None and transport.cause == "client_left" and not transport.tunnel:
+        client_left_ns = transport.end_ns
     if error is not None and _error_counts(facts, error_ns, terminal_ns):
-        if left_ns is not None and error_ns is not None and left_ns < error_ns:
-            return Verdict("client_abort", "client_abort", _phase(facts, left_ns), _word(transport.detail))
+        if client_left_ns is not None and error_ns is not None and client_left_ns < error_ns:
+            return Verdict(
+                "client_abort", "client_abort", _phase(facts, client_left_ns), _word(transport.detail)
+            )
         return Verdict(
             "inband_error",
             _short_type(error.type) or "inband_error",
             _phase(facts, error_ns),
             _message(error, capture_content),
         )
-    if left_ns is not None and (terminal_ns is None or left_ns < terminal_ns) and not transport.tunnel:
-        return Verdict("client_abort", "client_abort", _phase(facts, left_ns), _word(transport.detail))
+    if (
+        client_left_ns is not None
+        and (terminal_ns is None or client_left_ns < terminal_ns)
+        and not transport.tunnel
+    ):
+        return Verdict("client_abort", "client_abort", _phase(facts, client_left_ns), _word(transport.detail))
     if terminal_ns is not None:
-        aborted = left_ns is not None or transport.cause not in ("complete", "client_left")
+        aborted = client_left_ns is not None or transport.cause not in ("complete", "client_left")
         return Verdict(
             "ok",
             None,
@@ -191,8 +189,8 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
 
 def _without_response(transport: Transport) -> Verdict:
     """No response arrived. A clean end then means that the upstream closed the connection."""
-    left = transport.client_left_ns
-    if left is not None and (transport.end_ns is None or left < transport.end_ns):
+    client_left_ns = transport.client_left_ns
+    if client_left_ns is not None and (transport.end_ns is None or client_left_ns < transport.end_ns):
         return Verdict("client_abort", "client_abort", "pre_headers", _word(transport.detail))
     cause = "upstream_reset" if transport.cause == "complete" else transport.cause
     outcome, error_type = _BY_CAUSE[cause]
@@ -203,8 +201,8 @@ def _without_response(transport: Transport) -> Verdict:
 
 
 def _http_error(transport: Transport, facts: Facts, status: int, capture_content: bool) -> Verdict:
-    left, head = transport.client_left_ns, transport.headers_ns
-    if left is not None and head is not None and left < head:
+    client_left_ns, headers_ns = transport.client_left_ns, transport.headers_ns
+    if client_left_ns is not None and headers_ns is not None and client_left_ns < headers_ns:
         return Verdict("client_abort", "client_abort", "pre_headers", _word(transport.detail))
     error = facts.error
     error_type = _short_type(error.type) if error is not None else None

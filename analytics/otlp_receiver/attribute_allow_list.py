@@ -21,28 +21,12 @@ MAX_NAME_CHARS = 200
 MAX_WORDS = 16
 
 _PATHS = frozenset({"url.path", "http.target", "http.route"})
-KEYS = _PATHS | {
-    *WITHOUT_CONTENT,
-    "error.type",
-    "http.method",
-    "http.request.body.size",
-    "http.request.method",
-    "http.request.resend_count",
-    "http.response.body.size",
-    "http.response.status_code",
-    "http.status_code",
-    "net.peer.name",
-    "net.peer.port",
-    "network.protocol.name",
-    "network.protocol.version",
-    "rpc.grpc.status_code",
-    "rpc.method",
-    "rpc.service",
-    "rpc.system",
-    "server.address",
-    "server.port",
-    "url.scheme",
-}
+KEYS = _PATHS | WITHOUT_CONTENT | {
+    "error.type", "http.method", "http.request.body.size", "http.request.method", "http.request.resend_count",
+    "http.response.body.size", "http.response.status_code", "http.status_code", "net.peer.name", "net.peer.port",
+    "network.protocol.name", "network.protocol.version", "rpc.grpc.status_code", "rpc.method", "rpc.service", "rpc.system",
+    "server.address", "server.port", "url.scheme",
+}  # fmt: skip
 """Kept attribute keys. `service.name` and `otel.scope.name` come from the resource and the scope."""
 
 _WORD = re.compile(r"[^\s\x00-\x1f\x7f]*")

@@ -139,6 +139,6 @@ class SpanQueue:
         """Reject all queued and further batches. Their senders retry."""
         with self._lock:
             self._closed = True
-            left, self._batches = list(self._batches), deque()
-        self._taken += [batch for batch in left if batch.stored.set_running_or_notify_cancel()]
+            remaining, self._batches = list(self._batches), deque()
+        self._taken += [batch for batch in remaining if batch.stored.set_running_or_notify_cancel()]
         self._answer(stored=False)

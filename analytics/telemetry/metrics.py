@@ -31,16 +31,16 @@ from analytics.measures.outcome import LOST
 from analytics.schema.outcomes import NOT_ERRORS
 from analytics.telemetry.combined_export import CombinedExporter, with_metrics
 from analytics.telemetry.metric_definitions import (
-    OWN_HISTOGRAMS,
-    OWN_OBSERVED,
+    OBSERVED,
     STALLED,
     STALLS,
+    STREAM_HISTOGRAMS,
     STREAMS,
     metric_definitions,
 )
 from analytics.telemetry.metric_series import Counter, Distribution, Sample, SeriesSet
 from analytics.telemetry.prometheus import PrometheusEndpoint
-from analytics.telemetry.semconv import INFERENCE, OTHER, OWN, UNKNOWN_MODALITY, Names
+from analytics.telemetry.semconv import INFERENCE, NAMESPACE, OTHER, UNKNOWN_MODALITY, Names
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ _GROUPED_BY = (
 )  # fmt: skip
 COLUMNS = (
     *_GROUPED_BY, "stream_id", "trace_id", "span_id", "trace_flags", "end_ns", "ttfc_ns", "input_tokens", "output_tokens",
-    "cached_input_tokens", "reasoning_tokens", "stall_count", "stalled_ns", *(i.column for i in OWN_HISTOGRAMS if i.column),
+    "cached_input_tokens", "reasoning_tokens", "stall_count", "stalled_ns", *(i.column for i in STREAM_HISTOGRAMS if i.column),
 )  # fmt: skip
 """Columns of `streams` that `count` reads."""
 
@@ -112,7 +112,7 @@ class Metrics:
         self._providers, self._errors = _Capped(), _Capped()
         self._health: dict[str, float] = {}
         self._stored = self._lost = 0
-        for i in OWN_OBSERVED:
+        for i in OBSERVED:
             create = meter.create_observable_gauge if i.kind == "gauge" else meter.create_observable_counter
             create(i.name, [self._observe(i.name)], i.unit, i.description)
         self.endpoint = None
@@ -124,16 +124,16 @@ class Metrics:
 
     def _observe(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observed(_: CallbackOptions) -> Iterable[Observation]:
-            own = {OWN + key: value for key, value in self._export_counters().items()}
-            own |= {OWN + "pipeline.stored": self._stored, OWN + "pipeline.lost": self._lost}
-            value = own.get(name, self._health.get(name))
+            base = {NAMESPACE + key: value for key, value in self._export_counters().items()}
+            base |= {NAMESPACE + "pipeline.stored": self._stored, NAMESPACE + "pipeline.lost": self._lost}
+            value = base.get(name, self._health.get(name))
             return [Observation(value)] if value is not None else []
 
         return observed
 
     def update_health(self, health: Mapping[str, float]) -> None:
         """Set gauges and totals of the pipeline by metric name without the prefix."""
-        self._health |= {OWN + name: value for name, value in health.items()}
+        self._health |= {NAMESPACE + name: value for name, value in health.items()}
 
     # -- counting ----------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Metrics:
                 if group.chunks is not None and stream.decoder is not None:
                     group.chunks.add_sorted_ns(inter_chunk_gaps(stream.decoder.events))
         self._stored += len(finished)
-        self._health[OWN + "pipeline.freshness"] = max(0.0, (now_ns - newest_ns) / 1e9)
+        self._health[NAMESPACE + "pipeline.freshness"] = max(0.0, (now_ns - newest_ns) / 1e9)
 
     def _group_of(self, row: Mapping[str, Any]) -> _Group:
         get = row.get
@@ -178,9 +178,9 @@ class Metrics:
         names, get, outcome = self._names, row.get, row["outcome"]
         group, series = _Group(), self._series
         attributes = self._attributes(row)
-        own = {OWN + "gateway": get("gateway") or "unknown"}
-        own |= {k: v for k, v in attributes.items() if k in (names.request_model, names.provider)}
-        group.streams = series.counter(STREAMS.name, {**own, OWN + "outcome": outcome})
+        base = {NAMESPACE + "gateway": get("gateway") or "unknown"}
+        base |= {k: v for k, v in attributes.items() if k in (names.request_model, names.provider)}
+        group.streams = series.counter(STREAMS.name, {**base, NAMESPACE + "outcome": outcome})
         group.lost = outcome == LOST.outcome
         if group.lost:
             return group
@@ -204,11 +204,11 @@ class Metrics:
             modality = {names.token_modality: UNKNOWN_MODALITY} if names.token_modality else {}
             for column, metric in names.token_counters.items():
                 group.counters.append((column, 1, series.counter(metric, {**attributes, **modality})))
-        for histogram in OWN_HISTOGRAMS:
+        for histogram in STREAM_HISTOGRAMS:
             assert histogram.column
-            add(histogram.name, histogram.column, histogram.factor, own)
-        group.counters.append(("stall_count", 1, series.counter(STALLS.name, own)))
-        group.counters.append(("stalled_ns", 1e-9, series.counter(STALLED.name, own)))
+            add(histogram.name, histogram.column, histogram.factor, base)
+        group.counters.append(("stall_count", 1, series.counter(STALLS.name, base)))
+        group.counters.append(("stalled_ns", 1e-9, series.counter(STALLED.name, base)))
         return group
 
     def _attributes(self, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The conventions left the core repository in 2026 and still change. `1.41` is their last release there (v1.41.0). `genai-main` is
 the unreleased state of their own repository (docs/traces.md names the revision and the differences). All `gen_ai.*` names are in
-this file, and a test enforces it. Concepts without a conventional name use the prefix `streamgauge.` (`OWN`).
+this file, and a test enforces it. Concepts without a conventional name use the prefix `streamgauge.` (`NAMESPACE`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TOKEN_BOUNDS = (
 )  # fmt: skip
 """Bucket boundaries of token counts."""
 
-OWN = "streamgauge."
-"""Prefix of our own attributes, events and metrics."""
+NAMESPACE = "streamgauge."
+"""Prefix of names outside the conventions."""
 OTHER = "_other"
 """Replaces attribute values beyond the limit."""
 

@@ -14,9 +14,9 @@ from analytics.assembly.finished_stream import FinishedStream
 from analytics.decoded.decoded_event import Usage
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.outcome import LOST
-from analytics.measures.prompt import prompt_of
 from analytics.schema.outcomes import NOT_ERRORS
-from analytics.telemetry.semconv import OWN, Names, openai_api_type
+from analytics.telemetry.prompt_messages import prompt_of
+from analytics.telemetry.semconv import NAMESPACE, Names, openai_api_type
 
 MAX_CHOICES = 32
 MAX_WORD_CHARS = 200
@@ -24,8 +24,8 @@ MAX_WORD_CHARS = 200
 Row = Mapping[str, Any]
 Attributes = dict[str, Any]
 
-_OWN_MEASURES = tuple(
-    (name, OWN + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
+_STREAMGAUGE_COLUMNS = tuple(
+    (name, NAMESPACE + name.removesuffix("_ns").replace("icl_p", "icl.p"), name.endswith("_ns"))
     for name in (
         "outcome", "error_phase", "gateway", "dialect", "server_instance", "client_id", "request_id", "token_source",
         "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_p99_ns", "stall_count", "stalled_ns",
@@ -51,7 +51,7 @@ _PLAIN = {
 COLUMNS = (
     *_CONVENTIONAL,
     *_PLAIN,
-    *(name for name, _, _ in _OWN_MEASURES),
+    *(name for name, _, _ in _STREAMGAUGE_COLUMNS),
     *("operation", "provider", "ttfc_ns", "streamed", "path", "error_type", "aborted_after_terminal", "malformed_events"),
 )  # fmt: skip
 """Columns of `streams` used for attributes."""
@@ -70,7 +70,7 @@ class SpanAttributes:
         self._names, self._content = names, content
         columns = [(column, getattr(names, field), False) for column, field in _CONVENTIONAL.items()]
         columns += [(column, attribute, False) for column, attribute in _PLAIN.items()]
-        self._columns = (*columns, *_OWN_MEASURES)
+        self._columns = (*columns, *_STREAMGAUGE_COLUMNS)
 
     def of(self, stream: FinishedStream, row: Row) -> Attributes:
         """The attributes of a stream's operation."""
@@ -78,7 +78,7 @@ class SpanAttributes:
         found: Attributes = {
             names.operation: get("operation") or "request",
             names.provider: get("provider") or "unknown",
-            OWN + "stream_id": stream.stream_id,
+            NAMESPACE + "stream_id": stream.stream_id,
         }
         for column, attribute, is_time in self._columns:
             value = get(column)
@@ -92,9 +92,9 @@ class SpanAttributes:
         if failed(row):
             found["error.type"] = get("error_type") or get("outcome")
         if get("aborted_after_terminal"):
-            found[OWN + "aborted_after_terminal"] = True
+            found[NAMESPACE + "aborted_after_terminal"] = True
         if get("malformed_events"):
-            found[OWN + "malformed_events"] = get("malformed_events")
+            found[NAMESPACE + "malformed_events"] = get("malformed_events")
         decoder = stream.decoder
         if decoder is not None and get("outcome") != LOST.outcome:
             if reasons := self._finish_reasons(decoder, row):

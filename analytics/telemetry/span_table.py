@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.trace.status import StatusCode
 
 from analytics.schema.tables import SPANS, frame_of_rows
-from analytics.telemetry.semconv import OWN
+from analytics.telemetry.semconv import NAMESPACE
 from analytics.telemetry.spans import UNSET, StreamSpan
 
 _KINDS = {kind: kind.name.lower() for kind in SpanKind}
@@ -38,7 +38,7 @@ class SpanTable(SpanExporter):
         # The SDK's properties return copies. Private attributes avoid that cost.
         first = spans[0]
         assert isinstance(first, StreamSpan)
-        t0, stream_id = first._start_time, (first._attributes or {}).get(OWN + "stream_id")
+        t0, stream_id = first._start_time, (first._attributes or {}).get(NAMESPACE + "stream_id")
         service = _json({"service.name": first.resource.attributes.get("service.name")})
         rows = []
         for span in spans:

@@ -33,7 +33,7 @@ from analytics.measures.latency import (
 )
 from analytics.measures.outcome import LOST
 from analytics.telemetry import span_attributes
-from analytics.telemetry.semconv import OWN, Names
+from analytics.telemetry.semconv import NAMESPACE, Names
 from analytics.telemetry.span_attributes import MAX_WORD_CHARS, Attributes, Row, SpanAttributes, failed
 
 MAX_STALLS = 32
@@ -176,7 +176,7 @@ class SpanBuilder:
 
         def mark(at_ns: int | None, name: str, more: Attributes | None = None) -> None:
             if at_ns is not None:
-                marks.append((at_ns, OWN + name, more or {}))
+                marks.append((at_ns, NAMESPACE + name, more or {}))
 
         columns = decoder.events
         mark(first_event_ns(columns), "first_chunk")
@@ -188,13 +188,13 @@ class SpanBuilder:
             for tool in tools[:MAX_TOOL_CALLS]:
                 mark(tool.began_ns, "tool_call", {self._names.tool_name: tool.name} if tool.name else None)
             if len(tools) > MAX_TOOL_CALLS:
-                attributes[OWN + "tool_calls_not_shown"] = len(tools) - MAX_TOOL_CALLS
+                attributes[NAMESPACE + "tool_calls_not_shown"] = len(tools) - MAX_TOOL_CALLS
         if row.get("stall_count"):
             stalls = stalls_of(columns, row["icl_p50_ns"], self._stall)
             for at_ns, gap_ns in stalls[:MAX_STALLS]:
-                mark(at_ns, "stall", {OWN + "stall.duration": gap_ns / 1e9})
+                mark(at_ns, "stall", {NAMESPACE + "stall.duration": gap_ns / 1e9})
             if len(stalls) > MAX_STALLS:
-                attributes[OWN + "stalls_not_shown"] = len(stalls) - MAX_STALLS
+                attributes[NAMESPACE + "stalls_not_shown"] = len(stalls) - MAX_STALLS
         if decoder.error is not None:
             mark(decoder.error_ns, "error", {"error.type": row.get("error_type") or "error"})
         mark(decoder.terminal_ns, "terminal")

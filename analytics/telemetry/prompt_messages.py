@@ -1,9 +1,8 @@
-"""What was asked, in the shape that OpenTelemetry's conventions give to a span's input messages and system instructions.
+"""Convert a captured request body to the conventions' input messages and system instructions. Pure; never raises.
 
-Read only where the stream's text is kept and content was asked for (`analytics.telemetry.spans`). Known are the requests of
-OpenAI (chat, completions, Responses), Anthropic and Gemini, and what copies them. Of a part that is no text (an image, a file)
-only its kind is told. Half a prompt is none: a body that the tap had to cut, or that is no JSON, has no messages. Pure; bad
-data is None.
+Supported are requests of OpenAI (chat, completions, Responses), Anthropic, Gemini and compatible APIs. Non-text parts (images,
+files) are reduced to their kind. A cut or invalid body has no messages. Used only if text is captured and content export is
+enabled (`analytics.telemetry.spans`).
 """
 
 from __future__ import annotations
@@ -20,36 +19,40 @@ Part = dict[str, Any]
 
 
 class Prompt(NamedTuple):
-    """Both as JSON; None = there is none."""
+    """Both as JSON, or None."""
 
     messages: str | None = None
     system_instructions: str | None = None
 
 
 def prompt_of(body: bytes) -> Prompt:
-    """The prompt in a whole request body."""
+    """The prompt in a complete request body."""
     try:
-        asked = msgspec.json.decode(body)
+        request = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Prompt()
-    if not isinstance(asked, dict):
+    if not isinstance(request, dict):
         return Prompt()
-    told = asked.get("system") or asked.get("instructions") or _get(asked, "systemInstruction", "parts")
-    given = next(
-        (asked[name] for name in ("messages", "contents", "input", "prompt") if asked.get(name)), None
+    system = (
+        request.get("system") or request.get("instructions") or _get(request, "systemInstruction", "parts")
     )
-    if isinstance(given, str) or (isinstance(given, list) and all(isinstance(one, str) for one in given)):
-        given = [{"role": "user", "content": given}]
-    messages = list(_messages(given[:MAX_MESSAGES])) if isinstance(given, list) else []
-    return Prompt(_json(messages), _json(list(_parts(told))))
+    messages = next(
+        (request[name] for name in ("messages", "contents", "input", "prompt") if request.get(name)), None
+    )
+    if isinstance(messages, str) or (
+        isinstance(messages, list) and all(isinstance(one, str) for one in messages)
+    ):
+        messages = [{"role": "user", "content": messages}]
+    converted = list(_messages(messages[:MAX_MESSAGES])) if isinstance(messages, list) else []
+    return Prompt(_json(converted), _json(list(_parts(system))))
 
 
-def _messages(given: list[Any]) -> Iterator[dict[str, Any]]:
-    for one in given:
+def _messages(messages: list[Any]) -> Iterator[dict[str, Any]]:
+    for one in messages:
         if not isinstance(one, dict):
             continue
         kind, role = one.get("type"), one.get("role")
-        if kind == "function_call":  # the Responses API has calls and their results beside its messages
+        if kind == "function_call":  # the Responses API lists calls and results among its messages
             yield {
                 "role": "assistant",
                 "parts": [_call(one.get("call_id"), one.get("name"), one.get("arguments"))],
