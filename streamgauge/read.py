@@ -1,12 +1,12 @@
-"""`streamgauge read FILE…`: what recorded response bodies say, without running anything.
+"""`streamgauge read FILE…`: decode recorded responses and print what they contain.
 
-A file is a response body as it came, or as `curl -i` writes it, head first; gzip and zstd are known by their first bytes.
-Path, status and content type come from the options, else from `X.json` beside `X.sse` (its `url`, `http_status` and
-`content_type`, nothing else of it), else from the file's own head, else they are taken as a 200 of an unknown path. The
-decoder is the one that measures live streams; only there is no time in a file, so the order of the bytes stands for it.
+A file is a response body, or the output of `curl -i` (headers first). gzip and zstd are detected by their first bytes. Path,
+status and content type come from the options, else from `X.json` next to `X.sse` (`url`, `http_status`, `content_type`), else
+from the headers in the file, else they are an unknown path and status 200. The decoder is the one for live streams. Files have
+no times, so the byte offset of a line stands for its time.
 
-A last event without its blank line is read and counted here (and noted), though a strict client would never have seen it; the
-elements of a JSON array are read but are no events.
+A last event without its blank line is decoded, counted and noted, although a strict client would not have received it. The
+elements of a JSON array are decoded but not counted as events.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 
 import click
@@ -25,41 +25,42 @@ from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.outcome import Transport, facts_of, judge
 
+_T = TypeVar("_T")
 _MAX_SIDECAR_BYTES = 16 * 2**20
 _MAX_HEAD_BYTES = 64 * 1024
 _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What is known of the exchange from outside of the body. None: not told."""
+class ExchangeHints(msgspec.Struct, frozen=True):
+    """What the options or the sidecar say about the exchange. None: nothing."""
 
     path: str | None = None
     status: int | None = None
     content_type: str | None = None
 
 
-def read_file(file: Path, told: Told) -> dict[str, Any]:
-    """Everything found in one file, under the keys that `--format json` prints. Raises OSError."""
+def read_file(file: Path, known: ExchangeHints) -> dict[str, Any]:
+    """Decode one file. The keys are those of `--format json`. Raises OSError."""
     with file.open("rb") as source:
         start = source.read(_MAX_HEAD_BYTES)
         head, body_start = _curl_head(start)
-        told, from_sidecar = _with_sidecar(told, file)
-        url = urlsplit(told.path or "")
+        known, from_sidecar = _with_sidecar(known, file)
+        url = urlsplit(known.path or "")
         headers = dict(head.headers) if head else {}
         for magic, coding in _MAGIC:
             if body_start.startswith(magic):
                 headers.setdefault("content-encoding", coding)
-        status = told.status or (head.status if head else 200)
+        status = known.status or (head.status if head else 200)
         exchange = ExchangeInfo(
             path=url.path + (f"?{url.query}" if url.query else ""),
             host=url.hostname or "",
             status=status,
-            content_type=told.content_type or headers.get("content-type", ""),
+            content_type=known.content_type or headers.get("content-type", ""),
             response_headers=headers,
         )
         decoder = StreamDecoder(exchange, keep_text=True)
-        for frames in _frames(body_start, source):
-            decoder.feed(frames)
+        for reads in _reads(body_start, source):
+            decoder.feed(reads)
         decoder.finish()
     found = _found(decoder, exchange)
     notes = _notes(decoder, exchange)
@@ -109,25 +110,29 @@ def _found(decoder: StreamDecoder, exchange: ExchangeInfo) -> dict[str, Any]:
 
 
 def _notes(decoder: StreamDecoder, exchange: ExchangeInfo) -> list[str]:
-    """What a user should know about how this was read."""
+    """Remarks on how the file was decoded."""
     notes: list[str] = []
     if not decoder.body_bytes:
-        notes.append("the file is empty: nothing was answered")
+        notes.append("the file is empty")
     elif decoder.coding_note:
         notes.append(decoder.coding_note)
     elif not decoder.streamed and exchange.status < 400:
         kind = "a JSON body" if decoder.body_is_json else "neither an event stream nor JSON"
         notes.append(f"{kind}, not a stream: no events, no timing")
     elif decoder.dialect == "unknown" and decoder.streamed:
-        notes.append("no dialect knows these events: counted, not understood (--path may help)")
+        notes.append(
+            "unknown dialect: events are counted but not decoded. Pass --path if the request path is known."
+        )
     if decoder.framing == "lines":
-        notes.append("JSON lines, no SSE: each line is an event")
+        notes.append("JSON lines, not SSE: each line is an event")
     if decoder.framing == "array":
-        notes.append("a JSON array, no SSE: its elements are read, none is an event")
+        notes.append("a JSON array, not SSE: its elements are decoded but not counted as events")
     if decoder.unterminated_tail:
-        notes.append("the last event has no blank line after it: a strict client would not have seen it")
+        notes.append("the last event has no blank line after it: a strict client would not have received it")
     if decoder.malformed_events:
-        notes.append(f"{decoder.malformed_events} malformed: not JSON, over 16 MiB, or broken compression")
+        notes.append(
+            f"{decoder.malformed_events} malformed: invalid JSON, over 16 MiB, or invalid compression"
+        )
     return notes
 
 
@@ -140,7 +145,7 @@ class _Head(msgspec.Struct):
 
 
 def _curl_head(start: bytes) -> tuple[_Head | None, bytes]:
-    """The response heads that `curl -i` writes before the body (the last one counts), and the rest."""
+    """Split off the headers that `curl -i` writes before the body; of several responses, the last one counts."""
     head: _Head | None = None
     while start.startswith(b"HTTP/"):
         cut = min((at for sep in (b"\r\n\r\n", b"\n\n") if (at := start.find(sep)) >= 0), default=-1)
@@ -151,45 +156,45 @@ def _curl_head(start: bytes) -> tuple[_Head | None, bytes]:
         status = int(words[1]) if len(words) > 1 and words[1].isdigit() and len(words[1]) == 3 else 200
         pairs = (line.partition(":") for line in lines[1:])
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        headers.pop("content-encoding", None)  # what curl wrote is decoded, or shows its magic bytes
+        headers.pop("content-encoding", None)  # curl decoded the body, or its first bytes show the coding
         head = _Head(status, headers)
         start = start[cut:].removeprefix(b"\r\n\r\n" if start[cut : cut + 1] == b"\r" else b"\n\n")
     return head, start
 
 
-def _with_sidecar(told: Told, file: Path) -> tuple[Told, bool]:
-    """What `X.json` beside `X.sse` says of the exchange, where the options say nothing."""
-    beside = file.with_suffix(".json")
-    if beside == file or not beside.is_file() or beside.stat().st_size > _MAX_SIDECAR_BYTES:
-        return told, False
+def _with_sidecar(known: ExchangeHints, file: Path) -> tuple[ExchangeHints, bool]:
+    """Fill what is unknown from `X.json` next to `X.sse`. Also return whether it exists."""
+    sidecar = file.with_suffix(".json")
+    if sidecar == file or not sidecar.is_file() or sidecar.stat().st_size > _MAX_SIDECAR_BYTES:
+        return known, False
     try:
-        value = msgspec.json.decode(beside.read_bytes())
+        value = msgspec.json.decode(sidecar.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return told, False
+        return known, False
     if not isinstance(value, dict) or not {"url", "http_status", "content_type"} & value.keys():
-        return told, False
-    url, status, content_type = value.get("url"), value.get("http_status"), value.get("content_type")
-    return Told(
-        path=told.path if told.path is not None else url if isinstance(url, str) else None,
-        status=told.status if told.status is not None else status if isinstance(status, int) else None,
-        content_type=told.content_type
-        if told.content_type is not None
-        else content_type
-        if isinstance(content_type, str)
-        else None,
+        return known, False
+    return ExchangeHints(
+        known.path if known.path is not None else _member(value, "url", str),
+        known.status if known.status is not None else _member(value, "http_status", int),
+        known.content_type if known.content_type is not None else _member(value, "content_type", str),
     ), True
 
 
-def _frames(first: bytes, source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
-    """The body as reads of one line each, "at" the offset in the file: so that what comes first is first in time."""
+def _member(value: dict[str, Any], name: str, kind: type[_T]) -> _T | None:
+    found = value.get(name)
+    return found if isinstance(found, kind) else None
+
+
+def _reads(first: bytes, source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
+    """The body as reads of one line each; their time is the offset in the body."""
     offset = 0
     data = first
     while data:
-        frames: list[tuple[int, bytes]] = []
+        reads: list[tuple[int, bytes]] = []
         for line in data.splitlines(keepends=True):
-            frames.append((offset, line))
+            reads.append((offset, line))
             offset += len(line)
-        yield frames
+        yield reads
         data = source.read(_MAX_HEAD_BYTES)
 
 
@@ -197,14 +202,11 @@ def _frames(first: bytes, source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]
 
 
 def _table(found: dict[str, Any]) -> str:
-    """One file's findings to look at: what is unknown or empty is left out."""
+    """The result for one file as text, without unknown and empty values."""
     lines = [found["file"]]
     for key, value in found.items():
-        if (
-            key in ("file", "notes")
-            or value in (None, "", [], False)
-            or (value == 0 and key != "event_count")
-        ):
+        empty = value in (None, "", [], False) or (value == 0 and key != "event_count")
+        if empty or key in ("file", "notes"):
             continue
         if isinstance(value, (dict, list)):
             value = msgspec.json.encode(value).decode()
@@ -220,19 +222,23 @@ def _table(found: dict[str, Any]) -> str:
 @click.option("--status", type=click.IntRange(100, 599), metavar="CODE", help="HTTP status of the response.")
 @click.option("--content-type", metavar="TYPE", help="Content type of the response.")
 @click.option(
-    "--format", "form", type=click.Choice(["table", "json"]), default="table", help="json: one object a line."
+    "--format",
+    "form",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    help="json prints one object per line.",
 )
 def read_command(
     files: tuple[Path, ...], path: str | None, status: int | None, content_type: str | None, form: str
 ) -> int:
-    """Say what recorded response bodies hold: text, tool calls, tokens, events, how they ended.
+    """Decode recorded responses: text, tool calls, tokens, events, outcome.
 
-    Where X.json with url, http_status and content_type stands beside X.sse, these are taken from it.
+    If X.json exists next to X.sse, url, http_status and content_type are taken from it.
     """
     code = 0
     for file in files:
         try:
-            found = read_file(file, Told(path, status, content_type))
+            found = read_file(file, ExchangeHints(path, status, content_type))
         except OSError as e:
             click.echo(f"streamgauge: cannot read {file}: {e.strerror or e}", err=True)
             code = 2

@@ -152,3 +152,9 @@ def as_decoded_event(answer: DecodedEvent | TextDelta) -> DecodedEvent:
     text, reasoning = (answer.text, "") if answer.kind == "text" else ("", answer.text)
     delta = ChoiceDelta(choice=answer.choice, text=text, reasoning=reasoning, tokens=answer.tokens)
     return DecodedEvent(kind=answer.kind, deltas=[delta], usage=answer.usage)
+
+
+def tool_call_event(*calls: ToolCallDelta) -> DecodedEvent:
+    """An event with nothing but deltas of tool calls. It is output if one has a name or arguments."""
+    output = any(call.name or call.arguments for call in calls)
+    return DecodedEvent("tool_call" if output else "annotation", [ChoiceDelta(tool_calls=list(calls))])

@@ -21,6 +21,11 @@ class ExchangeInfo(msgspec.Struct, frozen=True):
     host: str = ""
     """Host name of the upstream, "" when unknown. It distinguishes vendors with the same wire format."""
 
+    @property
+    def route(self) -> str:
+        """The path without query and trailing slashes."""
+        return self.path.partition("?")[0].rstrip("/")
+
 
 class DialectReader(Protocol):
     """Decodes the events of one stream. May keep state between events (tool names, indices). Never raises on bad data.

@@ -1,7 +1,7 @@
 """Anthropic's legacy text completions (`/v1/complete`): events `completion`, `ping`, `error`; no usage.
 
-`stop_reason` of the last completion is the finish. Before version 2023-06-01 each event repeated the whole text so far and had
-no name; then only what is new is a fragment, and the stream ended with [DONE].
+`stop_reason` of the last completion is the finish. Before version 2023-06-01 each event was unnamed and repeated the whole text
+so far, and the stream ended with [DONE].
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import error_event, failed_event
 
 
 class _Completion(msgspec.Struct):
@@ -35,7 +35,7 @@ class AnthropicComplete:
     operation = "text_completion"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith("/v1/complete") else 0
+        return 5 if exchange.route.endswith("/v1/complete") else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         if b'"completion"' not in data[:200]:
@@ -48,7 +48,7 @@ class AnthropicComplete:
 
 
 class AnthropicCompleteReader:
-    """Reads one stream."""
+    """Decodes one stream."""
 
     def __init__(self, *, cumulative: bool = False) -> None:
         self._cumulative = cumulative
@@ -57,20 +57,18 @@ class AnthropicCompleteReader:
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_decoder, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         kind = event.type or name
         if kind == "error" or event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+            return error_event(data)
         if kind == "ping":
             return DecodedEvent(kind="ping")
         return self._completion(event)
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         event = decode_or_none(_decoder, body)
-        if event is None:
-            return [DecodedEvent(kind="malformed")]
-        if event.error or event.type == "error":
-            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        if event is None or event.error or event.type == "error":
+            return [failed_event(event, body)]
         return [self._completion(event)]
 
     def _completion(self, event: _Completion) -> DecodedEvent:

@@ -1,16 +1,14 @@
-"""Anthropic's Messages, also as Friendli, Fireworks, Vertex AI, Bedrock, OpenRouter, vLLM and others serve them.
+"""Anthropic's Messages, also as served by Friendli, Fireworks, Vertex AI, Bedrock, OpenRouter, vLLM and others.
 
 message_start · (content_block_start · content_block_delta… · content_block_stop)… · message_delta · message_stop, with pings
-anywhere and `error` instead of the rest.
+anywhere and `error` in place of the rest.
 
-Output: text_delta, thinking_delta, input_json_delta (of the client's tools and of the provider's own), a tool's name, and
-what a content_block_start already holds. Not output: signatures, citations, redacted thinking, server tool results, summaries
-of a compaction.
+Output: text_delta, thinking_delta, input_json_delta (of client and server tools), tool names, and the content of a
+content_block_start. Not output: signatures, citations, redacted thinking, server tool results, compaction summaries.
 
-Usage is cumulative. Each report given out is message_start's overlaid with every message_delta so far, so the last one is the
-whole truth and a caller just overwrites; null never overwrites a number. message_start counts the output tokens of its own
-moment only (1 or so): they are in `raw`, and `output_tokens` stays unknown until a message_delta has said it.
-Input tokens = input + cache_read + cache_creation.
+Usage is cumulative. Each report is message_start's overlaid with every message_delta so far, so a caller overwrites; null never
+overwrites a number. message_start counts only the output tokens of its own moment (about 1): they stay in `raw`, and
+`output_tokens` is unknown until a message_delta reports it. Input tokens = input + cache_read + cache_creation.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ from analytics.decoded.decoded_event import (
 )
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import error_event, failed_event
 from analytics.dialects.numbers import finite_number, whole_number
 
 SERVER_TOOLS = frozenset({"server_tool_use", "mcp_tool_use"})
-_OWN_EVENTS = frozenset({
+_EVENT_NAMES = frozenset({
     "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop",
 })  # fmt: skip
 
@@ -91,7 +89,7 @@ class AnthropicMessages:
     operation = "chat"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.path.partition("?")[0].rstrip("/")
+        path = exchange.route
         if path.endswith("/messages") and "/threads/" not in path:
             return 9 if "anthropic-version" in exchange.request_headers else 5
         if path.endswith(("rawPredict", "streamRawPredict", "RawPredict")):
@@ -99,7 +97,7 @@ class AnthropicMessages:
         return 0
 
     def recognises(self, name: str, data: bytes) -> int:
-        if name in _OWN_EVENTS:
+        if name in _EVENT_NAMES:
             return 8
         head = data[:200].replace(b" ", b"")
         if b'"type":"message_start"' in head:
@@ -115,7 +113,7 @@ class AnthropicMessages:
 
 
 class AnthropicReader:
-    """Reads one stream; keeps the kind of each open block and the usage so far."""
+    """Decodes one stream; keeps which blocks are server tools or came whole, and the usage so far."""
 
     def __init__(self) -> None:
         self._server_blocks: set[int] = set()
@@ -126,7 +124,7 @@ class AnthropicReader:
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         kind = event.type or name
         if kind == "content_block_delta":
             return self._delta(event)
@@ -141,15 +139,13 @@ class AnthropicReader:
         if kind == "ping":
             return DecodedEvent(kind="ping")
         if kind == "error" or event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+            return error_event(data)
         return DecodedEvent(kind="annotation" if kind == "content_block_stop" else "other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         message = decode_or_none(_body, body)
-        if message is None:
-            return [DecodedEvent(kind="malformed")]
-        if message.error or message.type == "error":
-            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        if message is None or message.error or message.type == "error":
+            return [failed_event(message, body)]
         if message.content is None:
             return [DecodedEvent(kind="other")]
         choice_delta, kind = _whole(message.content)
@@ -227,7 +223,7 @@ class AnthropicReader:
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
-    """Anthropic's usage object in the common terms."""
+    """Normalise Anthropic's usage object."""
     parts = [
         whole_number(raw.get(k))
         for k in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -244,7 +240,7 @@ def normalised(raw: dict[str, Any]) -> Usage:
 
 
 def _block(block: _Block, key: int) -> tuple[ChoiceDelta | None, EventKind]:
-    """What a content block already holds when it starts (or in a whole body)."""
+    """The content of a block at its start, or in a whole body."""
     if block.type == "tool_use" or block.type in SERVER_TOOLS:
         tool = ToolCallDelta(
             key=key, id=block.id or "", name=block.name or "", server_side=block.type in SERVER_TOOLS
@@ -260,7 +256,7 @@ def _block(block: _Block, key: int) -> tuple[ChoiceDelta | None, EventKind]:
 
 
 def _whole(blocks: list[_Block]) -> tuple[ChoiceDelta, EventKind]:
-    """All blocks of a whole body as one fragment; the kind is that of the first output."""
+    """Join the blocks of a whole body; the kind is that of the first output."""
     whole, first = ChoiceDelta(), None
     for index, block in enumerate(blocks):
         choice_delta, kind = _block(block, index)
@@ -272,13 +268,13 @@ def _whole(blocks: list[_Block]) -> tuple[ChoiceDelta, EventKind]:
         if choice_delta.tool_calls:
             whole.tool_calls = (whole.tool_calls or []) + choice_delta.tool_calls
             tool = choice_delta.tool_calls[0]
-            if not tool.arguments:  # a whole body says {} for "no arguments"
+            if not tool.arguments:  # without arguments a whole body has {}
                 tool.arguments = "{}"
     return whole, first or "finish"
 
 
 def _bedrock_stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:
-    """Bedrock adds its own clock to message_stop: counts, and latencies in ms."""
+    """Bedrock adds its own measurements to message_stop: counts, and latencies in ms."""
     if not metrics:
         return None
     source = "amazon-bedrock-invocationMetrics"

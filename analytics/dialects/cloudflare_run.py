@@ -1,7 +1,7 @@
-"""Cloudflare Workers AI's own endpoint (`/ai/run/@cf/…`): {"response": "…"} a piece, a last one with `usage`, then [DONE].
+"""Cloudflare Workers AI's own endpoint (`/ai/run/@cf/…`): {"response": "…"} events, a last one with `usage`, then [DONE].
 
-`p` is padding. There is no finish reason: the usage report, which comes once and last, is the terminal. A model that speaks
-OpenAI's chunks behind the same path is read by `openai_chat`, which its events call for.
+`p` is padding. There is no finish reason: the usage report, sent once at the end, is the terminal. Models that send OpenAI's
+chunks on the same path are decoded by `openai_chat`, selected by their events.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none, json_or_none
-from analytics.dialects.errors import error_from, error_in_event, malformed_event
-from analytics.dialects.openai_tool_calls import Calls
+from analytics.dialects.errors import error_from, error_in_event, failed_event
+from analytics.dialects.openai_tool_calls import ToolCallKeys
 from analytics.dialects.openai_usage import usage_of
 
 
@@ -47,20 +47,20 @@ class CloudflareRun:
 
 
 class CloudflareReader:
-    """Reads one stream."""
+    """Decodes one stream."""
 
     def __init__(self) -> None:
-        self._calls = Calls()
+        self._calls = ToolCallKeys()
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_decoder, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         if event.error or event.errors:
             return DecodedEvent(
                 kind="error", error=error_in_event(data) if event.error else error_from(event.errors)
             )
-        tool_calls = self._calls.pieces(0, event.tool_calls)
+        tool_calls = self._calls.decode(0, event.tool_calls)
         usage = usage_of(event.usage)
         if event.response and tool_calls is None and usage is None:
             return TextDelta("text", event.response)
@@ -81,10 +81,10 @@ class CloudflareReader:
         if not isinstance(result, dict):
             errors = whole.get("errors")
             return [DecodedEvent(kind="error", error=error_from(errors))] if errors else [DecodedEvent()]
-        tool_calls = self._calls.pieces(0, result.get("tool_calls"))
+        tool_calls = self._calls.decode(0, result.get("tool_calls"))
         text = result.get("response")
-        choice_delta = ChoiceDelta(text=text if isinstance(text, str) else "", tool_calls=tool_calls)
-        return [DecodedEvent(deltas=[choice_delta], usage=usage_of(result.get("usage")), terminal=True)]
+        delta = ChoiceDelta(text=text if isinstance(text, str) else "", tool_calls=tool_calls)
+        return [DecodedEvent(deltas=[delta], usage=usage_of(result.get("usage")), terminal=True)]
 
 
 DIALECT = CloudflareRun()

@@ -1,7 +1,7 @@
-"""Cohere's v1 chat and generate, as JSON lines or as SSE; `event_type` says what a line is.
+"""Cohere's v1 chat and generate, as JSON lines or SSE; `event_type` names the event.
 
-`tool-calls-generation` and the whole answer in `stream-end` repeat what was streamed. Usage is stream-end's
-`meta.billed_units` (raw), normalised with `meta.tokens` where that is given too.
+`tool-calls-generation` and the answer in `stream-end` repeat what was streamed. Usage is stream-end's `meta.billed_units`,
+normalised with `meta.tokens` where present.
 """
 
 from __future__ import annotations
@@ -10,11 +10,18 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta, Usage
+from analytics.decoded.decoded_event import (
+    ChoiceDelta,
+    DecodedEvent,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+    tool_call_event,
+)
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import arguments_of, decode_or_none
 from analytics.dialects.cohere_v2 import finish_error
-from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.errors import error_event, error_from, failed_event
 from analytics.dialects.numbers import whole_number
 
 
@@ -72,7 +79,7 @@ class CohereV1:
     operation = "chat"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.path.partition("?")[0].rstrip("/")
+        path = exchange.route
         return 3 if path.endswith(("/v1/chat", "/v1/generate")) and "/api/v1/" not in path else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -85,7 +92,7 @@ class CohereV1:
 
 
 class CohereV1Reader:
-    """Reads one stream; remembers whether its tool calls were streamed."""
+    """Decodes one stream; remembers whether its tool calls were streamed."""
 
     def __init__(self) -> None:
         self._calls_streamed = False
@@ -93,7 +100,7 @@ class CohereV1Reader:
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         kind = event.event_type or name
         if kind == "text-generation":
             return (
@@ -110,7 +117,7 @@ class CohereV1Reader:
         if kind == "tool-calls-generation":
             return self._whole_calls(event.tool_calls or [])
         if event.error or kind == "stream-error":
-            return DecodedEvent(kind="error", error=error_in_event(data))
+            return error_event(data)
         return DecodedEvent(kind="annotation" if kind else "other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -128,7 +135,7 @@ class CohereV1Reader:
             for index, generation in enumerate(generations)
         ]
         if whole.tool_calls:
-            deltas[0].tool_calls = [_piece(call, index) for index, call in enumerate(whole.tool_calls)]
+            deltas[0].tool_calls = [_tool_call(call, index) for index, call in enumerate(whole.tool_calls)]
         response_id = whole.generation_id or whole.id or None
         return [DecodedEvent(kind="text", deltas=deltas, usage=_usage(whole.meta), response_id=response_id)]
 
@@ -139,30 +146,26 @@ class CohereV1Reader:
                 return DecodedEvent(kind="annotation")
             return DecodedEvent(kind="reasoning", deltas=[ChoiceDelta(tool_plan=event.text)])
         self._calls_streamed = True
-        piece = _piece(call, call.index or 0)
-        spoken = bool(piece.name or piece.arguments)
-        return DecodedEvent(
-            kind="tool_call" if spoken else "annotation", deltas=[ChoiceDelta(tool_calls=[piece])]
-        )
+        return tool_call_event(_tool_call(call, call.index or 0))
 
     def _whole_calls(self, calls: list[_Call]) -> DecodedEvent:
         if self._calls_streamed or not calls:
             return DecodedEvent(kind="annotation")
-        pieces = [_piece(call, index) for index, call in enumerate(calls)]
+        pieces = [_tool_call(call, index) for index, call in enumerate(calls)]
         return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=pieces)])
 
 
-def _piece(call: _Call, index: int) -> ToolCallDelta:
+def _tool_call(call: _Call, index: int) -> ToolCallDelta:
     return ToolCallDelta(index, "", call.name or "", arguments_of(call.parameters))
 
 
 def _usage(meta: _Meta | None) -> Usage | None:
     if meta is None or not (meta.billed_units or meta.tokens):
         return None
-    said = {**(meta.billed_units or {}), **(meta.tokens or {})}
+    counts = {**(meta.billed_units or {}), **(meta.tokens or {})}
     return Usage(
-        input_tokens=whole_number(said.get("input_tokens")),
-        output_tokens=whole_number(said.get("output_tokens")),
+        input_tokens=whole_number(counts.get("input_tokens")),
+        output_tokens=whole_number(counts.get("output_tokens")),
         raw=meta.billed_units or meta.tokens,
     )
 

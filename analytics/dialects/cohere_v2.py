@@ -1,8 +1,8 @@
 """Cohere's chat v2: message-start, content-*, tool-plan-delta, tool-call-*, citation-*, message-end.
 
-Text and thinking are output, and so is the tool plan, which belongs to neither. A tool's arguments come in pieces, its
-name with tool-call-start. message-end is the terminal and carries the finish reason, the usage and, where the finish is ERROR,
-the error's text. Input and output tokens are those of `usage.tokens`; `billed_units` leaves out what Cohere adds.
+Text, thinking and the tool plan are output. A tool's name comes with tool-call-start, its arguments in pieces. message-end is
+the terminal and carries the finish reason, the usage, and the error text if the finish reason is ERROR. Tokens are those of
+`usage.tokens`; `billed_units` excludes what Cohere adds.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from analytics.decoded.decoded_event import (
     TextDelta,
     ToolCallDelta,
     Usage,
+    tool_call_event,
 )
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.errors import error_event, error_from, error_in_event, failed_event
 from analytics.dialects.numbers import whole_number
 
-_OWN_EVENTS = frozenset({
+_EVENT_NAMES = frozenset({
     "message-start", "content-start", "content-delta", "content-end", "tool-plan-delta", "tool-call-start",
     "tool-call-delta", "tool-call-end", "citation-start", "citation-end", "message-end",
 })  # fmt: skip
 _FAILED = ("ERROR", "TIMEOUT")
-_FAULTLESS = frozenset({"ERROR_TOXIC", "ERROR_LIMIT"})
-"""Finishes that bear the word but are a content filter and a length limit."""
+_NOT_ERRORS = frozenset({"ERROR_TOXIC", "ERROR_LIMIT"})
+"""Finish reasons for a content filter and a length limit."""
 
 
 class _Content(msgspec.Struct):
@@ -84,15 +85,15 @@ class CohereV2:
     operation = "chat"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith("/v2/chat") else 0
+        return 5 if exchange.route.endswith("/v2/chat") else 0
 
     def recognises(self, name: str, data: bytes) -> int:
-        if name in _OWN_EVENTS:
+        if name in _EVENT_NAMES:
             return 8
         kind = data.partition(b'"type"')[2].lstrip(b" :")[1:20].partition(b'"')[0]
         if b'"type":"message-start"' in data or b'"type": "message-start"' in data:
             return 8
-        if kind.decode("ascii", "replace") in _OWN_EVENTS:
+        if kind.decode("ascii", "replace") in _EVENT_NAMES:
             return 6
         return 6 if b'"billed_units"' in data and b'"message"' in data else 0
 
@@ -101,12 +102,12 @@ class CohereV2:
 
 
 class CohereReader:
-    """Reads one stream. Calls are told apart by their index."""
+    """Decodes one stream; identifies calls by their index."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         kind, delta = event.type or name, event.delta
         message = (delta.message if delta else None) or _Message()
         if kind in ("content-delta", "content-start"):
@@ -118,14 +119,14 @@ class CohereReader:
                 return DecodedEvent(kind="annotation")
             return DecodedEvent(kind="reasoning", deltas=[ChoiceDelta(tool_plan=message.tool_plan)])
         if kind in ("tool-call-start", "tool-call-delta"):
-            return _call(message, event.index or 0)
+            return _tool_call_event(message, event.index or 0)
         if kind == "message-start":
             return DecodedEvent(kind="start", response_id=event.id or None)
         if kind == "message-end":
             return _ended(delta or _Ending())
         if kind == "error" or event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
-        return DecodedEvent(kind="annotation" if kind in _OWN_EVENTS else "other")
+            return error_event(data)
+        return DecodedEvent(kind="annotation" if kind in _EVENT_NAMES else "other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_body, body)
@@ -145,36 +146,36 @@ class CohereReader:
             choice_delta.text += content if isinstance(content, str) else (content and content.text) or ""
             choice_delta.reasoning += "" if isinstance(content, str) else (content and content.thinking) or ""
         calls = message.tool_calls if isinstance(message.tool_calls, list) else []
-        choice_delta.tool_calls = [_piece(call, index) for index, call in enumerate(calls)]
+        choice_delta.tool_calls = [_tool_call(call, index) for index, call in enumerate(calls)]
         ending = _ended(whole)
         ending.response_id = whole.id or None
         return [DecodedEvent(kind="text", deltas=[choice_delta]), ending]
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
-    """Cohere's usage object in the common terms."""
+    """Normalise Cohere's usage object."""
     billed, tokens = raw.get("billed_units"), raw.get("tokens")
-    said = {**(billed if isinstance(billed, dict) else {}), **(tokens if isinstance(tokens, dict) else {})}
+    counts = {**(billed if isinstance(billed, dict) else {}), **(tokens if isinstance(tokens, dict) else {})}
     return Usage(
-        input_tokens=whole_number(said.get("input_tokens")),
-        output_tokens=whole_number(said.get("output_tokens")),
-        reasoning_tokens=whole_number(said.get("reasoning_tokens")),
+        input_tokens=whole_number(counts.get("input_tokens")),
+        output_tokens=whole_number(counts.get("output_tokens")),
+        reasoning_tokens=whole_number(counts.get("reasoning_tokens")),
         cached_input_tokens=whole_number(raw.get("cached_tokens")),
         raw=raw,
     )
 
 
 def finish_error(reason: str | None, error: Any) -> ErrorReport | None:
-    """The error of a finish, if it is one."""
+    """The error that a finish reports, if any."""
     if error:
-        seen = error_from(error)
-    elif reason and reason.startswith(_FAILED) and reason not in _FAULTLESS:
-        seen = ErrorReport(None)
+        report = error_from(error)
+    elif reason and reason.startswith(_FAILED) and reason not in _NOT_ERRORS:
+        report = ErrorReport(None)
     else:
         return None
-    if seen.type is None and reason and reason != "ERROR":
-        seen.type = reason
-    return seen
+    if report.type is None and reason and reason != "ERROR":
+        report.type = reason
+    return report
 
 
 def _content(message: _Message) -> DecodedEvent | TextDelta | None:
@@ -189,20 +190,16 @@ def _content(message: _Message) -> DecodedEvent | TextDelta | None:
     return None
 
 
-def _call(message: _Message, index: int) -> DecodedEvent:
+def _tool_call_event(message: _Message, index: int) -> DecodedEvent:
     call = message.tool_calls
     if isinstance(call, list):
         call = call[0] if call else None
     if call is None:
         return DecodedEvent(kind="annotation")
-    piece = _piece(call, index)
-    spoken = bool(piece.name or piece.arguments)
-    return DecodedEvent(
-        kind="tool_call" if spoken else "annotation", deltas=[ChoiceDelta(tool_calls=[piece])]
-    )
+    return tool_call_event(_tool_call(call, index))
 
 
-def _piece(call: _Call, index: int) -> ToolCallDelta:
+def _tool_call(call: _Call, index: int) -> ToolCallDelta:
     function = call.function or _Function()
     return ToolCallDelta(index, call.id or "", function.name or "", function.arguments or "")
 

@@ -1,11 +1,10 @@
-"""What an error says, whichever vendor says it: {"error": {…}}, {"error": "text"}, flat objects, lists, HTML, plain text.
+"""Find the error in an event or a body, of any vendor: {"error": {…}}, {"error": "text"}, flat objects, lists, HTML, text.
 
-Two uses with two degrees of suspicion. Inside a 200 stream only what calls itself an error is one (`error_in`). A response
-with status ≥ 400 is an error whatever it looks like, so there the body is searched for its type and message (`read_error`).
+Inside a 200 stream only a value labelled as an error is one (`error_in`), or the flat last event of a stream without a terminal
+(`unlabelled_error`). The body of a response with status ≥ 400 is always an error (`error_in_body`).
 
-`type` is the provider's own type, else its word or number for it (`code`, Google's `status`, `error_type`, `title` …), else
-None: the caller knows the HTTP status. `raw` is the error as sent: the value under `error` where there is one, the whole
-object where the error is flat, the text where it is text.
+`type` is the provider's type, else its code (`code`, Google's `status`, `error_type`, `title` …), else None: the caller knows
+the HTTP status. `raw` is the error as sent: the value under `error`, the whole object of a flat error, or the text.
 """
 
 from __future__ import annotations
@@ -18,39 +17,18 @@ from analytics.decoded.decoded_event import DecodedEvent, ErrorReport
 from analytics.decoded.tolerant_json import compact, json_or_none, text_of
 
 MAX_TEXT_CHARS = 4096
-"""Of an HTML or plain-text body no more than this is kept, and no message is longer."""
+"""Limit of a message, and of the kept part of an HTML or plain-text body."""
 MAX_DEPTH = 8
-"""No honest error is nested deeper."""
+"""Limit of nesting that is searched."""
 
 _TYPE_KEYS = (
-    "type",
-    "error_type",
-    "status",
-    "code",
-    "error_code",
-    "errorCode",
-    "__type",
-    "tpe",
-    "reason",
-    "errorcode",
-    "title",
+    "type", "error_type", "status", "code", "error_code", "errorCode", "__type", "tpe", "reason", "errorcode", "title",
     "name",
-)
+)  # fmt: skip
 _MESSAGE_KEYS = (
-    "message",
-    "msg",
-    "Message",
-    "error_message",
-    "errorMessage",
-    "error_msg",
-    "detail",
-    "details",
-    "description",
-    "faultstring",
-    "title",
-    "error",
-    "errors",
-)
+    "message", "msg", "Message", "error_message", "errorMessage", "error_msg", "detail", "details", "description",
+    "faultstring", "title", "error", "errors",
+)  # fmt: skip
 _FLAT_MESSAGES = ("detail", "message", "msg", "error_message", "errorMessage", "error_msg")
 _FLAT_KEYS = frozenset(
     {
@@ -65,7 +43,7 @@ _TAG = re.compile(r"<(script|style)\b.*?</\1>|<[^>]*>", re.IGNORECASE | re.DOTAL
 
 
 def error_in(value: Any) -> ErrorReport | None:
-    """The error that a decoded event of a 200 stream carries, if it calls itself one."""
+    """The error in an event of a 200 stream, if the value is labelled as one."""
     if not isinstance(value, dict):
         return None
     inner = value.get("error")
@@ -77,39 +55,37 @@ def error_in(value: Any) -> ErrorReport | None:
 
 
 def error_in_event(data: bytes) -> ErrorReport:
-    """The data of an event that is named `error` (or whose dialect says so), whatever it holds."""
+    """The error in the data of an event that is known to be one."""
     value = json_or_none(data)
     return error_in(value) or error_from(text_of(data, MAX_TEXT_CHARS) if value is None else value)
 
 
 def unlabelled_error(data: bytes) -> ErrorReport | None:
-    """The error in the last event of a stream that ends without its terminal: flat, though it calls itself nothing.
+    """The error in the last event of a stream that ends without its terminal: an object with only members that errors have.
 
-    FastAPI's `{"detail": …}`, a message with a code: only where it holds nothing but what errors hold.
+    Examples are FastAPI's `{"detail": …}` and a message with a code.
     """
     value = json_or_none(data)
     if not isinstance(value, dict) or not _FLAT_KEYS.issuperset(value):
         return None
-    says = any(isinstance(value.get(key), (str, list, dict)) and value[key] for key in _FLAT_MESSAGES)
-    went_well = value.get("success") is True or str(value.get("status")).lower() in (
-        "ok",
-        "success",
-        "completed",
-    )
-    return error_from(value) if says and not went_well else None
+    has_message = any(isinstance(value.get(key), (str, list, dict)) and value[key] for key in _FLAT_MESSAGES)
+    status = str(value.get("status")).lower()
+    success = value.get("success") is True or status in ("ok", "success", "completed")
+    return error_from(value) if has_message and not success else None
 
 
-def malformed_event(name: str, data: bytes) -> DecodedEvent:
-    """The reading of an event whose data is not what its dialect says: malformed, unless it is named `error`."""
-    return (
-        DecodedEvent(kind="error", error=error_in_event(data))
-        if name == "error"
-        else DecodedEvent(kind="malformed")
-    )
+def error_event(data: bytes) -> DecodedEvent:
+    """Decode an event (or a body) that is known to be an error."""
+    return DecodedEvent(kind="error", error=error_in_event(data))
+
+
+def failed_event(decoded: object, data: bytes, name: str = "") -> DecodedEvent:
+    """Decode an event or a body that carries an error, or that its dialect cannot decode (`decoded` is None)."""
+    return DecodedEvent(kind="malformed") if decoded is None and name != "error" else error_event(data)
 
 
 def error_from(raw: Any, *, around: dict[str, Any] | None = None) -> ErrorReport:
-    """An error value that is known to be one. `around` is the object that it came in, which may hold the type or code."""
+    """Convert an error value. `around` is the object that contains it, which may hold the type or code."""
     kind, message = _type_of(raw), _message_of(raw)
     if around is not None:
         kind = kind or _type_of(around)
@@ -118,7 +94,7 @@ def error_from(raw: Any, *, around: dict[str, Any] | None = None) -> ErrorReport
 
 
 def error_in_body(body: bytes) -> ErrorReport | None:
-    """What the body of a response with status ≥ 400 says; None when it is empty."""
+    """The error in the body of a response with status ≥ 400; None when it is empty."""
     body = body.removeprefix(b"\xef\xbb\xbf").strip()
     if not body:
         return None
@@ -150,14 +126,14 @@ def _type_of(raw: Any, depth: int = 0) -> str | None:
     if not isinstance(raw, dict):
         return None
     for key in _TYPE_KEYS:
-        word = raw.get(key)
-        if isinstance(word, bool) or not isinstance(word, (str, int)):
+        value = raw.get(key)
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
             continue
-        if isinstance(word, int) and key != "code":
-            continue  # an HTTP status repeated in the body is no type
-        if str(word).strip().lower() not in _NO_TYPE:
-            return str(word)
-    for key in ("errors", "detail", "message", "error"):  # a list of findings: the first one that has a type
+        if isinstance(value, int) and key != "code":
+            continue  # the HTTP status, repeated in the body
+        if str(value).strip().lower() not in _NO_TYPE:
+            return str(value)
+    for key in ("errors", "detail", "message", "error"):  # of several errors, the first that has a type
         if isinstance(raw.get(key), (list, dict)) and (found := _type_of(raw[key], depth + 1)):
             return found
     return None
@@ -180,13 +156,13 @@ def _message_of(raw: Any, depth: int = 0) -> str | None:
 
 
 def _at_field(raw: dict[str, Any]) -> str:
-    """FastAPI's findings say where: `loc: ["body", "max_tokens"]`."""
+    """The position that FastAPI reports: `loc: ["body", "max_tokens"]`."""
     where = raw.get("loc")
     return ".".join(map(str, where)) + ": " if isinstance(where, list) and where else ""
 
 
 def _visible(text: str) -> str:
-    """The title of an HTML page, else its text; plain text as it is."""
+    """The title of an HTML page, else its text; plain text unchanged."""
     if "<" not in text:
         return text
     title = _TITLE.search(text)
@@ -195,6 +171,6 @@ def _visible(text: str) -> str:
 
 
 def _sse_data(body: bytes) -> bytes:
-    """The data of the first event, for an error body that is framed as one."""
+    """The data of the first event, for an error body in SSE framing."""
     first = re.split(rb"\r?\n\r?\n", body, maxsplit=1)[0]
     return b"\n".join(line[5:].strip() for line in first.splitlines() if line.startswith(b"data:"))

@@ -1,11 +1,11 @@
-"""Gemini's generateContent, of the Gemini API and of Vertex AI: as SSE (`alt=sse`), as a growing JSON array, or as one object.
+"""Gemini's generateContent, of the Gemini API and Vertex AI: as SSE (`alt=sse`), as a growing JSON array, or as one object.
 
-A part with `thought: true` is reasoning. A function call has its arguments as an object, or as `partialArgs` (path and value
-pieces), which are joined as they come; no arguments are `{}`. Code that the model has run is a call of the server's.
-Signatures, grounding, safety ratings and results of executed code are not output.
+A part with `thought: true` is reasoning. A function call has its arguments as an object, or as `partialArgs` (paths and values),
+which are joined as they arrive; no arguments become `{}`. Code that the model ran is a server-side call. Signatures, grounding,
+safety ratings and results of executed code are not output.
 
-Each chunk has usage, cumulative. The model's thoughts are counted apart from its candidates: output = candidates + thoughts.
-The finish reason ends a candidate; a prompt that was blocked has no candidates, and `promptFeedback.blockReason` ends it.
+Each chunk has cumulative usage, which counts thoughts and candidates separately: output = candidates + thoughts. The finish
+reason ends a candidate. A blocked prompt has no candidates; `promptFeedback.blockReason` ends it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from analytics.decoded.decoded_event import (
 )
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import failed_event
 from analytics.dialects.gemini_partial_args import ArgumentJoiner
 from analytics.dialects.numbers import whole_number
 
@@ -39,7 +39,7 @@ class _PartialArgument(msgspec.Struct, gc=False):
     string: str | None = msgspec.field(default=None, name="stringValue")
     number: int | float | None = msgspec.field(default=None, name="numberValue")
     boolean: bool | None = msgspec.field(default=None, name="boolValue")
-    goes_on: bool | None = msgspec.field(default=None, name="willContinue")
+    will_continue: bool | None = msgspec.field(default=None, name="willContinue")
 
 
 class _FunctionCall(msgspec.Struct, gc=False):
@@ -47,7 +47,7 @@ class _FunctionCall(msgspec.Struct, gc=False):
     name: str | None = None
     args: Any = None
     partial: list[_PartialArgument] | None = msgspec.field(default=None, name="partialArgs")
-    goes_on: bool | None = msgspec.field(default=None, name="willContinue")
+    will_continue: bool | None = msgspec.field(default=None, name="willContinue")
 
 
 class _Code(msgspec.Struct, gc=False):
@@ -92,7 +92,7 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 class _Wrapped(_Chunk):
-    """Code Assist puts the chunk into `response`."""
+    """Code Assist wraps the chunk in `response`."""
 
     response: _Chunk | None = None
 
@@ -126,19 +126,17 @@ class _Call:
 
 
 class GeminiReader:
-    """Reads one stream; numbers the calls, and keeps the open one of each candidate."""
+    """Decodes one stream; numbers its calls and keeps the open one of each candidate."""
 
     def __init__(self) -> None:
-        self._known = False  # id and model have been told
+        self._ids_known = False
         self._call_count = 0
         self._open: dict[int, _Call] = {}
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         whole = decode_or_none(_chunk, data)
-        if whole is None:
-            return malformed_event(name, data)
-        if whole.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+        if whole is None or whole.error:
+            return failed_event(whole, data, name)
         return self._chunk(whole.response or whole)
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -150,23 +148,23 @@ class GeminiReader:
         return [as_decoded_event(self.read("", msgspec.json.encode(chunk))) for chunk in chunks]
 
     def _chunk(self, chunk: _Chunk) -> DecodedEvent | TextDelta:
-        if self._known:
-            plain = _plain(chunk)
-            if plain is not None:
-                return plain
-        self._known = bool(chunk.response_id and chunk.model)
+        if self._ids_known:
+            text = _text_delta(chunk)
+            if text is not None:
+                return text
+        self._ids_known = bool(chunk.response_id and chunk.model)
         deltas: list[ChoiceDelta] = []
         kind: EventKind = "start" if chunk.candidates else "usage"
-        for place, candidate in enumerate(chunk.candidates or ()):
-            index = candidate.index if candidate.index is not None else place
-            choice_delta = ChoiceDelta(choice=index)
+        for position, candidate in enumerate(chunk.candidates or ()):
+            index = candidate.index if candidate.index is not None else position
+            delta = ChoiceDelta(choice=index)
             for part in (candidate.content.parts if candidate.content else None) or ():
-                self._part(part, choice_delta)
+                self._part(part, delta)
             if candidate.finish_reason:
-                choice_delta.finish_reason = candidate.finish_reason
-                self._close(choice_delta)
-            deltas.append(choice_delta)
-            kind = _kind(choice_delta) or kind
+                delta.finish_reason = candidate.finish_reason
+                self._close(delta)
+            deltas.append(delta)
+            kind = _kind(delta) or kind
         blocked = not chunk.candidates and chunk.feedback is not None and bool(chunk.feedback.block_reason)
         return DecodedEvent(
             kind="finish" if blocked else kind,
@@ -177,28 +175,26 @@ class GeminiReader:
             model=chunk.model or None,
         )
 
-    def _part(self, part: _Part, choice_delta: ChoiceDelta) -> None:
+    def _part(self, part: _Part, delta: ChoiceDelta) -> None:
         if part.text:
             if part.thought:
-                choice_delta.reasoning += part.text
+                delta.reasoning += part.text
             else:
-                choice_delta.text += part.text
+                delta.text += part.text
         if part.call is not None:
-            self._function_call(part.call, choice_delta)
+            self._function_call(part.call, delta)
         if part.code is not None:
             self._call_count += 1
             code = part.code.code or ""
-            _add(
-                choice_delta, ToolCallDelta(self._call_count, part.code.id or "", "", code, server_side=True)
-            )
+            _add(delta, ToolCallDelta(self._call_count, part.code.id or "", "", code, server_side=True))
         inline = part.inline
         if inline is not None and inline.data and (inline.mime_type or "").startswith("audio/"):
-            choice_delta.audio_data_chars += len(inline.data)
+            delta.audio_data_chars += len(inline.data)
 
-    def _function_call(self, call: _FunctionCall, choice_delta: ChoiceDelta) -> None:
-        known = self._open.get(choice_delta.choice)
+    def _function_call(self, call: _FunctionCall, delta: ChoiceDelta) -> None:
+        known = self._open.get(delta.choice)
         if call.name or call.id or call.args is not None or known is None:
-            self._close(choice_delta)
+            self._close(delta)
             if not (call.name or call.id or call.args is not None or call.partial):
                 return
             self._call_count += 1
@@ -206,26 +202,28 @@ class GeminiReader:
             piece = ToolCallDelta(known.key, call.id or "", call.name or "")
             if call.args:
                 piece.arguments = compact(call.args)
-            elif not call.goes_on and not call.partial:
+            elif not call.will_continue and not call.partial:
                 piece.inserted_json = "{}"
             else:
-                self._open[choice_delta.choice] = known
-            _add(choice_delta, piece)
+                self._open[delta.choice] = known
+            _add(delta, piece)
         for argument in call.partial or ():
-            joint, value = known.joiner.add(argument.path, _value(argument), goes_on=bool(argument.goes_on))
-            _add(choice_delta, ToolCallDelta(known.key, arguments=value, inserted_json=joint))
-        if not call.goes_on:
-            self._close(choice_delta)
+            joint, value = known.joiner.add(
+                argument.path, _value(argument), will_continue=bool(argument.will_continue)
+            )
+            _add(delta, ToolCallDelta(known.key, arguments=value, inserted_json=joint))
+        if not call.will_continue:
+            self._close(delta)
 
-    def _close(self, choice_delta: ChoiceDelta) -> None:
-        """The arguments of the open call are whole."""
-        call = self._open.pop(choice_delta.choice, None)
+    def _close(self, delta: ChoiceDelta) -> None:
+        """Complete the arguments of the open call."""
+        call = self._open.pop(delta.choice, None)
         if call is not None:
-            _add(choice_delta, ToolCallDelta(call.key, inserted_json=call.joiner.finish()))
+            _add(delta, ToolCallDelta(call.key, inserted_json=call.joiner.finish()))
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
-    """usageMetadata in the common terms. What a tool put into the prompt is not part of the prompt's own count."""
+    """Normalise usageMetadata. `promptTokenCount` excludes what a tool adds to the prompt."""
     prompt, candidates, thoughts, cached = [
         value if value is None or (type(value) is int and 0 <= value < 2**53) else whole_number(value)
         for value in map(raw.get, _COUNTS)
@@ -234,8 +232,8 @@ def normalised(raw: dict[str, Any]) -> Usage:
     return Usage(prompt, output, thoughts, cached, raw)
 
 
-def _plain(chunk: _Chunk) -> TextDelta | None:
-    """The most frequent chunk: one candidate with one part, which is text and nothing else."""
+def _text_delta(chunk: _Chunk) -> TextDelta | None:
+    """Decode the most frequent chunk: one candidate with one text part. None if there is more."""
     candidates = chunk.candidates
     if not candidates or len(candidates) != 1:
         return None
@@ -250,10 +248,10 @@ def _plain(chunk: _Chunk) -> TextDelta | None:
     return TextDelta("reasoning" if part.thought else "text", part.text, candidate.index or 0, None, usage)
 
 
-def _add(choice_delta: ChoiceDelta, piece: ToolCallDelta) -> None:
-    if choice_delta.tool_calls is None:
-        choice_delta.tool_calls = []
-    choice_delta.tool_calls.append(piece)
+def _add(delta: ChoiceDelta, piece: ToolCallDelta) -> None:
+    if delta.tool_calls is None:
+        delta.tool_calls = []
+    delta.tool_calls.append(piece)
 
 
 def _value(argument: _PartialArgument) -> Any:
@@ -262,16 +260,16 @@ def _value(argument: _PartialArgument) -> Any:
     return argument.number if argument.number is not None else argument.boolean
 
 
-def _kind(choice_delta: ChoiceDelta) -> EventKind | None:
-    if choice_delta.text:
+def _kind(delta: ChoiceDelta) -> EventKind | None:
+    if delta.text:
         return "text"
-    if choice_delta.reasoning:
+    if delta.reasoning:
         return "reasoning"
-    if any(piece.name or piece.arguments for piece in choice_delta.tool_calls or ()):
+    if any(piece.name or piece.arguments for piece in delta.tool_calls or ()):
         return "tool_call"
-    if choice_delta.audio_data_chars:
+    if delta.audio_data_chars:
         return "audio"
-    return "finish" if choice_delta.finish_reason else None
+    return "finish" if delta.finish_reason else None
 
 
 DIALECT = Gemini()

@@ -1,10 +1,10 @@
 """Gemini's Interactions API: interaction.created · (step.start · step.delta… · step.stop)… · interaction.completed.
 
-Output: text, thought summaries, a function's name and arguments, audio. Not output: signatures, annotations, calls that the
-server runs (Google search) and their results. The finish reason is the interaction's final status: `requires_action` and
-`incomplete` are finishes, `failed` and `cancelled` errors. Output tokens = output + thoughts.
+Output: text, thought summaries, function names and arguments, audio. Not output: signatures, annotations, server-side calls
+(Google search) and their results. The finish reason is the interaction's final status: `requires_action` and `incomplete` are
+finishes, `failed` and `cancelled` errors. Output tokens = output + thoughts.
 
-The first preview called the same things interaction.start, content.start, content.delta and interaction.complete.
+The first preview used the names interaction.start, content.start, content.delta and interaction.complete.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import msgspec
 from analytics.decoded.decoded_event import (
     ChoiceDelta,
     DecodedEvent,
-    ErrorReport,
     TextDelta,
     ToolCallDelta,
     Usage,
+    tool_call_event,
 )
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.errors import error_event, failed_event
+from analytics.dialects.final_status import add_final_status
 from analytics.dialects.numbers import whole_number
 
 _FINAL = frozenset({"completed", "requires_action", "incomplete", "failed", "cancelled"})
@@ -87,7 +88,7 @@ class GeminiInteractions:
     operation = "chat"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.path.partition("?")[0].rstrip("/")
+        path = exchange.route
         return 5 if path.endswith("/interactions") or "/interactions/" in path else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -102,7 +103,7 @@ class GeminiInteractions:
 
 
 class InteractionsReader:
-    """Reads one stream; keeps which steps are calls that still have no arguments."""
+    """Decodes one stream; keeps which steps are calls without arguments so far."""
 
     def __init__(self) -> None:
         self._bare_calls: set[int] = set()
@@ -110,7 +111,7 @@ class InteractionsReader:
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         kind = event.event_type or name
         if kind in ("step.delta", "content.delta"):
             return self._delta(event.delta or _DeltaPart(), event.index or 0)
@@ -119,7 +120,7 @@ class InteractionsReader:
         if kind in ("step.stop", "content.stop"):
             return self._stop(event.index or 0)
         if kind == "error" or event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+            return error_event(data)
         if event.interaction is not None:
             return _interaction(
                 event.interaction, created=kind in ("interaction.created", "interaction.start")
@@ -128,10 +129,8 @@ class InteractionsReader:
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_whole, body)
-        if whole is None:
-            return [DecodedEvent(kind="malformed")]
-        if whole.error and not whole.status:
-            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        if whole is None or (whole.error and not whole.status):
+            return [failed_event(whole, body)]
         choice_delta = ChoiceDelta(tool_calls=[])
         for key, step in enumerate(whole.steps or whole.outputs or []):
             if step.type in ("text", "model_output"):
@@ -156,7 +155,7 @@ class InteractionsReader:
             piece = ToolCallDelta(index, delta.id or "", delta.name or "", arguments)
             if arguments:
                 self._bare_calls.discard(index)
-            return _tool(piece)
+            return tool_call_event(piece)
         if delta.type == "audio" and delta.data:
             return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_data_chars=len(delta.data))])
         return DecodedEvent(kind="annotation")
@@ -167,19 +166,17 @@ class InteractionsReader:
         arguments = arguments_of(step.arguments or "")
         if not arguments:
             self._bare_calls.add(index)
-        return _tool(ToolCallDelta(index, step.id or "", step.name or "", arguments))
+        return tool_call_event(ToolCallDelta(index, step.id or "", step.name or "", arguments))
 
     def _stop(self, index: int) -> DecodedEvent:
         if index not in self._bare_calls:
             return DecodedEvent(kind="annotation")
         self._bare_calls.discard(index)
-        return DecodedEvent(
-            kind="annotation", deltas=[ChoiceDelta(tool_calls=[ToolCallDelta(index, inserted_json="{}")])]
-        )
+        return tool_call_event(ToolCallDelta(index, inserted_json="{}"))
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
-    """The usage object in the common terms."""
+    """Normalise the usage object."""
     output, thoughts = (
         whole_number(raw.get("total_output_tokens")),
         whole_number(raw.get("total_thought_tokens")),
@@ -194,33 +191,22 @@ def normalised(raw: dict[str, Any]) -> Usage:
 
 
 def _joined(parts: Any) -> str:
-    """The text of the parts of a whole step."""
+    """The text of all parts of a step."""
     texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def _tool(piece: ToolCallDelta) -> DecodedEvent:
-    spoken = bool(piece.name or piece.arguments)
-    return DecodedEvent(
-        kind="tool_call" if spoken else "annotation", deltas=[ChoiceDelta(tool_calls=[piece])]
-    )
-
-
-def _interaction(said: _Interaction, *, created: bool = False) -> DecodedEvent:
-    reading = DecodedEvent(
+def _interaction(interaction: _Interaction, *, created: bool = False) -> DecodedEvent:
+    event = DecodedEvent(
         kind="start" if created else "progress",
-        usage=normalised(said.usage) if isinstance(said.usage, dict) else None,
-        response_id=said.id or None,
-        model=said.model or None,
+        usage=normalised(interaction.usage) if isinstance(interaction.usage, dict) else None,
+        response_id=interaction.id or None,
+        model=interaction.model or None,
     )
-    if said.status in _FINAL and not created:
-        reading.kind, reading.terminal = "finish", True
-        reading.deltas = [ChoiceDelta(finish_reason=said.status)]
-        if said.status in _FAILED:
-            error = error_from(said.error) if said.error else ErrorReport(None)
-            error.type = error.type or said.status
-            reading.kind, reading.error = "error", error
-    return reading
+    if interaction.status in _FINAL and not created:
+        failed = interaction.status in _FAILED
+        add_final_status(event, interaction.status, interaction.error, failed=failed)
+    return event
 
 
 DIALECT = GeminiInteractions()

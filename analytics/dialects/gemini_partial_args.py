@@ -5,8 +5,8 @@
     $.recipe.steps[0] ← "Cook"    ","steps":["Cook
     end                           "]}}
 
-What the model generated are the values; the text between them is the inserted_json. Pieces come in the order of the document; one
-that goes back to a place which is already closed cannot be joined any more and is left out.
+The model generated the values; the JSON between them is inserted. Pieces arrive in document order; a piece for a position
+that is already closed is dropped.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ class ArgumentJoiner:
     def __init__(self) -> None:
         self._path: list[Step] | None = None
         self._in_string = False
-        self._closed = True  # the value at `_path` is whole
+        self._closed = True  # the value at `_path` is complete
 
-    def add(self, path: str, value: Any, *, goes_on: bool) -> tuple[str, str]:
-        """(inserted_json, value as JSON text) of the next piece. `value` is a str, a number, a bool or None."""
+    def add(self, path: str, value: Any, *, will_continue: bool) -> tuple[str, str]:
+        """Return (inserted JSON, value as JSON text) of the next piece. `value` is a str, a number, a bool or None."""
         steps = _steps(path)
         if not steps or len(steps) > MAX_DEPTH:
             return "", ""
         if steps == self._path:
             if self._closed or not isinstance(value, str):
                 return "", ""
-            self._closed = not goes_on
-            return "", _inside(value)
+            self._closed = not will_continue
+            return "", _string_content(value)
         inserted_json = self._move(steps)
         if inserted_json is None:
             return "", ""
         self._path = steps
         if isinstance(value, str):
-            self._in_string, self._closed = True, not goes_on
-            return inserted_json + '"', _inside(value)
+            self._in_string, self._closed = True, not will_continue
+            return inserted_json + '"', _string_content(value)
         self._in_string, self._closed = False, True
         return inserted_json, json.dumps(value)
 
     def finish(self) -> str:
-        """What closes the arguments."""
+        """Return the JSON that closes the arguments."""
         path, self._path = self._path, None
         if path is None:
             return "{}"
@@ -59,7 +59,7 @@ class ArgumentJoiner:
         )
 
     def _move(self, new: list[Step]) -> str | None:
-        """The text between the value at the last path and the one at `new`; None when it lies behind."""
+        """The JSON between the value at the last path and the one at `new`; None if `new` is already closed."""
         old = self._path
         if old is None:
             return ("[" if isinstance(new[0], int) else "{") + _open(new, 0)
@@ -76,18 +76,18 @@ class ArgumentJoiner:
 
 
 def _open(steps: list[Step], start: int) -> str:
-    """From within the container of step `start` to where its value begins."""
+    """The JSON from inside the container of step `start` to the start of its value."""
     text = ""
-    for place in range(start, len(steps)):
-        step = steps[place]
-        if place > start:
+    for index in range(start, len(steps)):
+        step = steps[index]
+        if index > start:
             text += "[" if isinstance(step, int) else "{"
         if isinstance(step, str):
             text += json.dumps(step) + ":"
     return text
 
 
-def _inside(value: str) -> str:
+def _string_content(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)[1:-1]
 
 
@@ -95,12 +95,12 @@ def _steps(path: str) -> list[Step] | None:
     if not path.startswith("$"):
         return None
     steps: list[Step] = []
-    place = 1
-    while place < len(path):
-        found = _STEP.match(path, place)
+    at = 1
+    while at < len(path):
+        found = _STEP.match(path, at)
         if found is None:
             return None
-        place = found.end()
+        at = found.end()
         name, number, single, double = found.groups()
         steps.append(int(number) if number is not None else name or single or double or "")
     return steps

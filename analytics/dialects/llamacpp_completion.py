@@ -1,4 +1,4 @@
-"""llama.cpp's own `/completion` and `/infill`: a piece of text an event, the last one with `stop: true`, counts and times."""
+"""llama.cpp's own `/completion` and `/infill`: one piece of text per event, the last one with `stop: true`, counts and times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, Usage
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import error_event, failed_event
 from analytics.dialects.numbers import whole_number
 from analytics.dialects.server_stats import stats_of
 
@@ -40,7 +40,7 @@ class LlamaCppCompletion:
     operation = "text_completion"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith(_PATHS) else 0
+        return 5 if exchange.route.endswith(_PATHS) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         if b'"content"' not in data or b'"stop"' not in data or b'"choices"' in data:
@@ -52,14 +52,12 @@ class LlamaCppCompletion:
 
 
 class LlamaCppReader:
-    """Reads one stream."""
+    """Decodes one stream."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
-        if event is None:
-            return malformed_event(name, data)
-        if event.error or name == "error":
-            return DecodedEvent(kind="error", error=error_in_event(data))
+        if event is None or event.error or name == "error":
+            return failed_event(event, data, name)
         if event.stop:
             return _ended(event)
         if not event.content:
@@ -70,19 +68,19 @@ class LlamaCppReader:
         event = decode_or_none(_event, body)
         if event is None:
             return [DecodedEvent(kind="malformed")]
-        return [DecodedEvent(kind="error", error=error_in_event(body)) if event.error else _ended(event)]
+        return [error_event(body) if event.error else _ended(event)]
 
 
 def _ended(event: _Event) -> DecodedEvent:
     reason = event.stop_type if event.stop_type not in (None, "none", "") else None
-    if reason is None:  # what older servers say
+    if reason is None:  # older servers
         reason = "limit" if event.stopped_limit else "eos" if event.stopped_eos else "stop"
     inputs, outputs = event.tokens_evaluated, event.tokens_predicted
     raw = {"tokens_evaluated": inputs, "tokens_predicted": outputs}
-    choice_delta = ChoiceDelta(choice=event.index or 0, text=event.content or "", finish_reason=reason)
+    delta = ChoiceDelta(choice=event.index or 0, text=event.content or "", finish_reason=reason)
     return DecodedEvent(
         kind="text" if event.content else "finish",
-        deltas=[choice_delta],
+        deltas=[delta],
         usage=Usage(whole_number(inputs), whole_number(outputs), raw=raw)
         if (inputs, outputs) != (None, None)
         else None,

@@ -1,11 +1,11 @@
 """LM Studio's native chat (`/api/v1/chat`): 19 named events, from chat.start to chat.end.
 
-- `reasoning.delta` and `message.delta` are output, so are a tool's name (`tool_call.start`) and its arguments, which come whole
-  and as an object (`tool_call.arguments`). What the tool answered (`tool_call.success`) is not.
-- `tool_call.failure` is no error of the stream: it is counted, and the model goes on.
-- `error` is an error although `chat.end` follows: chat.end ends the stream, it does not make it a success.
-- `model_load.*` and `prompt_processing.*` are progress; their numbers go to the server's stats, as do those of
-  `chat.end`, whose `stats` are the usage too. The API has no finish reason: chat.end is the terminal.
+- Output: `reasoning.delta`, `message.delta`, a tool's name (`tool_call.start`) and its arguments, sent whole as an object
+  (`tool_call.arguments`). A tool's result (`tool_call.success`) is not.
+- `tool_call.failure` is not an error of the stream: it is counted, and the model continues.
+- `error` is an error even though `chat.end` follows.
+- `model_load.*` and `prompt_processing.*` are progress. Their numbers go to the server stats, as do those of `chat.end`, whose
+  `stats` are the usage too. There is no finish reason: chat.end is the terminal.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from analytics.decoded.decoded_event import (
 )
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import error_event, failed_event
 from analytics.dialects.numbers import whole_number
 from analytics.dialects.server_stats import stats_of
 
 _PROGRESS = ("model_load.", "prompt_processing.")
-_OWN_EVENTS = frozenset({
+_EVENT_NAMES = frozenset({
     "chat.start", "chat.end", "reasoning.start", "reasoning.delta", "reasoning.end", "message.start", "message.delta",
     "message.end", "tool_call.start", "tool_call.arguments", "tool_call.success", "tool_call.failure",
     "model_load.start", "model_load.progress", "model_load.end",
@@ -53,7 +53,7 @@ class _Result(msgspec.Struct):
 
 
 class _Ending(msgspec.Struct):
-    """The result as chat.end repeats it: its output has been streamed already."""
+    """The result in chat.end, without the output, which was streamed."""
 
     model_instance_id: str | None = None
     response_id: str | None = None
@@ -87,13 +87,13 @@ class LMStudioChat:
     operation = "chat"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith("/api/v1/chat") else 0
+        return 5 if exchange.route.endswith("/api/v1/chat") else 0
 
     def recognises(self, name: str, data: bytes) -> int:
-        if name in _OWN_EVENTS:
+        if name in _EVENT_NAMES:
             return 8
         kind = data[:300].partition(b'"type"')[2].lstrip(b" :")[1:30].partition(b'"')[0]
-        if kind.decode("ascii", "replace") in _OWN_EVENTS:
+        if kind.decode("ascii", "replace") in _EVENT_NAMES:
             return 7
         return 6 if b'"model_instance_id"' in data[:300] else 1 if name == "error" else 0
 
@@ -102,35 +102,35 @@ class LMStudioChat:
 
 
 class LMStudioReader:
-    """Reads one stream; numbers its tool calls, which have no ids."""
+    """Decodes one stream; numbers its tool calls, which have no ids."""
 
     def __init__(self) -> None:
         self._call_count = 0
-        self._spoken = False
+        self._has_text = False
         self._open_call: str | None = None
-        """Name of the tool whose arguments are still to come."""
+        """Name of the tool whose arguments are expected next."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         kind = event.type or name
         if kind in ("message.delta", "reasoning.delta"):
             if not event.content:
                 return DecodedEvent(kind="annotation")
-            self._spoken = True
+            self._has_text = True
             return TextDelta("text" if kind == "message.delta" else "reasoning", event.content)
         if kind[:10] == "tool_call.":
             return self._tool(kind[10:], event)
         if kind == "chat.end":
-            reading = _ended(event.result or _Ending())
-            if not self._spoken and not self._call_count:
-                _only_now(data, reading)
+            reading = _end(event.result or _Ending())
+            if not self._has_text and not self._call_count:
+                _add_output(data, reading)
             return reading
         if kind == "error" or event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+            return error_event(data)
         if kind.startswith(_PROGRESS):
-            return _progressed(kind, event)
+            return _progress(kind, event)
         if kind in ("message.end", "reasoning.end"):
             return DecodedEvent(kind="annotation")
         if kind in ("chat.start", "message.start", "reasoning.start"):
@@ -139,13 +139,11 @@ class LMStudioReader:
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         result = decode_or_none(_result, body)
-        if result is None:
-            return [DecodedEvent(kind="malformed")]
-        if result.error:
-            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        if result is None or result.error:
+            return [failed_event(result, body)]
         if result.output is None and result.stats is None:
             return [DecodedEvent(kind="other")]
-        ending = _ended(_Ending(result.model_instance_id, result.response_id, result.stats))
+        ending = _end(_Ending(result.model_instance_id, result.response_id, result.stats))
         return [DecodedEvent(kind="text", deltas=[_whole(result.output or [])]), ending]
 
     def _tool(self, step: str, event: _Event) -> DecodedEvent:
@@ -157,7 +155,7 @@ class LMStudioReader:
         if step == "arguments":
             piece = ToolCallDelta(key=self._call_count)
             if self._open_call is None or (tool and self._open_call and tool != self._open_call):
-                self._call_count += 1  # it was not announced
+                self._call_count += 1  # there was no tool_call.start
                 piece.key, piece.name = self._call_count, tool
             self._open_call = None
             piece.arguments = arguments_of({} if event.arguments is None else event.arguments)
@@ -182,8 +180,8 @@ def _whole(parts: list[_Output]) -> ChoiceDelta:
     return whole
 
 
-def _only_now(data: bytes, reading: DecodedEvent) -> None:
-    """chat.end of a stream that had no output: what was made is in its result, if anywhere."""
+def _add_output(data: bytes, reading: DecodedEvent) -> None:
+    """Add the output in the result of chat.end, for a stream that had none before."""
     event = decode_or_none(_end_event, data)
     whole = _whole((event.result.output if event and event.result else None) or [])
     if whole.text or whole.reasoning or whole.tool_calls:
@@ -191,14 +189,14 @@ def _only_now(data: bytes, reading: DecodedEvent) -> None:
         reading.deltas, reading.not_streamed = [whole], True
 
 
-def _progressed(kind: str, event: _Event) -> DecodedEvent:
+def _progress(kind: str, event: _Event) -> DecodedEvent:
     phase = kind.partition(".")[0]
-    told = {"progress": event.progress, "load_time_seconds": event.load_time_seconds}
-    stats = stats_of(phase, told)
+    numbers = {"progress": event.progress, "load_time_seconds": event.load_time_seconds}
+    stats = stats_of(phase, numbers)
     return DecodedEvent(kind="progress", server_stats=stats or None, model=event.model_instance_id or None)
 
 
-def _ended(result: _Ending) -> DecodedEvent:
+def _end(result: _Ending) -> DecodedEvent:
     raw = result.stats
     usage: Usage | None = None
     stats: list[ServerStat] = []

@@ -1,7 +1,7 @@
 """Ollama's native API (`/api/chat`, `/api/generate`): JSON lines, the last with `done: true` and the server's times (ns).
 
-`message.content` or `response` is text, `thinking` reasoning; tool calls come whole, with their arguments as an object. The
-usage is the counts and durations of the last line; `eval_count` includes thinking.
+`message.content` or `response` is text, `thinking` is reasoning. Tool calls are sent whole, with their arguments as an object.
+The usage is in the counts and durations of the last line; `eval_count` includes thinking.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from analytics.decoded.decoded_event import (
 )
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import failed_event
 from analytics.dialects.numbers import finite_number, whole_number
 
 _COUNTS = (
@@ -70,9 +70,7 @@ class Ollama:
     operation = "chat"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        return (
-            5 if exchange.path.partition("?")[0].rstrip("/").endswith(("/api/chat", "/api/generate")) else 0
-        )
+        return 5 if exchange.route.endswith(("/api/chat", "/api/generate")) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         if b'"done"' not in data or b'"created_at"' not in data:
@@ -84,20 +82,18 @@ class Ollama:
 
 
 class OllamaReader:
-    """Reads one stream; numbers its tool calls."""
+    """Decodes one stream; numbers its tool calls."""
 
     def __init__(self) -> None:
         self._call_count = 0
-        self._model_told = False
+        self._model_known = False
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         line = decode_or_none(_line, data)
-        if line is None:
-            return malformed_event(name, data)
-        if line.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+        if line is None or line.error:
+            return failed_event(line, data, name)
         message = line.message
-        if self._model_told and not line.done and (message is None or not message.tool_calls):
+        if self._model_known and not line.done and (message is None or not message.tool_calls):
             text, thinking = _pieces(line)
             tokens = len(line.logprobs) if line.logprobs else None
             if text and not thinking:
@@ -108,32 +104,30 @@ class OllamaReader:
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         line = decode_or_none(_line, body)
-        if line is None:
-            return [DecodedEvent(kind="malformed")]
-        if line.error:
-            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        if line is None or line.error:
+            return [failed_event(line, body)]
         return [self._full(line)]
 
     def _full(self, line: _Line) -> DecodedEvent:
         text, thinking = _pieces(line)
-        choice_delta = ChoiceDelta(
+        delta = ChoiceDelta(
             text=text, reasoning=thinking, tokens=len(line.logprobs) if line.logprobs else None
         )
         calls = line.message.tool_calls if line.message else None
         if calls:
-            choice_delta.tool_calls = [self._piece(call) for call in calls]
-        choice_delta.finish_reason = (line.done_reason or None) if line.done else None
-        self._model_told = True
+            delta.tool_calls = [self._piece(call) for call in calls]
+        delta.finish_reason = (line.done_reason or None) if line.done else None
+        self._model_known = True
         reading = DecodedEvent(
             kind="text" if text else "reasoning" if thinking else "tool_call" if calls else "start",
-            deltas=[choice_delta],
+            deltas=[delta],
             model=line.model or None,
         )
         if line.done:
             if reading.kind == "start":
                 reading.kind = "finish" if line.done_reason else "terminal"
             reading.terminal = True
-            reading.usage, reading.server_stats = _reported(line)
+            reading.usage, reading.server_stats = _usage_and_stats(line)
         return reading
 
     def _piece(self, call: _Call) -> ToolCallDelta:
@@ -151,7 +145,7 @@ def _pieces(line: _Line) -> tuple[str, str]:
     return message.content or "", message.thinking or line.thinking or ""
 
 
-def _reported(line: _Line) -> tuple[Usage | None, list[ServerStat] | None]:
+def _usage_and_stats(line: _Line) -> tuple[Usage | None, list[ServerStat] | None]:
     raw = {name: value for name in _COUNTS if (value := getattr(line, name)) is not None}
     if not raw:
         return None, None

@@ -1,8 +1,8 @@
 """OpenAI's Assistants (threads and runs, streamed): `thread.run.*`, `thread.run.step.*`, `thread.message.*`, `error`, `done`.
 
 Output: text of thread.message.delta; names, arguments and generated code of thread.run.step.delta (code interpreter and file
-search are the provider's own). The finish reason is the run's final status: `requires_action` and `incomplete` are finishes,
-`failed`, `cancelled` and `expired` are errors. The usage is the run's; that of a single step is part of it.
+search are server-side). The finish reason is the run's final status: `requires_action` and `incomplete` are finishes, `failed`,
+`cancelled` and `expired` are errors. The usage is the run's, which includes that of its steps.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import msgspec
 from analytics.decoded.decoded_event import (
     ChoiceDelta,
     DecodedEvent,
-    ErrorReport,
     TextDelta,
     ToolCallDelta,
     Usage,
+    tool_call_event,
 )
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.errors import failed_event
+from analytics.dialects.final_status import add_final_status
 from analytics.dialects.numbers import whole_number
 
 _PATH = re.compile(r"/threads(/[^/]+)?/runs(/[^/]+(/submit_tool_outputs)?)?/?$")
@@ -86,7 +87,7 @@ class OpenAIAssistants:
     operation = "invoke_agent"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if _PATH.search(exchange.path.partition("?")[0]) else 0
+        return 5 if _PATH.search(exchange.route) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         return 8 if name.startswith("thread.") else 5 if b'"object":"thread.' in data[:200] else 0
@@ -96,14 +97,12 @@ class OpenAIAssistants:
 
 
 class AssistantsReader:
-    """Reads one stream. A call is told apart by its step and index."""
+    """Decodes one stream; identifies a call by its step and index."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_object, data)
-        if event is None:
-            return malformed_event(name, data)
-        if name == "error" or event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+        if event is None or name == "error" or event.error:
+            return failed_event(event, data, name)
         kind = event.object or name
         if kind == "thread.message.delta":
             return _message(event.delta)
@@ -117,10 +116,8 @@ class AssistantsReader:
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         run = decode_or_none(_object, body)
-        if run is None:
-            return [DecodedEvent(kind="malformed")]
-        if run.error:
-            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        if run is None or run.error:
+            return [failed_event(run, body)]
         return [_run(run) if run.object == "thread.run" else DecodedEvent(kind="other")]
 
 
@@ -138,17 +135,16 @@ def _message(delta: _DeltaPart | None) -> DecodedEvent | TextDelta:
 
 def _step(event: _Object) -> DecodedEvent:
     details = event.delta.step_details if event.delta else None
-    pieces: list[ToolCallDelta] = []
-    for call in (details.tool_calls if details else None) or ():
-        key = f"{event.id}/{call.index or 0}"
-        function = call.function
+    calls: list[ToolCallDelta] = []
+    for item in (details.tool_calls if details else None) or ():
+        key = f"{event.id}/{item.index or 0}"
+        function = item.function
         if function is not None:
-            pieces.append(ToolCallDelta(key, call.id or "", function.name or "", function.arguments or ""))
+            calls.append(ToolCallDelta(key, item.id or "", function.name or "", function.arguments or ""))
         else:
-            code = (call.code_interpreter and call.code_interpreter.input) or ""
-            pieces.append(ToolCallDelta(key, call.id or "", "", code, server_side=True))
-    spoken = any(piece.name or piece.arguments for piece in pieces)
-    return DecodedEvent(kind="tool_call" if spoken else "annotation", deltas=[ChoiceDelta(tool_calls=pieces)])
+            code = (item.code_interpreter and item.code_interpreter.input) or ""
+            calls.append(ToolCallDelta(key, item.id or "", "", code, server_side=True))
+    return tool_call_event(*calls)
 
 
 def _run(run: _Object) -> DecodedEvent:
@@ -164,15 +160,10 @@ def _run(run: _Object) -> DecodedEvent:
             cached,
             raw,
         )
-    reading = DecodedEvent(kind="progress", usage=usage, response_id=run.id or None, model=run.model or None)
+    event = DecodedEvent(kind="progress", usage=usage, response_id=run.id or None, model=run.model or None)
     if run.status in _FINAL:
-        reading.kind, reading.terminal = "finish", True
-        reading.deltas = [ChoiceDelta(finish_reason=run.status)]
-        if run.status in _FAILED:
-            error = error_from(run.last_error) if run.last_error else ErrorReport(None)
-            error.type = error.type or run.status
-            reading.kind, reading.error = "error", error
-    return reading
+        add_final_status(event, run.status, run.last_error, failed=run.status in _FAILED)
+    return event
 
 
 DIALECT = OpenAIAssistants()

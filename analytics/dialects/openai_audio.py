@@ -1,6 +1,6 @@
 """OpenAI's streamed audio endpoints: transcription (`transcript.text.*`) and speech (`speech.audio.*`).
 
-Deltas are output; `*.done` repeats the text, carries the usage and finishes the stream (finish reason `done`). A segment of a
+Deltas are output. `*.done` repeats the text, carries the usage and finishes the stream (finish reason `done`). A segment of a
 diarized transcript repeats its deltas.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, Usage
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import error_event, failed_event
 from analytics.dialects.numbers import whole_number
 
 _PATHS = ("/audio/transcriptions", "/audio/translations", "/audio/speech")
@@ -38,7 +38,7 @@ class OpenAIAudio:
     operation = "transcription"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if exchange.path.partition("?")[0].rstrip("/").endswith(_PATHS) else 0
+        return 5 if exchange.route.endswith(_PATHS) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         head = data[:200].replace(b" ", b"")
@@ -49,23 +49,23 @@ class OpenAIAudio:
 
 
 class AudioReader:
-    """Reads one stream."""
+    """Decodes one stream."""
 
     def __init__(self) -> None:
-        self._spoken = False
+        self._has_text = False
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         kind = event.type or name
         if kind == "transcript.text.delta" and event.delta:
-            self._spoken = True
+            self._has_text = True
             return TextDelta("text", event.delta, 0, len(event.logprobs) if event.logprobs else None)
         if kind == "speech.audio.delta" and event.audio:
             return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_data_chars=len(event.audio))])
         if kind in ("transcript.text.done", "speech.audio.done"):
-            text = "" if self._spoken else event.text or ""
+            text = "" if self._has_text else event.text or ""
             return DecodedEvent(
                 kind="text" if text else "finish",
                 deltas=[ChoiceDelta(text=text, finish_reason="done")],
@@ -74,15 +74,15 @@ class AudioReader:
                 not_streamed=True,
             )
         if kind == "error" or event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+            return error_event(data)
         return DecodedEvent(kind="annotation")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_event, body)
-        if whole is None:  # plain text, subtitles or audio bytes: nothing to count but bytes
+        if whole is None:  # plain text, subtitles or audio
             return [DecodedEvent(kind="other")]
         if whole.error:
-            return [DecodedEvent(kind="error", error=error_in_event(body))]
+            return [error_event(body)]
         return [
             DecodedEvent(kind="text", deltas=[ChoiceDelta(text=whole.text or "")], usage=_usage(whole.usage))
         ]

@@ -1,7 +1,7 @@
-"""OpenAI's chat completions and everybody who speaks them: `data: {chat.completion.chunk}` up to `[DONE]`.
+"""OpenAI's chat completions and compatible servers: `data: {chat.completion.chunk}` up to `[DONE]`.
 
-Also the stream whose objects call themselves `chat.completion` and which has no `[DONE]`: a finish reason ends it too. What
-the vendors add is read by `openai_choices`; who they are, `vendors` knows.
+A finish reason ends the stream too: some servers name their objects `chat.completion` and send no `[DONE]`. `openai_choices`
+decodes the chunks with the vendors' additions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class OpenAIChat:
     operation = "chat"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.path.partition("?")[0].rstrip("/")
+        path = exchange.route
         if path.endswith("/chat/completions"):
             return 5
         return 1 if path.endswith("/chat") or "/serving-endpoints/" in path else 0

@@ -1,6 +1,5 @@
-"""Chat and text completion chunks as OpenAI types them, with the members that other servers add. Only what is read is named.
-
-A chunk that does not decode into these types is read the long way (`openai_choices`).
+"""Types of chat and text completion chunks as OpenAI sends them, with the members that other servers add. Only members that are
+read are declared. A chunk that does not match these types takes the slow path of `openai_choices`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Call(msgspec.Struct, gc=False):
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A token in `logprobs`: counted, not read."""
+    """A token in `logprobs`, only counted."""
 
 
 class LogProbs(msgspec.Struct, gc=False):
@@ -31,9 +30,7 @@ class LogProbs(msgspec.Struct, gc=False):
     tokens: list[str] | None = None
 
 
-class Said(msgspec.Struct, gc=False):
-    """`delta`."""
-
+class ChunkDelta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -47,7 +44,7 @@ class Said(msgspec.Struct, gc=False):
 
 class Choice(msgspec.Struct, gc=False):
     index: int = 0
-    delta: Said | None = None
+    delta: ChunkDelta | None = None
     text: str | None = None
     finish_reason: str | None = None
     logprobs: LogProbs | None = None
@@ -72,7 +69,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class FirstChunk(Chunk, gc=False):
-    """Until id and model are known, they are read too."""
+    """A chunk with id and model, read until they are known."""
 
     id: Any = None
     model: Any = None

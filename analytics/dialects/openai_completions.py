@@ -1,4 +1,4 @@
-"""OpenAI's legacy text completions and their other speakers (vLLM, Fireworks, Together …): `choices[].text`."""
+"""OpenAI's legacy text completions and compatible servers (vLLM, Fireworks, Together …): `choices[].text`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class OpenAICompletions:
     operation = "text_completion"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.path.partition("?")[0].rstrip("/")
+        path = exchange.route
         return 5 if path.endswith("/completions") and not path.endswith("/chat/completions") else 0
 
     def recognises(self, name: str, data: bytes) -> int:

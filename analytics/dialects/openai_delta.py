@@ -1,7 +1,7 @@
-"""What a `delta` (or a `message`) of the OpenAI family says: text, reasoning, refusal, audio, tool calls. No field is trusted.
+"""Decode a `delta` (or a `message`) of the OpenAI family: text, reasoning, refusal, audio, tool calls. No type is trusted.
 
-`reasoning_content`, `reasoning`, `reasoning_text`, `thinking` are one channel, whoever's name for it; `reasoning_details`
-repeat it, and count only where they are all there is. `content` may be a list of typed parts.
+`reasoning_content`, `reasoning`, `reasoning_text` and `thinking` are one channel. `reasoning_details` repeat it, and count only
+without the others. `content` may be a list of typed parts.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from typing import Any
 
 from analytics.decoded.decoded_event import ChoiceDelta, ToolCallDelta
 from analytics.decoded.tolerant_json import arguments_of
-from analytics.dialects.openai_tool_calls import Calls, text_of
+from analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
 
 
-def read_delta(said: dict[str, Any], choice_delta: ChoiceDelta, calls: Calls) -> None:
-    """Add it to the fragment."""
-    content = said.get("content")
+def read_delta(delta: dict[str, Any], choice_delta: ChoiceDelta, calls: ToolCallKeys) -> None:
+    """Add the content of a JSON `delta` to `choice_delta`."""
+    content = delta.get("content")
     if isinstance(content, str):
         choice_delta.text = content
     elif isinstance(content, (list, dict)):
         _add_parts(content if isinstance(content, list) else [content], choice_delta)
-    choice_delta.reasoning = _thought(said) or choice_delta.reasoning
-    choice_delta.refusal = text_of(said.get("refusal")) or choice_delta.refusal
-    audio = said.get("audio")
+    choice_delta.reasoning = _reasoning(delta) or choice_delta.reasoning
+    choice_delta.refusal = text_of(delta.get("refusal")) or choice_delta.refusal
+    audio = delta.get("audio")
     if isinstance(audio, dict):
         choice_delta.audio_chars = len(text_of(audio.get("transcript")))
         choice_delta.audio_data_chars = len(text_of(audio.get("data")))
-    choice_delta.tool_calls = calls.pieces(choice_delta.choice, said.get("tool_calls"))
-    call = said.get("function_call")
+    choice_delta.tool_calls = calls.decode(choice_delta.choice, delta.get("tool_calls"))
+    call = delta.get("function_call")
     if isinstance(call, dict) and not choice_delta.tool_calls:
         arguments = arguments_of(call.get("arguments"))
         choice_delta.tool_calls = [ToolCallDelta("function_call", "", text_of(call.get("name")), arguments)]
 
 
 def token_count(choice: dict[str, Any]) -> int | None:
-    """Tokens of this event, where the server lists them: `token_ids`, else `logprobs`."""
+    """Tokens that the server lists for this event: `token_ids`, else `logprobs`."""
     ids = choice.get("token_ids")
     if isinstance(ids, list) and ids:
         return len(ids)
@@ -48,14 +48,14 @@ def token_count(choice: dict[str, Any]) -> int | None:
     return total or None
 
 
-def _thought(said: dict[str, Any]) -> str:
+def _reasoning(delta: dict[str, Any]) -> str:
     for key in ("reasoning_content", "reasoning", "reasoning_text", "thinking"):
-        found = said.get(key)
+        found = delta.get(key)
         if isinstance(found, str) and found:
             return found
         if isinstance(found, dict) and isinstance(found.get("content"), str):
             return str(found["content"])
-    details = said.get("reasoning_details")
+    details = delta.get("reasoning_details")
     if not isinstance(details, list):
         return ""
     return "".join(
@@ -64,7 +64,7 @@ def _thought(said: dict[str, Any]) -> str:
 
 
 def _add_parts(parts: list[Any], choice_delta: ChoiceDelta) -> None:
-    """`content` as a list (Mistral, Databricks): typed parts of text, thinking, reasoning."""
+    """`content` as a list of typed parts (Mistral, Databricks)."""
     for part in parts:
         if isinstance(part, str):
             choice_delta.text += part

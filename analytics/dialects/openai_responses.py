@@ -1,14 +1,13 @@
 """The Responses API: OpenAI, Azure, Bedrock, ChatGPT, Copilot, xAI, DeepSeek, OpenRouter, LM Studio, Fireworks, vLLM.
 
-Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, of custom tools and
-of MCP calls, generated code, shell commands, patches, audio and its transcript. What a server tool printed is not.
-The `….done` events repeat what the deltas said and are annotations, unless that part had no delta: then they are where it is
-said (LM Studio's arguments), and the reading is `late`. What no such event says either is taken from the item's end, at last
-from the response's.
+Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, custom tools and MCP calls,
+generated code, shell commands, patches, audio and its transcript. The output of server tools is not.
 
-Only function and custom tool calls are the client's to run; all built-in tools are marked as the server's.
+`….done` events repeat the deltas and are annotations. A part without deltas is output of its `….done` event, marked
+`not_streamed` (LM Studio's arguments); else of the end of its item, else of the end of the response.
 
-The finish reason is the final status. `incomplete` is a finish; `failed` and `cancelled` are errors that also end the stream.
+Only function and custom tool calls are the client's to run; all built-in tools are server-side. The finish reason is the final
+status: `incomplete` is a finish, `failed` and `cancelled` are errors that also end the stream.
 """
 
 from __future__ import annotations
@@ -19,17 +18,18 @@ from typing import Any
 from analytics.decoded.decoded_event import (
     ChoiceDelta,
     DecodedEvent,
-    ErrorReport,
     EventKind,
     TextDelta,
     ToolCallDelta,
     Usage,
+    tool_call_event,
 )
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
-from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.errors import error_event, failed_event
+from analytics.dialects.final_status import add_final_status
 from analytics.dialects.numbers import whole_number
-from analytics.dialects.openai_responses_tool_calls import Call, Calls
+from analytics.dialects.openai_responses_tool_calls import ToolCall, ToolCalls
 from analytics.dialects.openai_responses_types import (
     Event,
     Final,
@@ -69,7 +69,7 @@ _CHANNELS: dict[str, str] = {
     "response.output_audio_transcript": "audio",
 }
 _FAMILY_OF_ITEM = {"message": "response.output_text", "reasoning": "response.reasoning_text"}
-_BY_WORD: tuple[tuple[str, str], ...] = (  # for families that are not yet known; else it is a part of some call
+_CHANNEL_BY_WORD: tuple[tuple[str, str], ...] = (  # word in a family that `_CHANNELS` lacks → channel; else it is part of a call
     ("output_content", ""), ("result", ""), ("image", ""), ("audio", "audio"), ("reasoning", "reasoning"),
     ("refusal", "refusal"), ("_call", "server_call"), ("text", "text"),
 )  # fmt: skip
@@ -81,7 +81,7 @@ class OpenAIResponses:
     operation = "chat"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        return 5 if _PATH.search(exchange.path.partition("?")[0]) else 0
+        return 5 if _PATH.search(exchange.route) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
         if name.startswith("response."):
@@ -97,32 +97,32 @@ class OpenAIResponses:
 
 
 class ResponsesReader:
-    """Reads one stream; keeps the open calls, and which parts of which items have been said."""
+    """Decodes one stream; keeps the open calls, and which parts of which items had output."""
 
     def __init__(self) -> None:
-        self._calls = Calls()
-        self._deltas: dict[str, set[int | str | None]] = {}  # family → items and output indices that had some
-        self._told: set[tuple[str, str | int | None, int | None]] = set()  # parts that only a `.done` told
-        self._channels: set[str] = set()
+        self._calls = ToolCalls()
+        self._deltas: dict[str, set[int | str | None]] = {}  # family → items and output indices with deltas
+        self._done_parts: set[tuple[str, str | int | None, int | None]] = set()  # parts taken from a `.done`
+        self._channels: set[str] = set()  # with output so far
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(event_decoder, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         kind = event.type or name
         if kind[-6:] == ".delta":
             return self._delta(kind[:-6], event)
         if kind == "error" or event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+            return error_event(data)
         if kind[-5:] == ".done":
             return self._done(kind[:-5], event, data)
         if kind == "response.output_item.added":
             return self._item_added(event)
         if event.response is not None or kind[9:] in _FINAL:
-            reading = _snapshot(kind, event.response or Snapshot())
-            if reading.terminal and not self._said_something():
-                self._only_now(data, reading)
-            return reading
+            decoded = _snapshot(kind, event.response or Snapshot())
+            if decoded.terminal and not self._has_output():
+                self._add_final_output(data, decoded)
+            return decoded
         if kind == "keepalive":
             return DecodedEvent(kind="ping")
         if kind[-6:] == ".added":
@@ -137,25 +137,21 @@ class ResponsesReader:
         if final is None:
             return [DecodedEvent(kind="malformed")]
         if final.output is None and final.status is None:
-            return [
-                DecodedEvent(kind="error", error=error_in_event(body))
-                if final.error
-                else DecodedEvent(kind="other")
-            ]
+            return [error_event(body) if final.error else DecodedEvent(kind="other")]
         ending = _snapshot("", final)
         return [DecodedEvent(kind="text", deltas=[self._whole(final.output or [])]), ending]
 
     # -- deltas ------------------------------------------------------------------------------------------------------
 
     def _delta(self, family: str, event: Event) -> DecodedEvent | TextDelta:
-        piece = event.delta
-        if not piece:
+        text = event.delta
+        if not text:
             return DecodedEvent(kind="annotation")
         channel = _CHANNELS.get(family)
         if channel is None:
-            channel = next((c for word, c in _BY_WORD if word in family), "server_call")
-        if not isinstance(piece, str):
-            piece = _piece_of(piece, channel)
+            channel = next((c for word, c in _CHANNEL_BY_WORD if word in family), "server_call")
+        if not isinstance(text, str):
+            text = _text_of(text, channel)
         known = self._deltas.get(family)
         if known is None:
             known = self._deltas[family] = set()
@@ -164,29 +160,29 @@ class ResponsesReader:
         known.add(event.output_index)
         tokens = len(event.logprobs) if event.logprobs else None
         if channel == "text":
-            return TextDelta("text", piece, 0, tokens)
+            return TextDelta("text", text, 0, tokens)
         if channel == "reasoning":
-            return TextDelta("reasoning", piece, 0, tokens)
+            return TextDelta("reasoning", text, 0, tokens)
         if not channel:
             return DecodedEvent(kind="annotation")
         if channel == "refusal":
-            return DecodedEvent(kind="refusal", deltas=[ChoiceDelta(refusal=piece, tokens=tokens)])
+            return DecodedEvent(kind="refusal", deltas=[ChoiceDelta(refusal=text, tokens=tokens)])
         if channel == "audio":
-            return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_chars=len(piece))])
+            return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_chars=len(text))])
         if channel == "audio_data":
-            return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_data_chars=len(piece))])
+            return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_data_chars=len(text))])
         call = self._calls.of_delta(event.item_id, event.output_index, server_side=channel == "server_call")
-        if call.whole:
+        if call.complete:
             return DecodedEvent(kind="annotation")
-        call.argued = True
-        return _tool(ToolCallDelta(key=call.key, arguments=piece, server_side=call.server_side))
+        call.has_arguments = True
+        return tool_call_event(ToolCallDelta(key=call.key, arguments=text, server_side=call.server_side))
 
-    # -- what is done ------------------------------------------------------------------------------------------------
+    # -- `.done` events ----------------------------------------------------------------------------------------------
 
     def _done(self, family: str, event: Event, data: bytes) -> DecodedEvent:
         if family == "response.output_item":
             return self._item_done(event, data)
-        if family == "response":  # what the Realtime API calls the end, and some gateways with it
+        if family == "response":  # the end in the Realtime API, and of some gateways
             return _snapshot("response.completed", event.response or Snapshot())
         channel = _CHANNELS.get(family)
         if channel == "call":
@@ -195,32 +191,34 @@ class ResponsesReader:
         whole = event.refusal if channel == "refusal" else event.text
         if channel in ("text", "reasoning", "refusal") and isinstance(whole, str) and whole:
             part = event.content_index if event.summary_index is None else event.summary_index
-            place = (family, _first_known(event.item_id, event.output_index), part)
-            if place not in self._told and not self._had_deltas(family, event.item_id, event.output_index):
-                self._told.add(place)
+            part_key = (family, _first_known(event.item_id, event.output_index), part)
+            if part_key not in self._done_parts and not self._had_deltas(
+                family, event.item_id, event.output_index
+            ):
+                self._done_parts.add(part_key)
                 self._channels.add(channel)
-                return _said_late(channel, whole)
+                return _whole_part(channel, whole)
         return DecodedEvent(kind="annotation")
 
     def _had_deltas(self, family: str, item_id: str | None, index: int | None) -> bool:
-        """Of this item. Some servers change ids or number every item 0: one of the two is enough, and so is knowing neither."""
+        """Whether the item had deltas. Id or index is enough, as some servers change ids or number every item 0; so is neither."""
         known = self._deltas.get(family)
         if known is None:
             return False
         return item_id in known or index in known or index is None or item_id is None
 
-    def _late_arguments(self, call: Call, arguments: Any, piece: ToolCallDelta) -> DecodedEvent:
-        """The arguments of a call that had no deltas; of any other they are a repeat."""
-        if call.argued or not arguments:
-            return _tool(piece) if piece.name else DecodedEvent(kind="annotation")
-        reading = self._whole_arguments(call, arguments, piece)
-        reading.not_streamed = True
-        return reading
+    def _late_arguments(self, call: ToolCall, arguments: Any, piece: ToolCallDelta) -> DecodedEvent:
+        """Add the arguments of a call that had no deltas; otherwise they are a repeat."""
+        if call.has_arguments or not arguments:
+            return tool_call_event(piece) if piece.name else DecodedEvent(kind="annotation")
+        decoded = self._whole_arguments(call, arguments, piece)
+        decoded.not_streamed = True
+        return decoded
 
-    def _whole_arguments(self, call: Call, arguments: Any, piece: ToolCallDelta) -> DecodedEvent:
-        call.argued = call.whole = True
+    def _whole_arguments(self, call: ToolCall, arguments: Any, piece: ToolCallDelta) -> DecodedEvent:
+        call.has_arguments = call.complete = True
         piece.arguments = arguments_of(arguments)
-        return _tool(piece)
+        return tool_call_event(piece)
 
     # -- items -------------------------------------------------------------------------------------------------------
 
@@ -239,7 +237,7 @@ class ResponsesReader:
         if client and arguments:
             return self._whole_arguments(call, arguments, piece)
         return (
-            _tool(piece)
+            tool_call_event(piece)
             if piece.name
             else DecodedEvent(kind="progress", deltas=[ChoiceDelta(tool_calls=[piece])])
         )
@@ -247,7 +245,7 @@ class ResponsesReader:
     def _item_done(self, event: Event, data: bytes) -> DecodedEvent:
         item = event.item
         if item is None or item.type not in CLIENT_TOOLS:
-            return self._item_told(item, event, data)
+            return self._message_done(item, event, data)
         known = self._calls.find(item.id, item.call_id, event.output_index)
         call = known or self._calls.begin(item, event.output_index, server_side=False)
         piece = ToolCallDelta(key=call.key)
@@ -255,58 +253,60 @@ class ResponsesReader:
             piece.id, piece.name = item.call_id or item.id or "", item.name or ""
         return self._late_arguments(call, item.arguments or item.input, piece)
 
-    def _item_told(self, item: Item | None, event: Event, data: bytes) -> DecodedEvent:
-        """The end of a message or a reasoning: where it is said, if nothing before it did."""
+    def _message_done(self, item: Item | None, event: Event, data: bytes) -> DecodedEvent:
+        """The end of a message or of reasoning: its output, if there was none before."""
         if item is None or item.type not in ("message", "reasoning"):
             return DecodedEvent(kind="annotation")
         index = event.output_index
         before = any(
-            self._had_deltas(family, item.id, index) for family in self._deltas if _speaks(family, item.type)
+            self._had_deltas(family, item.id, index) for family in self._deltas if _carries(family, item.type)
         )
-        told = any(_speaks(family, item.type) and at in (item.id, index) for family, at, _ in self._told)
-        whole = None if before or told else decode_or_none(item_event_decoder, data)
+        done = any(
+            _carries(family, item.type) and at in (item.id, index) for family, at, _ in self._done_parts
+        )
+        whole = None if before or done else decode_or_none(item_event_decoder, data)
         if whole is None or whole.item is None:
             return DecodedEvent(kind="annotation")
         choice_delta = self._whole([whole.item])
         kind = _kind_of(choice_delta)
         if kind is None:
             return DecodedEvent(kind="annotation")
-        self._told.add((_FAMILY_OF_ITEM[item.type], _first_known(item.id, index), None))
+        self._done_parts.add((_FAMILY_OF_ITEM[item.type], _first_known(item.id, index), None))
         self._channels.add(kind)
         return DecodedEvent(kind=kind, deltas=[choice_delta], not_streamed=True)
 
     # -- whole responses ---------------------------------------------------------------------------------------------
 
     def _untyped(self, data: bytes) -> DecodedEvent:
-        """A bare response object in place of an event: its status may be final (Fireworks documents no event names)."""
+        """A bare response object in place of an event, as Fireworks documents it. Its status may be final."""
         final = decode_or_none(final_decoder, data)
         if final is None or final.object != "response":
             return DecodedEvent(kind="other")
-        reading = _snapshot("", final)
-        if reading.terminal and not self._said_something():
-            self._late_output(final.output or [], reading)
-        return reading
+        decoded = _snapshot("", final)
+        if decoded.terminal and not self._has_output():
+            self._add_output(final.output or [], decoded)
+        return decoded
 
-    def _only_now(self, data: bytes, reading: DecodedEvent) -> None:
-        """The final event of a stream that had no output: what it made is in the response, if anywhere."""
+    def _add_final_output(self, data: bytes, decoded: DecodedEvent) -> None:
+        """Add the output in the final event of a stream that had none before."""
         event = decode_or_none(final_event_decoder, data)
         if event is not None and event.response is not None:
-            self._late_output(event.response.output or [], reading)
+            self._add_output(event.response.output or [], decoded)
 
-    def _said_something(self) -> bool:
-        """More than reasoning: a response may tell its text in its last event only."""
+    def _has_output(self) -> bool:
+        """Whether there was more than reasoning: some responses carry text only in the last event."""
         return bool(self._channels - {"reasoning"}) or self._calls.count > 0
 
-    def _late_output(self, items: list[WholeItem], reading: DecodedEvent) -> None:
+    def _add_output(self, items: list[WholeItem], decoded: DecodedEvent) -> None:
         whole = self._whole(items)
         if "reasoning" in self._channels:
             whole.reasoning = ""
         kind = _kind_of(whole)
         if kind is None:
             return
-        reading.deltas, reading.not_streamed = [*(reading.deltas or []), whole], True
-        if reading.kind == "finish":
-            reading.kind = kind
+        decoded.deltas, decoded.not_streamed = [*(decoded.deltas or []), whole], True
+        if decoded.kind == "finish":
+            decoded.kind = kind
 
     def _whole(self, items: list[WholeItem]) -> ChoiceDelta:
         whole = ChoiceDelta(tool_calls=[])
@@ -326,7 +326,7 @@ class ResponsesReader:
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
-    """The usage object in the common terms. Where the total shows that reasoning was left out of the output, it is put in."""
+    """Normalise the usage object. Reasoning is added to the output where the total shows that it is missing."""
     inputs, outputs = raw.get("input_tokens_details"), raw.get("output_tokens_details")
     input_tokens = whole_number(raw.get("input_tokens", raw.get("prompt_tokens")))
     output_tokens = whole_number(raw.get("output_tokens", raw.get("completion_tokens")))
@@ -340,29 +340,25 @@ def normalised(raw: dict[str, Any]) -> Usage:
 
 
 def _snapshot(kind: str, response: Snapshot | Final) -> DecodedEvent:
-    """An event that carries the response as it now is; the last one says how it ended."""
+    """Decode an event that carries the response object; the last one has the final status."""
     status = response.status or ""
     if kind[9:] in _FINAL and status not in _FINAL:
         status = kind[9:]
-    reading = DecodedEvent(
+    decoded = DecodedEvent(
         kind="start" if kind == "response.created" else "progress",
         usage=normalised(response.usage) if isinstance(response.usage, dict) else None,
         response_id=response.id or None,
         model=response.model or None,
     )
     if status not in _FINAL or kind in ("response.created", "response.in_progress", "response.queued"):
-        return reading
-    reading.kind, reading.terminal = "finish", True
-    reading.deltas = [ChoiceDelta(finish_reason=status)]
-    if status in ("failed", "cancelled") or response.error:
-        error = error_from(response.error) if response.error else ErrorReport(None)
-        error.type = error.type or status
-        reading.kind, reading.error = "error", error
-    return reading
+        return decoded
+    failed = status in ("failed", "cancelled") or bool(response.error)
+    add_final_status(decoded, status, response.error, failed=failed)
+    return decoded
 
 
-def _speaks(family: str, item: str) -> bool:
-    """Whether this family tells what such an item says."""
+def _carries(family: str, item: str) -> bool:
+    """Whether deltas of this family belong to items of this type."""
     reasoning = _CHANNELS.get(family) == "reasoning"
     return (
         reasoning
@@ -383,22 +379,17 @@ def _is_call(item: Item) -> bool:
     return item.type.endswith("_call") or bool(item.name)
 
 
-def _piece_of(delta: dict[str, Any], channel: str) -> str:
-    """A delta that is an object: its text, or for arguments the object itself."""
+def _text_of(delta: dict[str, Any], channel: str) -> str:
+    """The text of a delta that is an object; for arguments, the object itself."""
     text = delta.get("text") or delta.get("content")
     return text if isinstance(text, str) and "call" not in channel else compact(delta)
 
 
-def _tool(piece: ToolCallDelta) -> DecodedEvent:
-    return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=[piece])])
-
-
-def _said_late(channel: str, whole: str) -> DecodedEvent:
-    if channel == "text":
-        return DecodedEvent(kind="text", deltas=[ChoiceDelta(text=whole)], not_streamed=True)
-    if channel == "refusal":
-        return DecodedEvent(kind="refusal", deltas=[ChoiceDelta(refusal=whole)], not_streamed=True)
-    return DecodedEvent(kind="reasoning", deltas=[ChoiceDelta(reasoning=whole)], not_streamed=True)
+def _whole_part(channel: str, text: str) -> DecodedEvent:
+    """A part that had no deltas; `channel` is text, refusal or reasoning."""
+    delta = ChoiceDelta()
+    setattr(delta, channel, text)
+    return DecodedEvent(kind=_kind_of(delta) or "other", deltas=[delta], not_streamed=True)
 
 
 def _kind_of(choice_delta: ChoiceDelta) -> EventKind | None:

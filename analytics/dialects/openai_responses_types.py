@@ -1,4 +1,4 @@
-"""What is read of the Responses API on the wire: only the fields that say something of output, usage or the end."""
+"""Types of Responses API objects, with only the members that are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Part(msgspec.Struct):
-    """A part of a whole message, or of a whole reasoning."""
+    """A part of a message or of reasoning."""
 
     type: str = ""
     text: str | None = None
@@ -16,7 +16,7 @@ class Part(msgspec.Struct):
 
 
 class Item(msgspec.Struct):
-    """An output item as an event tells of it; a custom tool has its arguments in `input`."""
+    """An output item in an event; a custom tool has its arguments in `input`."""
 
     type: str = ""
     id: str | None = None
@@ -27,14 +27,14 @@ class Item(msgspec.Struct):
 
 
 class WholeItem(Item):
-    """An output item with what it says."""
+    """An output item with its content."""
 
     content: list[Part] | str | None = None
     summary: list[Part] | str | None = None
 
 
 class Final(msgspec.Struct):
-    """A whole response: a non-streamed body, or the last event of a stream that had no deltas."""
+    """A whole response: a body that was not streamed, or the last event of a stream without deltas."""
 
     id: str | None = None
     object: str | None = None
@@ -46,7 +46,7 @@ class Final(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct):
-    """A response object as it is embedded in an event; its output has been streamed already."""
+    """A response object in an event, without its output, which was streamed."""
 
     id: str | None = None
     model: str | None = None
@@ -56,7 +56,7 @@ class Snapshot(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """Any event. `text` is a str in events, and settings in a bare response object."""
+    """Any event. `text` is a str in events, and an object in a bare response."""
 
     type: str | None = None
     delta: str | dict[str, Any] | None = None
@@ -75,13 +75,13 @@ class Event(msgspec.Struct):
 
 
 class ItemEvent(msgspec.Struct):
-    """The end of an item, with what it says, which is else skipped."""
+    """The end of an item, with its content."""
 
     item: WholeItem | None = None
 
 
 class FinalEvent(msgspec.Struct):
-    """The last event, with the output that is else skipped."""
+    """The last event, with the output."""
 
     response: Final | None = None
 

@@ -1,8 +1,8 @@
-"""Tell the tool calls of a stream apart, piece by piece.
+"""Assign the pieces of tool calls in a stream of the OpenAI family to calls.
 
-A call is known by its index. Some servers send none (Mistral): then by its id. Some use an index again for another call: a
-piece with another id and a name begins one, and where there are no ids (Gemini's OpenAI endpoint) a whole call after a whole
-call does. Some repeat the id, or the name, on every piece: that begins none.
+A call is identified by its index, or by its id where servers send no index (Mistral). Some servers reuse an index: a piece with
+another id and a name starts a new call, and without ids (Gemini's OpenAI endpoint) so does a whole call after a whole call.
+Repeating the id, or the name, on every piece does not.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from analytics.decoded.tolerant_json import arguments_of
 from analytics.dialects.openai_chunk_types import Call
 
 
-class Calls:
-    """The calls of one stream, all choices."""
+class ToolCallKeys:
+    """The calls of one stream, in all choices."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int | str], tuple[str, str]] = {}  # (choice, index) → (id, key)
         self._last_key: dict[int, str] = {}
-        self._whole: set[str] = set()  # keys of calls that came in one piece and without an id
+        self._whole: set[str] = set()  # keys of calls that came in one piece without an id
         self._nameless = 0
 
-    def pieces(self, choice: int, calls: Any) -> list[ToolCallDelta] | None:
-        """`tool_calls`, whatever it holds."""
+    def decode(self, choice: int, calls: Any) -> list[ToolCallDelta] | None:
+        """Decode a JSON `tool_calls` of any type."""
         if isinstance(calls, dict):
             calls = [calls]
         if not isinstance(calls, list):
             return None
-        return [self._piece(choice, call) for call in calls if isinstance(call, dict)] or None
+        return [self._decode_call(choice, call) for call in calls if isinstance(call, dict)] or None
 
-    def quick_pieces(self, choice: int, calls: Sequence[Call]) -> list[ToolCallDelta] | None:
-        """Arguments of calls that are known by their index already; None where there is more to it."""
-        pieces: list[ToolCallDelta] = []
+    def decode_arguments(self, choice: int, calls: Sequence[Call]) -> list[ToolCallDelta] | None:
+        """Decode arguments of calls that are known by index; None if there is more."""
+        deltas: list[ToolCallDelta] = []
         for call in calls:
             function = call.function
             if call.index is None or call.id or function is None or function.name:
@@ -42,11 +42,11 @@ class Calls:
             known = self._known.get((choice, call.index))
             if known is None:
                 return None
-            pieces.append(ToolCallDelta(known[1], "", "", function.arguments or ""))
+            deltas.append(ToolCallDelta(known[1], "", "", function.arguments or ""))
             self._last_key[choice] = known[1]
-        return pieces
+        return deltas
 
-    def _piece(self, choice: int, call: dict[str, Any]) -> ToolCallDelta:
+    def _decode_call(self, choice: int, call: dict[str, Any]) -> ToolCallDelta:
         function = call.get("function")
         if not isinstance(function, dict):
             custom = call.get("custom")
@@ -90,5 +90,5 @@ class Calls:
 
 
 def text_of(value: Any) -> str:
-    """The string, "" for anything else."""
+    """The value if it is a string, else ""."""
     return value if isinstance(value, str) else ""

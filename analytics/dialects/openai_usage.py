@@ -1,7 +1,7 @@
-"""Read the usage object of the OpenAI family: chat, completions and their many speakers.
+"""Normalise the usage object of the OpenAI family.
 
-Reasoning tokens are inside output tokens. xAI reports completion tokens without them: there the total tells, and they are
-added. Cached input is a part of the input.
+Reasoning tokens are part of output tokens. xAI reports completion tokens without them; the total reveals it, and they are added.
+Cached input is part of the input.
 """
 
 from __future__ import annotations
@@ -17,35 +17,40 @@ _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens", "cac
 
 
 def usage_of(raw: Any) -> Usage | None:
-    """The report, None when it says nothing."""
+    """The report; None for an empty object and other types."""
     if not isinstance(raw, dict) or not raw:
         return None
-    given, made = raw.get("prompt_tokens"), raw.get("completion_tokens")
-    if len(raw) == 3 and given is None is made:
-        given, made = raw.get("input_tokens"), raw.get("output_tokens")
-    if len(raw) == 3 and type(given) is type(made) is int and "total_tokens" in raw and given >= 0 <= made:
-        return Usage(given, made, None, None, raw)  # the usual report of servers that give one on every chunk
-    given, made = whole_number(given), whole_number(made)
-    if given is None:
-        given = whole_number(raw.get("input_tokens"))
-    if made is None:
-        made = whole_number(raw.get("output_tokens"))
+    inputs, outputs = raw.get("prompt_tokens"), raw.get("completion_tokens")
+    if len(raw) == 3 and inputs is None is outputs:
+        inputs, outputs = raw.get("input_tokens"), raw.get("output_tokens")
+    if (
+        len(raw) == 3
+        and type(inputs) is type(outputs) is int
+        and "total_tokens" in raw
+        and inputs >= 0 <= outputs
+    ):
+        return Usage(inputs, outputs, None, None, raw)  # fast path: the usual report on every chunk
+    inputs, outputs = whole_number(inputs), whole_number(outputs)
+    if inputs is None:
+        inputs = whole_number(raw.get("input_tokens"))
+    if outputs is None:
+        outputs = whole_number(raw.get("output_tokens"))
     reasoning = _first(raw, _OUTPUT_DETAILS, ("reasoning_tokens",))
     if reasoning is None:
         reasoning = whole_number(raw.get("reasoning_tokens"))
     cached = _first(raw, _INPUT_DETAILS, ("cached_tokens",))
     if cached is None:
         cached = next((n for key in _CACHED if (n := whole_number(raw.get(key))) is not None), None)
-    if made is not None and given is not None and reasoning:
+    if outputs is not None and inputs is not None and reasoning:
         total = whole_number(raw.get("total_tokens"))
-        if total == given + made + reasoning:
-            made += reasoning
-    return Usage(given, made, reasoning, cached, raw)
+        if total == inputs + outputs + reasoning:
+            outputs += reasoning
+    return Usage(inputs, outputs, reasoning, cached, raw)
 
 
-def _first(raw: dict[str, Any], places: tuple[str, ...], keys: tuple[str, ...]) -> int | None:
-    for place in places:
-        inner = raw.get(place)
+def _first(raw: dict[str, Any], members: tuple[str, ...], keys: tuple[str, ...]) -> int | None:
+    for member in members:
+        inner = raw.get(member)
         if isinstance(inner, dict):
             for key in keys:
                 number = whole_number(inner.get(key))

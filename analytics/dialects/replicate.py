@@ -1,6 +1,6 @@
-"""Replicate's streams: `output` events whose data is the text itself (no JSON), then `done`; `error` and `logs` beside them.
+"""Replicate's streams: `output` events whose data is the text itself, not JSON, then `done`; also `error` and `logs`.
 
-`done` says why where it was not the end of the output: {"reason": "canceled"} or {"reason": "error"}.
+`done` has a reason when the output did not end normally: {"reason": "canceled"} or {"reason": "error"}.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, ErrorReport, TextDelta
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import json_or_none
-from analytics.dialects.errors import error_in_event
+from analytics.dialects.errors import error_event
 
 _NAMES = frozenset({"output", "done", "error", "logs"})
 
@@ -35,36 +35,38 @@ class Replicate:
 
 
 class ReplicateReader:
-    """Reads one stream."""
+    """Decodes one stream."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         if name == "output":
             return TextDelta("text", data.decode("utf-8", "replace")) if data else DecodedEvent(kind="start")
         if name == "done":
-            said = json_or_none(data)
-            reason = said.get("reason") if isinstance(said, dict) else None
+            value = json_or_none(data)
+            reason = value.get("reason") if isinstance(value, dict) else None
             return _done(reason if isinstance(reason, str) else None)
         if name == "error":
-            return DecodedEvent(kind="error", error=error_in_event(data))
+            return error_event(data)
         return DecodedEvent(kind="progress" if name in _NAMES else "other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
-        """A prediction as the API answers it: status, output, error."""
-        said = json_or_none(body)
-        if not isinstance(said, dict):
-            return [DecodedEvent(kind="malformed" if said is None else "other")]
+        """Decode a prediction: status, output, error."""
+        value = json_or_none(body)
+        if not isinstance(value, dict):
+            return [DecodedEvent(kind="malformed" if value is None else "other")]
         error = (
-            ErrorReport(said.get("status"), str(said["error"]), said["error"]) if said.get("error") else None
+            ErrorReport(value.get("status"), str(value["error"]), value["error"])
+            if value.get("error")
+            else None
         )
-        text = _joined(said.get("output"))
+        text = _joined(value.get("output"))
         return [
             DecodedEvent(
                 kind="text",
-                deltas=[ChoiceDelta(text=text, finish_reason=said.get("status"))]
-                if said.get("status")
+                deltas=[ChoiceDelta(text=text, finish_reason=value.get("status"))]
+                if value.get("status")
                 else None,
-                response_id=said.get("id"),
-                model=said.get("model"),
+                response_id=value.get("id"),
+                model=value.get("model"),
                 error=error,
             )
         ]

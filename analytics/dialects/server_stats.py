@@ -1,6 +1,6 @@
-"""Numbers that servers report of their own doing, raw and normalised: times in ns, rates in tok/s, counts in tokens.
+"""Numbers that servers report about their own work: times in ns, rates in tok/s, counts in tokens, and the raw value.
 
-What a number is, its name says: every vendor's names end alike. Times are in seconds unless the name says ms.
+The ending of a name gives its unit, which is common to all vendors. Times are in seconds unless the name says otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOKENS = ("tokens", "_n", "token_count", "tokens_count")
 
 
 def unit_of(name: str) -> tuple[str, float]:
-    """(unit, factor to it) of a number, by its name."""
+    """Return (unit, factor that converts to it) for a number of this name."""
     name = name.lower()
     if name.endswith(_RATES) or "tokens_per_sec" in name or name == "tps":
         return "tok/s", 1.0
@@ -39,7 +39,7 @@ def unit_of(name: str) -> tuple[str, float]:
 
 
 def stats_of(source: str, values: Any, *, only: frozenset[str] | None = None) -> list[ServerStat]:
-    """One stat for each member of an object that is a number or a short text; `only` names the members to take."""
+    """One stat for each scalar member of an object, or for those in `only`."""
     if not isinstance(values, Mapping):
         return []
     stats: list[ServerStat] = []

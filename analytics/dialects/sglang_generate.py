@@ -1,7 +1,7 @@
 """SGLang's own `/generate`: each event repeats the text so far and the counts so far, then [DONE].
 
-What is new in the text is the fragment; a server that is told to stream increments sends only that. `meta_info` is a usage
-report on every event, and its `finish_reason` an object: {"type": "stop" | "length" | "abort", …}; an abort is an error.
+Only new text is output; a server configured to stream increments sends just that. `meta_info` is a usage report on every event,
+and its `finish_reason` an object: {"type": "stop" | "length" | "abort", …}; an abort is an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from analytics.decoded.decoded_event import (
 )
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none, json_or_none
-from analytics.dialects.errors import error_from, error_in_event, malformed_event
+from analytics.dialects.errors import error_from, failed_event
 from analytics.dialects.numbers import whole_number
 
 
@@ -41,7 +41,7 @@ class SGLangGenerate:
     operation = "text_completion"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.path.partition("?")[0].rstrip("/")
+        path = exchange.route
         return 3 if path.endswith("/generate") and not path.endswith(("/api/generate", "/v1/generate")) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -52,18 +52,16 @@ class SGLangGenerate:
 
 
 class SGLangReader:
-    """Reads one stream; keeps the text so far of each choice, which the next event repeats."""
+    """Decodes one stream; keeps the text so far of each choice, which the next event repeats."""
 
     def __init__(self) -> None:
-        self._known = False  # the id has been told
+        self._id_known = False
         self._so_far: dict[int, str] = {}
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
-        if event is None:
-            return malformed_event(name, data)
-        if event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+        if event is None or event.error:
+            return failed_event(event, data, name)
         return self._event(event)
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -83,12 +81,12 @@ class SGLangReader:
             self._so_far[index] = before + text
         meta = event.meta_info or {}
         reason, error = _finish(meta.get("finish_reason"))
-        said = {key: meta[key] for key in _COUNTS if meta.get(key) is not None}
-        usage = _usage(said) if said else None
-        if self._known and new and reason is None:
+        counts = {key: meta[key] for key in _COUNTS if meta.get(key) is not None}
+        usage = _usage(counts) if counts else None
+        if self._id_known and new and reason is None:
             return TextDelta("text", new, index, None, usage)
         identity = meta.get("id")
-        self._known |= isinstance(identity, str) and identity != ""
+        self._id_known |= isinstance(identity, str) and identity != ""
         return DecodedEvent(
             kind="error" if error else "text" if new else "finish" if reason else "other",
             deltas=[ChoiceDelta(choice=index, text=new, finish_reason=reason)],
@@ -98,9 +96,9 @@ class SGLangReader:
         )
 
 
-def _usage(said: dict[str, Any]) -> Usage:
-    inputs, outputs, cached = (whole_number(said.get(key)) for key in _COUNTS)
-    return Usage(inputs, outputs, None, cached, said)
+def _usage(counts: dict[str, Any]) -> Usage:
+    inputs, outputs, cached = (whole_number(counts.get(key)) for key in _COUNTS)
+    return Usage(inputs, outputs, None, cached, counts)
 
 
 def _finish(finish: Any) -> tuple[str | None, ErrorReport | None]:

@@ -1,7 +1,7 @@
-"""Text Generation Inference's own `/generate_stream`: one token an event; the last one repeats the text and may hold details.
+"""Text Generation Inference's own `/generate_stream`: one token per event; the last event repeats the text.
 
-A token flagged `special` (</s>) is not output. Each event is one token. The event with `generated_text` ends the stream, its
-finish reason is in `details`.
+A token flagged `special` (</s>) is not output. The event with `generated_text` ends the stream; its `details`, if any, hold the
+finish reason and the usage.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, Usage
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none, json_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import error_event, failed_event
 from analytics.dialects.numbers import whole_number
 
 
@@ -38,7 +38,7 @@ class TGIGenerate:
     operation = "text_completion"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.path.partition("?")[0].rstrip("/")
+        path = exchange.route
         return 5 if path.endswith("/generate_stream") else 3 if path.endswith("/generate") else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -51,26 +51,19 @@ class TGIGenerate:
 
 
 class TGIReader:
-    """Reads one stream."""
+    """Decodes one stream."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
-        if event is None:
-            return malformed_event(name, data)
-        if event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+        if event is None or event.error:
+            return failed_event(event, data, name)
         token = event.token
         text = token.text if token and token.text and not token.special else ""
         if event.generated_text is None and not event.details:
             return TextDelta("text", text, 0, 1) if text else DecodedEvent(kind="annotation")
-        choice_delta = ChoiceDelta(
-            text=text, tokens=1 if text else None, finish_reason=_finish(event.details)
-        )
+        delta = ChoiceDelta(text=text, tokens=1 if text else None, finish_reason=_finish(event.details))
         return DecodedEvent(
-            kind="text" if text else "finish",
-            deltas=[choice_delta],
-            usage=_usage(event.details),
-            terminal=True,
+            kind="text" if text else "finish", deltas=[delta], usage=_usage(event.details), terminal=True
         )
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
@@ -80,10 +73,10 @@ class TGIReader:
         if not isinstance(whole, dict):
             return [DecodedEvent(kind="malformed" if whole is None else "other")]
         if whole.get("error"):
-            return [DecodedEvent(kind="error", error=error_in_event(body))]
+            return [error_event(body)]
         text, details = whole.get("generated_text"), whole.get("details")
-        choice_delta = ChoiceDelta(text=text if isinstance(text, str) else "", finish_reason=_finish(details))
-        return [DecodedEvent(kind="text", deltas=[choice_delta], usage=_usage(details))]
+        delta = ChoiceDelta(text=text if isinstance(text, str) else "", finish_reason=_finish(details))
+        return [DecodedEvent(kind="text", deltas=[delta], usage=_usage(details))]
 
 
 def _finish(details: Any) -> str | None:

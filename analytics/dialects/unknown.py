@@ -1,4 +1,4 @@
-"""What is read of a stream that no dialect knows: that it has events, and an error where one is unmistakable."""
+"""Decode a stream of an unknown dialect: events and errors labelled as such, without output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who is behind a wire dialect: the vendor, from host, path and response headers. Data, not code.
+"""Identify the vendor behind a dialect, from host, path and response headers.
 
-Names are the well-known values of `gen_ai.provider.name` in OpenTelemetry's GenAI conventions where there is one, else the
-vendor's own short name. Fields of the stream itself may tell more (`Reading.provider`); a header or a host wins over them.
+Names are the well-known values of `gen_ai.provider.name` in OpenTelemetry's GenAI conventions, else the vendor's short name.
+Host and headers take precedence over fields of the stream (`DecodedEvent.provider`).
 """
 
 from __future__ import annotations
@@ -14,70 +14,58 @@ from analytics.decoded.decoded_event import ServerStat
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.server_stats import stats_of
 
-HOSTS: dict[str, str] = {
-    # a whole host, or the end of one after a dot → vendor
-    "api.openai.com": "openai",
-    "chatgpt.com": "openai",
-    "openai.azure.com": "azure.ai.openai",
-    "cognitiveservices.azure.com": "azure.ai.openai",
-    "services.ai.azure.com": "azure.ai.inference",
-    "models.ai.azure.com": "azure.ai.inference",
-    "models.inference.ai.azure.com": "azure.ai.inference",
-    "azuredatabricks.net": "databricks",
-    "databricks.com": "databricks",
-    "api.anthropic.com": "anthropic",
-    "generativelanguage.googleapis.com": "gcp.gemini",
-    "aiplatform.googleapis.com": "gcp.vertex_ai",
-    "api.cohere.com": "cohere",
-    "api.cohere.ai": "cohere",
-    "deepseek.com": "deepseek",
-    "groq.com": "groq",
-    "mistral.ai": "mistral_ai",
-    "perplexity.ai": "perplexity",
-    "x.ai": "x_ai",
-    "fireworks.ai": "fireworks",
-    "xerotier.ai": "xerotier",
-    "friendli.ai": "friendli",
-    "openrouter.ai": "openrouter",
-    "together.xyz": "together",
-    "together.ai": "together",
-    "aliyuncs.com": "alibaba",
-    "z.ai": "zai",
-    "bigmodel.cn": "zai",
-    "moonshot.ai": "moonshot",
-    "moonshot.cn": "moonshot",
-    "minimax.io": "minimax",
-    "cerebras.ai": "cerebras",
-    "sambanova.ai": "sambanova",
-    "snowflakecomputing.com": "snowflake",
-    "writer.com": "writer",
-    "nebius.com": "nebius",
-    "nebius.ai": "nebius",
-    "novita.ai": "novita",
-    "hyperbolic.xyz": "hyperbolic",
-    "deepinfra.com": "deepinfra",
-    "centml.com": "centml",
-    "avian.io": "avian",
-    "venice.ai": "venice",
-    "ollama.com": "ollama",
-    "githubcopilot.com": "github_copilot",
-    "models.github.ai": "github_models",
-    "api.cloudflare.com": "cloudflare",
-    "gateway.ai.cloudflare.com": "cloudflare",
-    "ai-gateway.vercel.sh": "vercel",
-    "huggingface.co": "huggingface",
-    "replicate.com": "replicate",
-    "replicate.net": "replicate",
-    "api.ai21.com": "ai21",
-    "nvidia.com": "nvidia",
-    "doubleword.ai": "doubleword",
-    "ml.cloud.ibm.com": "ibm.watsonx.ai",
-    "amazonaws.com": "aws.bedrock",
-    "api.aws": "aws.bedrock",
-}
+_HOSTS_BY_VENDOR: dict[str, tuple[str, ...]] = {
+    # vendor → whole hosts, or the ends of hosts after a dot
+    "openai": ("api.openai.com", "chatgpt.com"),
+    "azure.ai.openai": ("openai.azure.com", "cognitiveservices.azure.com"),
+    "azure.ai.inference": ("services.ai.azure.com", "models.ai.azure.com", "models.inference.ai.azure.com"),
+    "databricks": ("azuredatabricks.net", "databricks.com"),
+    "anthropic": ("api.anthropic.com",),
+    "gcp.gemini": ("generativelanguage.googleapis.com",),
+    "gcp.vertex_ai": ("aiplatform.googleapis.com",),
+    "cohere": ("api.cohere.com", "api.cohere.ai"),
+    "deepseek": ("deepseek.com",),
+    "groq": ("groq.com",),
+    "mistral_ai": ("mistral.ai",),
+    "perplexity": ("perplexity.ai",),
+    "x_ai": ("x.ai",),
+    "fireworks": ("fireworks.ai",),
+    "xerotier": ("xerotier.ai",),
+    "friendli": ("friendli.ai",),
+    "openrouter": ("openrouter.ai",),
+    "together": ("together.xyz", "together.ai"),
+    "alibaba": ("aliyuncs.com",),
+    "zai": ("z.ai", "bigmodel.cn"),
+    "moonshot": ("moonshot.ai", "moonshot.cn"),
+    "minimax": ("minimax.io",),
+    "cerebras": ("cerebras.ai",),
+    "sambanova": ("sambanova.ai",),
+    "snowflake": ("snowflakecomputing.com",),
+    "writer": ("writer.com",),
+    "nebius": ("nebius.com", "nebius.ai"),
+    "novita": ("novita.ai",),
+    "hyperbolic": ("hyperbolic.xyz",),
+    "deepinfra": ("deepinfra.com",),
+    "centml": ("centml.com",),
+    "avian": ("avian.io",),
+    "venice": ("venice.ai",),
+    "ollama": ("ollama.com",),
+    "github_copilot": ("githubcopilot.com",),
+    "github_models": ("models.github.ai",),
+    "cloudflare": ("api.cloudflare.com", "gateway.ai.cloudflare.com"),
+    "vercel": ("ai-gateway.vercel.sh",),
+    "huggingface": ("huggingface.co",),
+    "replicate": ("replicate.com", "replicate.net"),
+    "ai21": ("api.ai21.com",),
+    "nvidia": ("nvidia.com",),
+    "doubleword": ("doubleword.ai",),
+    "ibm.watsonx.ai": ("ml.cloud.ibm.com",),
+    "aws.bedrock": ("amazonaws.com", "api.aws"),
+}  # fmt: skip
+HOSTS = {host: vendor for vendor, hosts in _HOSTS_BY_VENDOR.items() for host in hosts}
 
 HEADERS: tuple[tuple[str, str], ...] = (
-    # the beginning of a response header's name → vendor; the first that fits
+    # the beginning of a response header's name → vendor; the first match
     ("x-xerotier-", "xerotier"),
     ("fireworks-", "fireworks"),
     ("x-groq-", "groq"),
@@ -111,11 +99,11 @@ PATHS: tuple[tuple[str, str], ...] = (
 _HEADER = re.compile("|".join(re.escape(prefix) for prefix, _ in HEADERS))
 
 SERVERS: dict[str, str] = {"llama.cpp": "llama.cpp", "lmstudio": "lmstudio"}
-"""The response header `server`, where it is telling."""
+"""The response header `server` → vendor."""
 
 
 def vendor_of(exchange: ExchangeInfo) -> str | None:
-    """The vendor that the exchange itself tells, None when it tells none."""
+    """The vendor of an exchange; None when nothing identifies it."""
     headers = exchange.response_headers
     return _vendor_of(exchange.host, exchange.path, headers.get("server", ""), tuple(headers))
 
@@ -127,16 +115,16 @@ def _vendor_of(host: str, path: str, server: str, headers: tuple[str, ...]) -> s
         vendor = HOSTS.get(".".join(labels[start:]))
         if vendor is not None:
             return vendor
-    told = {match.group() for name in headers if (match := _HEADER.match(name))}
-    if told:
-        return next(vendor for prefix, vendor in HEADERS if prefix in told)
+    prefixes = {match.group() for name in headers if (match := _HEADER.match(name))}
+    if prefixes:
+        return next(vendor for prefix, vendor in HEADERS if prefix in prefixes)
     if server.lower() in SERVERS:
         return SERVERS[server.lower()]
     return next((vendor for part, vendor in PATHS if part in path), None)
 
 
 def header_stats(headers: Mapping[str, str]) -> list[ServerStat]:
-    """What a server says of its own doing in the response's headers: `fireworks-*` and `openai-processing-ms`."""
+    """Server stats in the response headers: `fireworks-*` and `openai-processing-ms`."""
     fireworks = {
         name.removeprefix("fireworks-"): value
         for name, value in headers.items()

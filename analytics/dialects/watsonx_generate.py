@@ -1,7 +1,7 @@
 """IBM watsonx.ai's text generation (`/ml/v1/text/generation_stream`): `results` with a piece of text each.
 
-`stop_reason` is "not_finished" until the last event; counts of tokens are running totals. Its chat endpoint speaks
-OpenAI's chunks and is read by `openai_chat`.
+`stop_reason` is "not_finished" until the last event; token counts are running totals. The chat endpoint sends OpenAI's chunks and
+is decoded by `openai_chat`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta, Usage, as_decoded_event
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import error_in_event, failed_event
 from analytics.dialects.numbers import whole_number
 from analytics.dialects.openai_tool_calls import text_of
 
@@ -34,7 +34,7 @@ class WatsonxGenerate:
     operation = "text_completion"
 
     def claims(self, exchange: ExchangeInfo) -> int:
-        path = exchange.path.partition("?")[0].rstrip("/")
+        path = exchange.route
         return 5 if path.endswith(("/text/generation_stream", "/text/generation")) else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -45,15 +45,15 @@ class WatsonxGenerate:
 
 
 class WatsonxReader:
-    """Reads one stream."""
+    """Decodes one stream."""
 
     def __init__(self) -> None:
-        self._known = False  # the model has been told
+        self._model_known = False
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_decoder, data)
         if event is None:
-            return malformed_event(name, data)
+            return failed_event(None, data, name)
         if not event.results:
             error = error_in_event(data) if name == "error" or b'"error' in data else None
             return DecodedEvent(kind="error" if error else "other", error=error, model=event.model_id)
@@ -65,9 +65,9 @@ class WatsonxReader:
             whole_number(raw.get("generated_token_count")),
         )
         usage = Usage(given, made, raw=raw) if given or made else None
-        if self._known and text and finish is None and usage is not None:
+        if self._model_known and text and finish is None and usage is not None:
             return TextDelta("text", text, 0, None, usage)
-        self._known = bool(event.model_id)
+        self._model_known = bool(event.model_id)
         return DecodedEvent(
             kind="text" if text else "finish" if finish else "other",
             deltas=[ChoiceDelta(text=text, finish_reason=finish)],

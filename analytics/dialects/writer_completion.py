@@ -1,4 +1,4 @@
-"""Writer's text completions (`/v1/completions` of api.writer.com): events {"value": "…"}, nothing else, and no terminal."""
+"""Writer's text completions (`/v1/completions` of api.writer.com): events {"value": "…"}, without a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import decode_or_none
-from analytics.dialects.errors import error_in_event, malformed_event
+from analytics.dialects.errors import failed_event
 
 
 class _Choice(msgspec.Struct):
@@ -43,22 +43,18 @@ class WriterCompletion:
 
 
 class WriterReader:
-    """Reads one stream."""
+    """Decodes one stream."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         event = decode_or_none(_event, data)
-        if event is None:
-            return malformed_event(name, data)
-        if event.error:
-            return DecodedEvent(kind="error", error=error_in_event(data))
+        if event is None or event.error:
+            return failed_event(event, data, name)
         return TextDelta("text", event.value) if event.value else DecodedEvent(kind="other")
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         whole = decode_or_none(_event, body)
-        if whole is None:
-            return [DecodedEvent(kind="malformed")]
-        if whole.error:
-            return [DecodedEvent(kind="error", error=error_in_event(body))]
+        if whole is None or whole.error:
+            return [failed_event(whole, body)]
         texts = [choice.text or "" for choice in whole.choices or []]
         deltas = [ChoiceDelta(choice=index, text=text) for index, text in enumerate(texts)]
         return [DecodedEvent(kind="text", deltas=deltas, model=whole.model or None)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from streamgauge.read import Told, read_file
+from streamgauge.read import ExchangeHints, read_file
 
 CAPTURES = sorted((Path(__file__).parent / "captures").glob("*/*.sse"))
 
@@ -19,7 +19,7 @@ CAPTURES = sorted((Path(__file__).parent / "captures").glob("*/*.sse"))
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_capture_reads_as_it_was_written(capture: Path) -> None:
     expected = json.loads(capture.with_suffix(".json").read_text())["expected"]
-    found = read_file(capture, Told())
+    found = read_file(capture, ExchangeHints())
     assert {key: found[key] for key in expected} == expected
 
 

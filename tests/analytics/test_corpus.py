@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamgauge.read import Told, read_file
+from streamgauge.read import ExchangeHints, read_file
 from tests.analytics.corpus import WHY_NOT, Recording, recordings
 
 RECORDINGS = recordings()
@@ -56,7 +56,7 @@ def _compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tupl
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
 def test_recorded_stream_reads_as_the_independent_reader_read_it(recording: Recording) -> None:
     expected = recording.found
-    found = read_file(recording.body, Told())
+    found = read_file(recording.body, ExchangeHints())
     compared = _compared(found, expected)
     assert {name: ours for name, (ours, _) in compared.items()} == {
         name: theirs for name, (_, theirs) in compared.items()
@@ -71,7 +71,7 @@ def test_recorded_stream_reads_as_the_independent_reader_read_it(recording: Reco
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
 def test_recorded_stream_ends_as_its_status_and_error_say(recording: Recording) -> None:
     expected = recording.found
-    outcome = read_file(recording.body, Told())["outcome"]
+    outcome = read_file(recording.body, ExchangeHints())["outcome"]
     if expected["http_status"] >= 400:
         assert outcome == "http_error"
     elif expected["finish_reason"] in (None, "ERROR", "error", "failed"):

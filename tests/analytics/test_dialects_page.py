@@ -13,7 +13,7 @@ from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding import dialect_selection
 from analytics.dialects import all_dialects, vendors
 from analytics.dialects.openai_choices import PROVIDER_FIELDS
-from streamgauge.read import Told, read_file
+from streamgauge.read import ExchangeHints, read_file
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference" / "dialects.md").read_text()
@@ -89,10 +89,10 @@ def test_the_how_to_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "talk.sse").write_text(body + "\n")
     (tmp_path / "talk.json").write_text(sidecar)
     expected = json.loads(sidecar)["expected"]
-    found = read_file(tmp_path / "talk.sse", Told())
+    found = read_file(tmp_path / "talk.sse", ExchangeHints())
     assert {key: found[key] for key in expected} == expected
     assert found["malformed_events"] == 0
-    found = read_file(tmp_path / "talk.sse", Told(path="/elsewhere"))
+    found = read_file(tmp_path / "talk.sse", ExchangeHints(path="/elsewhere"))
     assert found["dialect"] == "acme_talk", "recognised by its events too"
 
 

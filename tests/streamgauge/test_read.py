@@ -140,7 +140,7 @@ def test_compressed_files_are_known_by_their_first_bytes(tmp_path: Path, compres
         ("", "empty"),
         ("<html><title>Bad gateway</title></html>", "neither an event stream nor JSON"),
         ('{"jsonrpc": "2.0"}', "a JSON body, not a stream"),
-        ('data: {"jsonrpc": "2.0"}\n\n', "no dialect knows these events"),
+        ('data: {"jsonrpc": "2.0"}\n\n', "unknown dialect"),
         (STREAM + "data: {half\n\n", "malformed"),
         (STREAM.rstrip(), "no blank line"),
         ('{"message":{"content":"a"},"done":false}\n{"message":{"content":""},"done":true}\n', "JSON lines"),

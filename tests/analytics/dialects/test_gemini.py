@@ -89,8 +89,8 @@ def test_call_without_arguments_is_output_by_its_name_and_has_an_empty_object(ca
     assert (found.output_event_count, found.content_event_count) == (1, 0)
 
 
-def piece(path: str, value: str, *, goes_on: bool = False) -> dict[str, Any]:
-    told = {"jsonPath": path, "stringValue": value, "willContinue": goes_on}
+def piece(path: str, value: str, *, will_continue: bool = False) -> dict[str, Any]:
+    told = {"jsonPath": path, "stringValue": value, "willContinue": will_continue}
     return {"functionCall": {"partialArgs": [told], "willContinue": True}}
 
 
@@ -99,8 +99,8 @@ def test_partial_arguments_are_joined() -> None:
         DIALECT,
         events(
             chunk({"functionCall": {"name": "cook", "willContinue": True}}),
-            chunk(piece("$.items[0].name", "noo", goes_on=True)),
-            chunk(piece("$.items[0].name", "dles", goes_on=True)),
+            chunk(piece("$.items[0].name", "noo", will_continue=True)),
+            chunk(piece("$.items[0].name", "dles", will_continue=True)),
             chunk(piece("$.items[0].name", "")),
             chunk({"functionCall": {"willContinue": True}}),
             chunk(piece("$.items[1].name", "beef")),
@@ -123,7 +123,7 @@ def test_partial_calls_in_a_row_are_closed_by_the_next() -> None:
         DIALECT,
         events(
             chunk({"functionCall": {"name": "a", "willContinue": True}}),
-            chunk(piece("$.x", "1", goes_on=True)),
+            chunk(piece("$.x", "1", will_continue=True)),
             chunk({"functionCall": {"name": "b", "willContinue": True}}),
             chunk({"text": ""}, finish="STOP"),
         ),

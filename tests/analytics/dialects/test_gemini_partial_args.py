@@ -14,7 +14,9 @@ from analytics.dialects.gemini_partial_args import ArgumentJoiner
 
 def joined(*pieces: tuple[str, Any, bool]) -> str:
     joiner = ArgumentJoiner()
-    text = "".join("".join(joiner.add(path, value, goes_on=goes_on)) for path, value, goes_on in pieces)
+    text = "".join(
+        "".join(joiner.add(path, value, will_continue=will_continue)) for path, value, will_continue in pieces
+    )
     return text + joiner.finish()
 
 
