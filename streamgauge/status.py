@@ -1,4 +1,4 @@
-"""`streamgauge status`: every counter of the pipeline, and whether they reconcile."""
+"""`streamgauge status`: the counters of the pipeline, and whether they reconcile."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ from analytics.storage.reconciliation import (
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.flags import load, settings_options
+from streamgauge.up import read_ready_file
 
-KAFKA_S = 20.0
+KAFKA_TIMEOUT_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]
 """Brokers, topic, client options."""
 PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
@@ -49,60 +50,57 @@ def status_command(form: str, **given: Any) -> int:
     settings = load(given)
     kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     try:
-        said = gather(settings.data, kafka, settings.store)
+        status = pipeline_status(settings.data, kafka, settings.store)
     except QueryError as e:
         raise click.ClickException(str(e)) from None
-    click.echo(json.dumps(said, indent=1) if form == "json" else render(said))
-    return 0 if said["reconciles"] else 1
+    click.echo(json.dumps(status, indent=1) if form == "json" else render(status))
+    return 0 if status["reconciles"] else 1
 
 
-def gather(data: Path, kafka: Kafka | None = None, store: str = SQLITE) -> dict[str, Any]:
-    """Everything that can be known of the pipeline of a data folder. Raises QueryError when its tables cannot be read."""
+def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE) -> dict[str, Any]:
+    """Collect the counters of a data folder's pipeline. Raises QueryError if the tables cannot be read."""
     unknown: list[str] = []
     log_dir = data / "log"
-    noted = read_run_totals(log_dir)
+    totals_before = read_run_totals(log_dir)
     location = locate(store, data)
     with contextlib.closing(QueryPool(location, untrusted=False)) as tables:
         counts = count_tables(tables)
         open_ids = {i for p in counts.positions for i in p.open_ids}
         if len({p.log_id for p in counts.positions}) > 1:
-            # A log that is no longer read names streams that may have ended in the one that is.
+            # Streams that are open in a log that is no longer read may have ended in the current one.
             open_ids -= stored_ids(tables, open_ids)
-            unknown.append(
-                "there are positions in a log that is no longer read: its open streams count as in flight"
-            )
+            unknown.append("open streams of a log that is no longer read count as in flight")
         unread, notes = _unread(data, counts, kafka)
         unknown += notes
         new_ids = unread.stream_ids - open_ids
         in_log = len(new_ids) - len(stored_ids(tables, new_ids))
         damaged = _damaged(tables)
-    runs = read_run_totals(log_dir)
-    taken = captured(counts.taps, noted, runs, now_ms=int(time.time() * 1000))
-    tap_file = _said_by(data, "tap")
-    tap = _tap_ledger(tap_file)
+    totals_after = read_run_totals(log_dir)
+    streams_captured = captured(counts.taps, totals_before, totals_after, now_ms=int(time.time() * 1000))
+    tap_file = read_ready_file(data / "run", "tap")
+    tap = _tap_counters(tap_file)
     if tap_file is not None and tap is None:
-        unknown.append("the tap does not answer on its admin port")
+        unknown.append("the tap does not respond on its admin port")
     if tap is not None and tap.get("lost_untold"):
-        unknown.append(f"the tap lost {tap['lost_untold']} records and could not tell of which streams")
+        unknown.append(f"the tap lost {tap['lost_untold']} records of unknown streams")
     if damaged:
-        unknown.append(
-            f"{damaged} entries of the log could not be read: streams wholly in them are in no table"
-        )
-        taken = replace(taken, at_least=min(taken.at_least, counts.streams + counts.expired + in_log))
+        unknown.append(f"{damaged} entries of the log are damaged: streams entirely in them are in no table")
+        at_least = min(streams_captured.at_least, counts.streams + counts.expired + in_log)
+        streams_captured = replace(streams_captured, at_least=at_least)
     ledger = Ledger(
-        captured=taken,
+        captured=streams_captured,
         stored=counts.streams - counts.lost,
         expired=counts.expired,
         lost=counts.lost,
         open=len(open_ids),
         in_log=in_log,
-        unknown=(*taken.unknown, *unknown),
+        unknown=(*streams_captured.unknown, *unknown),
     )
-    return {**_as_json(data, ledger, counts, unread, runs, tap), "attach": location.attach_statement}
+    return {**_as_json(data, ledger, counts, unread, totals_after, tap), "attach": location.attach_statement}
 
 
 def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unread, list[str]]:
-    """What no table knows of yet, and what cannot be seen from here."""
+    """Streams in the log that analytics has not read, and notes on what could not be counted."""
     notes: list[str] = []
     log_dir = data / "log"
     unread = Unread()
@@ -112,44 +110,44 @@ def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unrea
     if local_id is not None:
         unread = unread_in_folder(log_dir, shipped if shipped is not None else local)
     if kafka is not None:
-        _read_on_in_kafka(unread, kafka, counts, notes)
+        _count_unread_in_kafka(unread, kafka, counts, notes)
     elif shipped is not None:
-        notes.append("streams that wait in Kafka to be read are not counted: name it with --kafka")
+        notes.append("unread streams in Kafka are not counted. Pass --kafka to count them.")
     if not unread.complete:
-        notes.append("the log holds more than was looked through")
+        notes.append("the log has more unread data than was counted")
     return unread, notes
 
 
-def _read_on_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, notes: list[str]) -> None:
-    """From where analytics has read to what is the end now, for at most `KAFKA_S`."""
+def _count_unread_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, notes: list[str]) -> None:
+    """Read from analytics' position to the current end, for at most `KAFKA_TIMEOUT_S`."""
     from ingest.record_log.kafka_reader import KafkaReader
 
     reader = KafkaReader(*kafka)
-    deadline_s = time.monotonic() + KAFKA_S
+    deadline_s = time.monotonic() + KAFKA_TIMEOUT_S
     try:
         while not (partitions := reader.partitions()):
             if time.monotonic() > deadline_s:
-                notes.append(f"Kafka at {kafka[0]} does not answer: streams that wait there are not counted")
+                notes.append(f"unread streams in Kafka are not counted: no response from {kafka[0]}")
                 return
             time.sleep(0.1)
         high = {p.partition: p.high for p in counts.positions if p.log_id == reader.log_id}
-        left = {p: reader.end(p) for p in partitions}
+        ends = {p: reader.end(p) for p in partitions}
         for partition in partitions:
             reader.seek(partition, high.get(partition, 0))
-        left = {p: end for p, end in left.items() if end > high.get(p, 0)}
-        while left and unread.complete:
+        ends = {p: end for p, end in ends.items() if end > high.get(p, 0)}
+        while ends and unread.complete:
             if time.monotonic() > deadline_s:
                 unread.complete = False
             for entry in reader.poll(0.5):
                 unread.add(entry.payload)
-                if entry.offset + 1 >= left.get(entry.partition, 0):
-                    left.pop(entry.partition, None)
+                if entry.offset + 1 >= ends.get(entry.partition, 0):
+                    ends.pop(entry.partition, None)
     finally:
         reader.close()
 
 
 def _damaged(tables: Asking) -> int:
-    """Entries of the log that nobody could read (`dead_letters` has their ranges)."""
+    """Number of unreadable log entries (`dead_letters` has their ranges)."""
     row = tables.query(
         "SELECT coalesce(sum(size), 0)::BIGINT FROM dead_letters WHERE reason = 'damaged_segment'"
     ).row(0)
@@ -164,12 +162,12 @@ def _as_json(
     runs: Mapping[str, RunTotals],
     tap: Mapping[str, int] | None,
 ) -> dict[str, Any]:
-    taken: Captured = ledger.captured
-    ship = _said_by(data, "ship")
+    streams_captured: Captured = ledger.captured
+    ship = read_ready_file(data / "run", "ship")
     return {
         "reconciles": ledger.reconciles,
-        "captured": taken.at_least,
-        "captured_at_most": taken.at_most,
+        "captured": streams_captured.at_least,
+        "captured_at_most": streams_captured.at_most,
         "stored": ledger.stored,
         "expired": ledger.expired,
         "in_flight": ledger.open + ledger.in_log,
@@ -178,7 +176,7 @@ def _as_json(
         "lost": ledger.lost,
         "unknown": list(ledger.unknown),
         "stages": _stages(counts, unread, runs, ship),
-        "parts": {name: said["pid"] for name in PARTS if (said := _said_by(data, name)) is not None},
+        "parts": {name: content["pid"] for name in PARTS if (content := read_ready_file(data / "run", name))},
         "tap": dict(tap) if tap is not None else None,
         "ship": ship,
         "tap_runs": [
@@ -210,20 +208,20 @@ def _as_json(
 def _stages(
     counts: TableCounts, unread: Unread, runs: Mapping[str, RunTotals], ship: Mapping[str, Any] | None
 ) -> dict[str, dict[str, int]]:
-    """What each stage counts, down the stream. Bytes are of bodies at the ends, of packed entries and messages between."""
-    elsewhere = [t.counters for t in counts.taps if t.incarnation not in runs]
+    """Counters by stage. Bytes are body bytes in tap and analytics, encoded bytes in log and ship."""
+    other_taps = [t.counters for t in counts.taps if t.incarnation not in runs]
 
-    def taken(name: str) -> int:
-        noted: int = sum(getattr(totals, name) for totals in runs.values())
-        return noted + sum(counters.get(name, 0) for counters in elsewhere)
+    def total(name: str) -> int:
+        local: int = sum(getattr(totals, name) for totals in runs.values())
+        return local + sum(counters.get(name, 0) for counters in other_taps)
 
     stages = {
         "tap": {
-            "streams": taken("streams_opened"),
-            "records": taken("records"),
-            "bytes": taken("captured_bytes"),
-            "lost_records": taken("lost_records"),
-            "lost_bytes": taken("lost_bytes"),
+            "streams": total("streams_opened"),
+            "records": total("records"),
+            "bytes": total("captured_bytes"),
+            "lost_records": total("lost_records"),
+            "lost_bytes": total("lost_bytes"),
         },
         "log (unread)": {
             "streams": len(unread.stream_ids),
@@ -255,31 +253,31 @@ def _stages(
     return stages
 
 
-def render(said: Mapping[str, Any]) -> str:
-    """The account for people."""
-    most = said["captured_at_most"]
-    bound = "" if most == said["captured"] else f" to {most}" if most is not None else " or more"
+def render(status: Mapping[str, Any]) -> str:
+    """The status as text."""
+    most = status["captured_at_most"]
+    bound = "" if most == status["captured"] else f" to {most}" if most is not None else " or more"
     lines = [
-        f"captured {said['captured']}{bound} streams",
-        f"  stored    {said['stored']:>10}"
-        + (f"  (and {said['expired']} expired)" if said["expired"] else ""),
-        f"  in flight {said['in_flight']:>10}  ({said['open']} open, {said['in_log']} in the log)",
-        f"  lost      {said['lost']:>10}",
-        "the counters reconcile" if said["reconciles"] else "the counters DO NOT reconcile",
-        *(f"not known: {note}" for note in said["unknown"]),
+        f"captured {status['captured']}{bound} streams",
+        f"  stored    {status['stored']:>10}"
+        + (f"  (and {status['expired']} expired)" if status["expired"] else ""),
+        f"  in flight {status['in_flight']:>10}  ({status['open']} open, {status['in_log']} in the log)",
+        f"  lost      {status['lost']:>10}",
+        "the counters reconcile" if status["reconciles"] else "the counters DO NOT reconcile",
+        *(f"unknown: {note}" for note in status["unknown"]),
     ]
     lines.append("")
-    for stage, numbers in said["stages"].items():
-        told = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in numbers.items())
-        lines.append(f"{stage:<24} {told}")
+    for stage, numbers in status["stages"].items():
+        counters = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in numbers.items())
+        lines.append(f"{stage:<24} {counters}")
     for title, numbers in (
-        ("tap", said["tap"]),
-        ("ship", said["ship"]),
-        ("log", {k: v for k, v in said["log"].items() if k != "partitions"}),
-        ("analytics", said["analytics"]),
-        ("tables (rows)", said["tables"]),
-        ("losses by cause", said["losses_by_cause"]),
-        ("parts (pid)", said["parts"]),
+        ("tap", status["tap"]),
+        ("ship", status["ship"]),
+        ("log", {k: v for k, v in status["log"].items() if k != "partitions"}),
+        ("analytics", status["analytics"]),
+        ("tables (rows)", status["tables"]),
+        ("losses by cause", status["losses_by_cause"]),
+        ("parts (pid)", status["parts"]),
     ):
         if numbers:
             lines += ["", title]
@@ -288,27 +286,19 @@ def render(said: Mapping[str, Any]) -> str:
                 for name, value in sorted(numbers.items())
                 if isinstance(value, int | str)
             ]
-    lines += ["", "attach from any DuckDB client", f"  {said['attach']}"]
+    lines += ["", "attach from a DuckDB client", f"  {status['attach']}"]
     return "\n".join(lines)
 
 
-def _said_by(data: Path, part: str) -> dict[str, Any] | None:
-    with contextlib.suppress(OSError, ValueError):
-        said = json.loads((data / "run" / f"{part}.json").read_text())
-        if isinstance(said, dict) and "pid" in said:
-            return said
-    return None
-
-
-def _tap_ledger(tap: Mapping[str, Any] | None) -> dict[str, int] | None:
+def _tap_counters(tap: Mapping[str, Any] | None) -> dict[str, int] | None:
     if tap is None:
         return None
     try:
-        with urllib.request.urlopen(f"{tap['admin']}/ledger", timeout=5) as answer:  # noqa: S310  our own tap's URL
-            said: dict[str, int] = json.load(answer)
+        with urllib.request.urlopen(f"{tap['admin']}/ledger", timeout=5) as response:  # noqa: S310  our own tap's URL
+            counters: dict[str, int] = json.load(response)
     except (OSError, ValueError, KeyError):
         return None
-    return said if isinstance(said.get("streams_opened"), int) else None
+    return counters if isinstance(counters.get("streams_opened"), int) else None
 
 
 def _text(path: Path) -> str | None:

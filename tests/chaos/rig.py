@@ -31,7 +31,7 @@ from streamgauge.simulator.measured_streams import streams_since
 from streamgauge.simulator.measurement_check import Bounds, Discrepancy, check_measurements
 from streamgauge.simulator.remote_ledger import RemoteLedger
 from streamgauge.simulator.traffic import ClientRow, Traffic, TrafficOptions
-from streamgauge.status import gather
+from streamgauge.status import pipeline_status
 from tests.e2e.running import Up, simulator, until, up
 from tests.ports import free_port
 from tests.tables import tables
@@ -122,7 +122,7 @@ class Run:
     def status(self) -> dict[str, Any]:
         """`streamgauge status`; an empty one while analytics is away."""
         try:
-            return gather(self.data, (self.kafka, self.topic, {}) if self.kafka else None)
+            return pipeline_status(self.data, (self.kafka, self.topic, {}) if self.kafka else None)
         except QueryError:
             return {}
 

@@ -1,4 +1,4 @@
-"""`streamgauge status`: exit code and account, with parts up and down."""
+"""`streamgauge status`: exit code and counters, with parts running and stopped."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def writer(tmp_path: Path) -> Iterator[EmbeddedWriter]:
 
 
 @contextmanager
-def tap_that_says(data: Path, *answers: dict[str, int]) -> Iterator[None]:
-    """An admin port that answers /ledger with one of these after the other, the last for ever."""
-    left = list(answers)
+def tap_with_counters(data: Path, *responses: dict[str, int]) -> Iterator[None]:
+    """An admin port whose /ledger returns these in turn, then repeats the last."""
+    pending = list(responses)
 
     class Admin(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            said = left.pop(0) if len(left) > 1 else left[0]
+            counters = pending.pop(0) if len(pending) > 1 else pending[0]
             self.send_response(200 if self.path == "/ledger" else 404)
             self.end_headers()
-            self.wfile.write(json.dumps(said).encode())
+            self.wfile.write(json.dumps(counters).encode())
 
         def log_message(self, *_: object) -> None: ...
 
@@ -55,7 +55,7 @@ def tap_that_says(data: Path, *answers: dict[str, int]) -> Iterator[None]:
         server.server_close()
 
 
-def ask(data: Path) -> tuple[int, dict[str, object]]:
+def run_status(data: Path) -> tuple[int, dict[str, object]]:
     result = CliRunner().invoke(
         status_command, ["--data", str(data), "--format", "json"], standalone_mode=False
     )
@@ -63,41 +63,39 @@ def ask(data: Path) -> tuple[int, dict[str, object]]:
     return result.return_value, json.loads(result.output)
 
 
-def test_all_terms_add_up_with_everything_stopped(tmp_path: Path, writer: EmbeddedWriter) -> None:
+def test_counters_reconcile_with_everything_stopped(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(5)), pack([alive(9000, stopping=True, streams_opened=5)], compress=False)])
     analyse(tmp_path)
-    code, said = ask(tmp_path)
+    code, status = run_status(tmp_path)
     assert code == 0
-    assert {k: said[k] for k in ("captured", "captured_at_most", "stored", "in_flight", "lost", "unknown")} == {
+    assert {k: status[k] for k in ("captured", "captured_at_most", "stored", "in_flight", "lost", "unknown")} == {
         "captured": 5, "captured_at_most": 5, "stored": 5, "in_flight": 0, "lost": 0, "unknown": [],
     }  # fmt: skip
 
 
-def test_a_stream_that_is_nowhere_is_told_by_the_exit_code(tmp_path: Path, writer: EmbeddedWriter) -> None:
+def test_missing_stream_sets_exit_code_1(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(5)), pack([alive(9000, stopping=True, streams_opened=6)], compress=False)])
     analyse(tmp_path)
-    code, said = ask(tmp_path)
+    code, status = run_status(tmp_path)
     assert code == 1
-    assert said["reconciles"] is False
+    assert status["reconciles"] is False
 
 
-def test_open_streams_and_streams_that_wait_in_the_log_are_in_flight(
-    tmp_path: Path, writer: EmbeddedWriter
-) -> None:
-    noted = RunTotalsFile(tmp_path / "log" / "w0", alive(9000).incarnation)
+def test_open_streams_and_unread_streams_are_in_flight(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    totals_file = RunTotalsFile(tmp_path / "log" / "w0", alive(9000).incarnation)
     writer.append(
         [*entries(range(3)), pack([*stream(10)[:3], alive(9000, streams_opened=4)], compress=False)]
     )
     analyse(tmp_path)
     writer.append([pack([*stream(10)[3:4], *stream(11), *stream(12)[:1]], compress=False)])
-    noted.write(RunTotals(streams_opened=7, streams_in_log=6, records=20))
-    noted.close()
-    code, said = ask(tmp_path)
+    totals_file.write(RunTotals(streams_opened=7, streams_in_log=6, records=20))
+    totals_file.close()
+    code, status = run_status(tmp_path)
     assert code == 0
-    assert {k: said[k] for k in ("captured", "captured_at_most", "stored", "open", "in_log", "unknown")} == {
+    assert {k: status[k] for k in ("captured", "captured_at_most", "stored", "open", "in_log", "unknown")} == {
         "captured": 6, "captured_at_most": 7, "stored": 3, "open": 1, "in_log": 2, "unknown": [],
     }  # fmt: skip
-    stages = said["stages"]
+    stages = status["stages"]
     assert isinstance(stages, dict)
     assert stages["tap"] == {
         "streams": 7, "records": 20, "bytes": 0, "lost_records": 0, "lost_bytes": 0,
@@ -106,33 +104,31 @@ def test_open_streams_and_streams_that_wait_in_the_log_are_in_flight(
     assert stages["analytics"]["streams"] == 4
 
 
-def test_a_stream_that_a_killed_tap_had_in_its_log_and_is_nowhere_is_told(
-    tmp_path: Path, writer: EmbeddedWriter
-) -> None:
-    noted = RunTotalsFile(tmp_path / "log" / "w0", alive(9000).incarnation)
-    noted.write(RunTotals(streams_opened=5, streams_in_log=4))
-    noted.close()
+def test_missing_stream_of_a_killed_tap_sets_exit_code_1(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    totals_file = RunTotalsFile(tmp_path / "log" / "w0", alive(9000).incarnation)
+    totals_file.write(RunTotals(streams_opened=5, streams_in_log=4))
+    totals_file.close()
     writer.append([*entries(range(3)), pack([alive(9000, streams_opened=1)], compress=False)])
     analyse(tmp_path)
-    code, said = ask(tmp_path)
-    assert (code, said["captured"], said["captured_at_most"], said["stored"]) == (1, 4, 5, 3)
+    code, status = run_status(tmp_path)
+    assert (code, status["captured"], status["captured_at_most"], status["stored"]) == (1, 4, 5, 3)
 
 
-def test_entries_that_could_not_be_read_are_said(tmp_path: Path, writer: EmbeddedWriter) -> None:
-    last_word = pack([alive(9000, stopping=True, streams_opened=3)], compress=False)
-    writer.append([*entries(range(2)), pack_damage("w0", 5, 12, "checksum"), last_word])
+def test_damaged_entries_are_listed_as_unknown(tmp_path: Path, writer: EmbeddedWriter) -> None:
+    last_entry = pack([alive(9000, stopping=True, streams_opened=3)], compress=False)
+    writer.append([*entries(range(2)), pack_damage("w0", 5, 12, "checksum"), last_entry])
     analyse(tmp_path)
-    code, said = ask(tmp_path)
-    assert (code, said["stored"]) == (0, 2)
-    assert any(note.startswith("7 entries of the log") for note in said["unknown"])  # type: ignore[attr-defined]
+    code, status = run_status(tmp_path)
+    assert (code, status["stored"]) == (0, 2)
+    assert any(note.startswith("7 entries of the log") for note in status["unknown"])  # type: ignore[attr-defined]
 
 
-def test_what_the_tap_could_not_tell_of_is_said(tmp_path: Path, writer: EmbeddedWriter) -> None:
+def test_unreported_losses_of_the_tap_are_listed_as_unknown(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(2)), pack([alive(9000, stopping=True, streams_opened=2)], compress=False)])
     analyse(tmp_path)
-    with tap_that_says(tmp_path, {"streams_opened": 2, "lost_untold": 3}):
-        _, said = ask(tmp_path)
-    assert any("3 records" in note for note in said["unknown"])  # type: ignore[attr-defined]
+    with tap_with_counters(tmp_path, {"streams_opened": 2, "lost_untold": 3}):
+        _, status = run_status(tmp_path)
+    assert any("3 records" in note for note in status["unknown"])  # type: ignore[attr-defined]
 
 
 def test_lost_streams_are_counted_as_lost(tmp_path: Path, writer: EmbeddedWriter) -> None:
@@ -145,22 +141,22 @@ def test_lost_streams_are_counted_as_lost(tmp_path: Path, writer: EmbeddedWriter
         ]
     )
     analyse(tmp_path)
-    code, said = ask(tmp_path)
-    assert (code, said["stored"], said["lost"], said["losses_by_cause"]) == (0, 2, 1, {"missing": 1})
+    code, status = run_status(tmp_path)
+    assert (code, status["stored"], status["lost"], status["losses_by_cause"]) == (0, 2, 1, {"missing": 1})
 
 
-def test_a_tap_that_does_not_answer_is_said(tmp_path: Path, writer: EmbeddedWriter) -> None:
+def test_unresponsive_tap_is_listed_as_unknown(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(2)), pack([alive(9000, streams_opened=2)], compress=False)])
     analyse(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "tap.json").write_text('{"pid": 1, "admin": "http://127.0.0.1:9"}')
-    code, said = ask(tmp_path)
+    code, status = run_status(tmp_path)
     assert code == 0
-    assert said["captured_at_most"] is None
-    assert any("admin port" in note for note in said["unknown"])  # type: ignore[attr-defined]
+    assert status["captured_at_most"] is None
+    assert any("admin port" in note for note in status["unknown"])  # type: ignore[attr-defined]
 
 
-def test_the_table_says_it_in_words(tmp_path: Path, writer: EmbeddedWriter) -> None:
+def test_text_output_states_the_result(tmp_path: Path, writer: EmbeddedWriter) -> None:
     writer.append([*entries(range(2)), pack([alive(9000, stopping=True, streams_opened=2)], compress=False)])
     analyse(tmp_path)
     out = CliRunner().invoke(status_command, ["--data", str(tmp_path)], standalone_mode=False).output
