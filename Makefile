@@ -1,7 +1,7 @@
-# make demo   the main job: simulated gateway, tap, analytics, dashboard
-# make up     in front of your gateway: make up UPSTREAM=http://localhost:4000
-# make test   everything that must hold
-# make help   the rest
+# make demo   run with a simulated gateway
+# make up     run in front of your gateway: make up UPSTREAM=http://localhost:4000
+# make test   run all tests
+# make help   list all targets
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -11,26 +11,26 @@ UPSTREAM ?= http://localhost:4000
 
 .PHONY: help install setup test-setup demo up test lint format types quick chaos bench browser screenshots fuzz reference site image wheel audit licences lock clean
 
-help: ## list the targets
+help: ## list all targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
 
-install: .venv/.installed ## build .venv from the lock (hashes checked), to run Streamgauge
+install: .venv/.installed ## install the locked packages into .venv
 
 .venv/.installed: requirements.lock deploy/build.lock pyproject.toml
 	@deploy/setup/venv run
 
-setup: .venv/.ready ## the same with what tests and benches need
+setup: .venv/.ready ## also install the packages of tests and benchmarks
 
 .venv/.ready: requirements.lock requirements-dev.lock pyproject.toml
 	@deploy/setup/venv all
 
-test-setup: setup ## what only the tests need: Java and Maven, Chromium, the LiteLLM environment
+test-setup: setup ## install test services: Java and Maven, Chromium, LiteLLM
 	@deploy/setup/test-parts
 
-demo: install ## run the demo and open the address that it prints; ARGS="--seconds 60" ends by itself
+demo: install ## run with a simulated gateway; ARGS="--seconds 60" stops after a minute
 	@$(PY) -m streamgauge demo $(ARGS)
 
-up: install ## in front of your gateway, with its dashboard: UPSTREAM=http://localhost:4000
+up: install ## run in front of your gateway: UPSTREAM=http://localhost:4000
 	@$(PY) -m streamgauge up --upstream $(UPSTREAM) $(ARGS)
 
 lint: setup ## ruff: rules and format
@@ -41,51 +41,51 @@ format: setup ## format in place
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-types: setup ## mypy, strict
+types: setup ## check types with mypy
 	$(PY) -m mypy
 
-test: test-setup lint types ## everything that must hold, under 15 minutes on two cores
+test: test-setup lint types ## run all tests (15 minutes on two cores)
 	$(PY) -m pytest -m "not slow" -n 2 --dist loadfile $(ARGS)
 
-quick: setup ## the tests that need nothing but Python
+quick: setup ## run the tests that need only Python
 	$(PY) -m pytest -m "not slow and not kafka and not litellm and not browser" -n 2 --dist loadfile $(ARGS)
 
-chaos: test-setup ## the long fault runs
+chaos: test-setup ## run the long fault tests
 	$(PY) -m pytest tests/chaos $(ARGS)
 
-browser: test-setup ## the dashboard in a real browser
+browser: test-setup ## test the dashboard in a real browser
 	$(PY) -m pytest -m browser $(ARGS)
 
-screenshots: test-setup ## the pictures of README and docs, from a demo of five minutes
+screenshots: test-setup ## take the pictures of README and docs from a demo of five minutes
 	$(PY) -m tests.dashboard.demo_screenshots docs/images
 
-fuzz: setup ## coverage-guided, five minutes; needs atheris in .venv
+fuzz: setup ## fuzz the decoders for five minutes; needs atheris in .venv
 	$(PY) -m tests.fuzz.decode -max_total_time=300 $(ARGS)
 
-bench: setup ## measure; writes what docs/explanation/performance.md quotes
+bench: setup ## run the benchmarks and write docs/explanation/performance.md
 	$(PY) -m bench $(ARGS)
 
 reference: setup ## write the generated pages of docs/reference
 	$(PY) docs/generate.py
 
-site: setup ## the documentation as a site, in site/
+site: setup ## build the documentation site in site/
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
-image: ## both images, with docker, podman or buildah; BASE=… for another base
+image: ## build both images with docker, podman or buildah; BASE=… for another base
 	deploy/setup/image
 
-wheel: setup ## the wheel, the same bytes wherever it is built, and the bill of materials (CycloneDX), in dist/; COMPILED=1: the tap as machine code
+wheel: setup ## build a reproducible wheel and the bill of materials in dist/; COMPILED=1: compiled tap
 	SOURCE_DATE_EPOCH=315532800 COMPILED=$(COMPILED) $(PY) -m pip wheel --quiet --no-deps --no-build-isolation -w dist .
 	.venv/bin/cyclonedx-py requirements --output-reproducible -o dist/streamgauge.cdx.json requirements.lock
 
-audit: setup ## known vulnerabilities of what is locked (asks the advisory database of the package index)
+audit: setup ## check the locked packages for known vulnerabilities
 	$(PY) -m pip_audit --disable-pip --require-hashes -r requirements.lock
 
-licences: setup ## renew docs/reference/licences.md
+licences: setup ## write docs/reference/licences.md
 	deploy/setup/licences
 
-lock: setup ## renew the locks from pyproject.toml
+lock: setup ## update the lock files from pyproject.toml
 	deploy/setup/lock
 
-clean: ## remove what make made
+clean: ## remove everything that make created
 	rm -rf .venv .venv-litellm .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site

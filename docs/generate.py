@@ -54,7 +54,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _with_sections(page: str, **sections: Sequence[str]) -> str:
-    """The page with its generated sections written anew."""
+    """The page with new contents of its generated sections."""
     text = (REFERENCE / page).read_text()
     for name, lines in sections.items():
         before, begin, rest = text.partition(f"<!-- generated: {name} -->")

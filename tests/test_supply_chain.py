@@ -1,4 +1,4 @@
-"""What is shipped: a wheel that anyone builds to the same bytes, dependencies whose licences allow it, locks with hashes."""
+"""The wheel is reproducible, the licences of dependencies allow shipping, and the lock files have hashes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ALLOWED = re.compile(
     r"MIT|Apache|BSD|ISC|PSF|Python Software Foundation|MPL|Mozilla|Zlib|Unlicense|CC0|0BSD|HPND|Public Domain",
     re.I,
 )
-READ_BY_HAND = {"crc32c": "LGPL-2.1-or-later: a library that we call, unchanged and replaceable"}
-ELSEWHERE = {"colorama", "tzdata"}
+REVIEWED = {"crc32c": "LGPL-2.1-or-later: a library that we call, unchanged and replaceable"}
+OTHER_PLATFORMS = {"colorama", "tzdata"}
 
 
-def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
+def test_two_builds_of_the_wheel_are_identical(tmp_path: Path) -> None:
     digests = set()
     for name in ("one", "two"):
         subprocess.run(
@@ -60,7 +60,7 @@ def test_two_builds_of_the_wheel_are_the_same_bytes(tmp_path: Path) -> None:
         "bench/analytics/quix.lock",
     ],
 )
-def test_every_locked_version_has_its_hashes_and_no_address(lock: str) -> None:
+def test_every_locked_version_has_hashes_and_no_url(lock: str) -> None:
     text = (ROOT / lock).read_text()
     entries = re.split(r"\n(?=\S)", text.strip())
     assert entries
@@ -69,20 +69,18 @@ def test_every_locked_version_has_its_hashes_and_no_address(lock: str) -> None:
     assert "://" not in text
 
 
-def test_every_package_that_is_shipped_is_listed_with_a_licence_that_lets_us_ship_it() -> None:
+def test_every_shipped_package_is_listed_with_an_allowed_licence() -> None:
     rows = re.findall(
         r"^\| (\S+) +\| (\S+) +\| (.+?) +\|$", (ROOT / "docs" / "reference" / "licences.md").read_text(), re.M
     )[1:]
     listed = {name.lower().replace("_", "-"): (version, licence) for name, version, licence in rows}
-    pinned: dict[str, set[str]] = {}  # a package may have a version for each Python
+    pinned: dict[str, set[str]] = {}  # a package may have one version per Python version
     for name, version in re.findall(
         r"^([a-z0-9._-]+)==([^ ;]+)", (ROOT / "requirements.lock").read_text(), re.M
     ):
         pinned.setdefault(name, set()).add(version)
     for name, (version, licence) in listed.items():
         assert version in pinned[name], f"{name}: make licences"
-        assert name in READ_BY_HAND or ALLOWED.search(licence), (name, licence)
-    elsewhere = {
-        name for name in pinned if name not in listed
-    }  # for other systems than the one that wrote the page
-    assert elsewhere <= ELSEWHERE, f"{elsewhere}: make licences"
+        assert name in REVIEWED or ALLOWED.search(licence), (name, licence)
+    unlisted = pinned.keys() - listed.keys()
+    assert unlisted <= OTHER_PLATFORMS, f"{unlisted}: make licences"

@@ -1,8 +1,7 @@
-"""Build hook of the wheel: with COMPILED=1 in the environment, the tap's data path is in it as machine code, made by mypyc.
+"""Build hook of the wheel: COMPILED=1 adds the tap's data path as machine code, compiled by mypyc.
 
-The rules: the source is the same, and stays in the wheel beside what was made of it (tracebacks show it). Compiling is done in
-a folder that is thrown away: nothing is written into the tree. Without COMPILED=1, and for an editable install, the wheel is
-pure Python, as ever. The wheel is then for one Python and one kind of machine, and a C compiler is needed.
+The wheel also contains the sources, which tracebacks show. The build runs in a temporary folder and needs a C compiler; the
+wheel then fits one Python version and one kind of machine. Without COMPILED=1, and for an editable install, it is pure Python.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ MODULES = (
     "tap/http_header_fields", "tap/record_buffer", "tap/routing", "tap/stream_recorder", "tap/trace_context", "tap/tunnel",
     "tap/upstream_connection",
 )  # fmt: skip
-"""Of `ingest`: what runs for each request and each read."""
+"""Modules of `ingest` that run for each request and each read."""
 _SETUP = """
 import sys
 from mypyc.build import mypycify
@@ -41,10 +40,10 @@ setup(
 
 
 class CompiledTap(BuildHookInterface[Any]):
-    """What hatchling calls."""
+    """Hatchling build hook."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Before the wheel is put together."""
+        """Compile the modules and add them to the wheel."""
         if version == "editable" or os.environ.get("COMPILED") != "1":
             return
         self._folder = tempfile.TemporaryDirectory()
@@ -55,13 +54,13 @@ class CompiledTap(BuildHookInterface[Any]):
         subprocess.run([sys.executable, "-c", _SETUP, *files], cwd=folder, check=True)
         found = [*folder.glob("*.so"), *(folder / "ingest").rglob("*.so")]
         if len(found) != len(MODULES) + 1:
-            raise RuntimeError("mypyc has not made what was expected of it")
+            raise RuntimeError(f"mypyc built {len(found)} extension modules, expected {len(MODULES) + 1}")
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         for path in found:
             build_data["force_include"][str(path)] = str(path.relative_to(folder))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """After it."""
+        """Remove the temporary folder."""
         if hasattr(self, "_folder"):
             self._folder.cleanup()
