@@ -21,7 +21,7 @@ from analytics.storage.location import locate
 from analytics.storage.store import Store
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
 from ingest.record_log.interface import Entry
-from tests.analytics.traffic import MemoryLog, entries
+from tests.analytics.log_entries import MemoryLog, entries
 
 RATE = 1_000
 PER_COMMIT = 150

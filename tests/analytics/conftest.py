@@ -1,4 +1,4 @@
-"""Property tests assert behaviour, never time: no deadline for a single example, on however busy a machine."""
+"""Property tests have no deadlines, because the machine may be busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of tests. A copy of an empty store opens in a third of the time that creating one takes."""
+"""Stores for tests. Copying an empty store takes a third of the time of creating one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from analytics.storage.store import Store
 
 
 def new_store(data: Path, **options: Any) -> Store:
-    """A store with its catalog in SQLite, empty unless the folder has one; `options` are those of `Store`."""
+    """A store with a SQLite catalog, new unless the folder has one. `options` are those of `Store`."""
     location = locate("sqlite", data)
     assert location.catalog is not None
     if not location.catalog.exists():
@@ -37,7 +37,7 @@ def _empty_catalog() -> bytes:
 
 
 def ask(store: Store, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-    """Rows, as the writing process reads them. UUIDs are text."""
+    """Query as the writing process. UUIDs are text."""
     cursor = store.cursor()
     try:
         return to_polars(cursor.execute(sql, values).to_arrow_table()).rows()
@@ -46,7 +46,7 @@ def ask(store: Store, sql: str, values: Sequence[object] = ()) -> list[tuple[Any
 
 
 def ask_as_reader(location: StoreLocation, sql: str) -> list[tuple[Any, ...]]:
-    """Rows, as a process that only reads gets them, with the streams in flight."""
+    """Query as a read-only process, including streams in flight."""
     reader = Reader(location, lock_down=False)
     try:
         return reader.query(sql, 1_000_000, 60).rows()
@@ -55,7 +55,7 @@ def ask_as_reader(location: StoreLocation, sql: str) -> list[tuple[Any, ...]]:
 
 
 def plain_tables() -> duckdb.DuckDBPyConnection:
-    """The tables and views in a DuckDB of its own, without a catalog: for tests of SQL alone."""
+    """Tables and views in an in-memory DuckDB without a catalog."""
     tables, views, comments = statements()
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")

@@ -1,4 +1,4 @@
-"""From entries to rows: once each, whatever the log delivers and wherever it is cut off."""
+"""The consumer stores every stream once, despite duplicates, invalid entries and restarts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from analytics.storage.commit import Commit, PartitionLost
 from analytics.storage.store import Store
 from ingest.record_log.interface import Entry
 from ingest.records import Frames, pack
-from tests.analytics import traffic
+from tests.analytics import log_entries
+from tests.analytics.log_entries import MemoryLog, alive, entries, stream, stream_id
 from tests.analytics.stores import ask, ask_as_reader, new_store
-from tests.analytics.traffic import MemoryLog, alive, entries, stream, stream_id
 
 EAGER = CommitPolicy(commit_interval_s=0.0)
 
@@ -40,7 +40,7 @@ def consumer(
 
 
 def drain(run: Consumer) -> None:
-    """Read what there is, and commit without waiting for the time to do so."""
+    """Read all entries and commit without waiting for the interval."""
     run.step(0)
     run.finish()
 
@@ -73,7 +73,7 @@ def test_streams_become_rows_with_events_and_usage(store: Store) -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 20, 3))
-def test_a_restart_anywhere_gives_the_rows_of_an_undisturbed_run(tmp_path: Path, cut: int) -> None:
+def test_restart_anywhere_gives_the_rows_of_an_uninterrupted_run(tmp_path: Path, cut: int) -> None:
     payloads = list(entries(range(24), chunks=9, width=6))
     whole = new_store(tmp_path / "whole")
     drain(consumer(MemoryLog({"w0": payloads}), whole))
@@ -82,7 +82,7 @@ def test_a_restart_anywhere_gives_the_rows_of_an_undisturbed_run(tmp_path: Path,
     first = consumer(log, broken)
     drain(first)
     for offset, payload in enumerate(payloads[cut : cut + 5], cut):
-        first.feed(Entry("w0", offset, payload))  # read, decoded, and lost with the process: never committed
+        first.feed(Entry("w0", offset, payload))  # read but never committed
     second = consumer(MemoryLog({"w0": payloads}), broken)
     drain(second)
     assert everything(broken) == everything(whole)
@@ -91,7 +91,7 @@ def test_a_restart_anywhere_gives_the_rows_of_an_undisturbed_run(tmp_path: Path,
     broken.close()
 
 
-def test_a_restart_reads_again_only_from_the_oldest_open_stream(store: Store) -> None:
+def test_restart_replays_from_the_oldest_open_stream(store: Store) -> None:
     payloads = list(entries(range(80), chunks=9, width=8))
     log = MemoryLog({"w0": payloads[:37]})
     drain(consumer(log, store))
@@ -105,14 +105,14 @@ def test_a_restart_reads_again_only_from_the_oldest_open_stream(store: Store) ->
     assert len(outcomes(store)) == 80
 
 
-def test_duplicates_after_a_restart_make_no_second_row(store: Store) -> None:
+def test_duplicates_after_a_restart_are_not_stored(store: Store) -> None:
     payloads = list(entries(range(8), chunks=5))
     drain(consumer(MemoryLog({"w0": payloads}), store))
     drain(consumer(MemoryLog({"w0": payloads + payloads}), store))
     assert len(outcomes(store)) == 8
 
 
-def test_a_long_stream_is_kept_in_the_store_and_lets_the_log_go(store: Store) -> None:
+def test_long_stream_is_checkpointed_and_releases_the_log(store: Store) -> None:
     long = stream(1, chunks=40, per_record=2)
     payloads = [pack(long[:6], compress=False)]
     payloads += [pack([alive(second * 1000)], compress=False) for second in range(0, 200, 5)]
@@ -131,7 +131,7 @@ def test_a_long_stream_is_kept_in_the_store_and_lets_the_log_go(store: Store) ->
     assert store.kept_records("memory", "w0") == {}
 
 
-def test_open_streams_are_shown_while_they_run(store: Store) -> None:
+def test_open_streams_are_visible_to_readers(store: Store) -> None:
     records = stream(3, chunks=10)
     log = MemoryLog({"w0": [pack(records[:3], compress=False)]})
     run = consumer(log, store)
@@ -144,7 +144,7 @@ def test_open_streams_are_shown_while_they_run(store: Store) -> None:
     assert outcomes(store) == [(stream_id(3), "ok")]
 
 
-def test_garbage_becomes_dead_letters_without_its_text_and_the_rest_goes_on(store: Store) -> None:
+def test_invalid_entries_become_dead_letters_without_content(store: Store) -> None:
     good = list(entries(range(4), chunks=3))
     junk = [b"", b"\x01\xc1", b"\x02planted-secret", b"planted-secret", b"\x01\x91\x92\xa6opened\x01"]
     log = MemoryLog({"w0": [good[0], *junk, *good[1:]]})
@@ -159,7 +159,7 @@ def test_garbage_becomes_dead_letters_without_its_text_and_the_rest_goes_on(stor
     assert "secret" not in str(ask(store, "SELECT * FROM dead_letters"))
 
 
-def test_a_flood_of_garbage_does_not_fill_the_table(store: Store) -> None:
+def test_dead_letters_per_commit_are_bounded(store: Store) -> None:
     run = consumer(MemoryLog({"w0": [b"junk"] * 3000}), store)
     drain(run)
     assert ask(store, "SELECT count(*) FROM dead_letters") == [(1000,)]
@@ -167,7 +167,7 @@ def test_a_flood_of_garbage_does_not_fill_the_table(store: Store) -> None:
     assert store.totals()["dead_letters_not_kept"] == 2000
 
 
-def test_a_stream_that_cannot_be_measured_is_marked_and_the_others_are_stored(store: Store) -> None:
+def test_stream_that_cannot_be_measured_is_lost_and_others_are_stored(store: Store) -> None:
     bad = stream_id(2)
 
     def picky(finished: Sequence[FinishedStream]) -> dict[str, pl.DataFrame]:
@@ -185,7 +185,7 @@ def test_a_stream_that_cannot_be_measured_is_marked_and_the_others_are_stored(st
     ]
 
 
-def test_a_hole_is_a_loss_and_measures_nothing(store: Store) -> None:
+def test_record_gap_is_a_loss_and_the_stream_is_unmeasured(store: Store) -> None:
     records = stream(1, chunks=12)
     dropped = [r for r in records if not (isinstance(r, Frames) and r.seq == 3)]
     run = consumer(MemoryLog({"w0": [pack(dropped, compress=True)]}), store)
@@ -196,7 +196,7 @@ def test_a_hole_is_a_loss_and_measures_nothing(store: Store) -> None:
     ]
 
 
-def test_streams_of_a_local_log_that_fell_silent_end_as_lost(store: Store) -> None:
+def test_streams_of_a_silent_local_log_are_lost(store: Store) -> None:
     log = MemoryLog({"w0": [pack(stream(1)[:3], compress=False)]})
     run = consumer(log, store, policy=CommitPolicy(commit_interval_s=0, lost_after_s=0.0))
     drain(run)
@@ -205,7 +205,7 @@ def test_streams_of_a_local_log_that_fell_silent_end_as_lost(store: Store) -> No
     assert outcomes(store) == [(stream_id(1), "tap_lost")]
 
 
-def test_silence_behind_a_broker_ends_nothing(store: Store) -> None:
+def test_streams_of_a_silent_broker_stay_open(store: Store) -> None:
     log = MemoryLog({"0": [pack(stream(1)[:3], compress=False)]})
     run = consumer(
         log, store, policy=CommitPolicy(commit_interval_s=0, lost_after_s=0.0, writers_are_local=False)
@@ -215,7 +215,7 @@ def test_silence_behind_a_broker_ends_nothing(store: Store) -> None:
     assert outcomes(store) == []
 
 
-def test_partitions_that_come_later_are_read_and_those_that_go_are_left(store: Store) -> None:
+def test_partitions_can_be_added_and_released(store: Store) -> None:
     log = MemoryLog({"0": list(entries(range(4)))})
     run = consumer(log, store)
     drain(run)
@@ -226,9 +226,9 @@ def test_partitions_that_come_later_are_read_and_those_that_go_are_left(store: S
     run.release_partitions(["1"])
     rest = log.partitions_.pop("1")
     drain(run)
-    # back again: it goes on from its stored position
+    # owned again: continues at the stored position
     log.partitions_["1"] = rest + list(entries(range(10, 14)))[-1:]
-    log.seek("1", len(log.partitions_["1"]))  # wherever the reader stood meanwhile
+    log.seek("1", len(log.partitions_["1"]))  # the reader's own position does not matter
     drain(run)
     assert len(outcomes(store)) == 8
     assert ask(store, "SELECT partition, open_stream_ids FROM log_positions ORDER BY 1") == [
@@ -237,7 +237,7 @@ def test_partitions_that_come_later_are_read_and_those_that_go_are_left(store: S
     ]
 
 
-def test_a_backlog_is_committed_in_bounded_batches(store: Store) -> None:
+def test_backlog_is_committed_in_bounded_batches(store: Store) -> None:
     log = MemoryLog({"w0": list(entries(range(40), chunks=10, width=4))})
     run = consumer(log, store, policy=CommitPolicy(commit_interval_s=60, commit_events=100))
     drain(run)
@@ -246,7 +246,7 @@ def test_a_backlog_is_committed_in_bounded_batches(store: Store) -> None:
     assert len(outcomes(store)) == 40
 
 
-def test_dear_commits_are_further_apart_while_there_is_more_to_read(store: Store) -> None:
+def test_expensive_commits_are_further_apart_during_a_backlog(store: Store) -> None:
     log = MemoryLog({"w0": []})
     run = consumer(log, store)
     payloads = entries(range(2), chunks=2, width=1)
@@ -255,12 +255,12 @@ def test_dear_commits_are_further_apart_while_there_is_more_to_read(store: Store
         run._commit_cost_s, run._committed_s = 100.0, time.monotonic() - 150.0
         run.step(0)
     assert run.commits == 0
-    run.step(0)  # finds nothing more
+    run.step(0)  # no more entries
     assert run.commits == 1
     assert len(outcomes(store)) == 2
 
 
-def test_what_is_left_at_the_end_of_a_backlog_does_not_wait_for_the_interval(store: Store) -> None:
+def test_end_of_a_backlog_is_committed_without_waiting_for_the_interval(store: Store) -> None:
     log = MemoryLog({"w0": list(entries(range(25), chunks=10, width=4))})
     run = consumer(log, store, policy=CommitPolicy(commit_interval_s=3600, commit_events=100))
     run._interval_from_s = time.monotonic() - 7200.0
@@ -269,11 +269,11 @@ def test_what_is_left_at_the_end_of_a_backlog_does_not_wait_for_the_interval(sto
     assert len(outcomes(store)) < 25
     run._commit_cost_s = 0.0
     assert run._poll_timeout_s() <= END_OF_LOG_S
-    run.step(0)  # finds nothing more
+    run.step(0)  # no more entries
     assert len(outcomes(store)) == 25
 
 
-def test_commits_that_are_not_full_keep_their_interval(store: Store) -> None:
+def test_commits_that_are_not_full_keep_the_interval(store: Store) -> None:
     log = MemoryLog({"w0": list(entries(range(2)))})
     run = consumer(log, store, policy=CommitPolicy(commit_interval_s=3600))
     run.step(0)
@@ -293,7 +293,7 @@ def open_streams(store: Store) -> list[tuple[object, ...]]:
     return ask_as_reader(store.location, "SELECT stream_id, output_event_count FROM open_streams")
 
 
-def test_open_streams_that_are_slow_to_write_are_written_less_often(store: Store) -> None:
+def test_open_streams_are_written_less_often_if_writing_is_slow(store: Store) -> None:
     records = stream(3, chunks=15)
     log = MemoryLog({"w0": [pack(records[:3], compress=False)]})
     run = consumer(log, store)
@@ -308,7 +308,7 @@ def test_open_streams_that_are_slow_to_write_are_written_less_often(store: Store
     assert open_streams(store) == [(stream_id(3), 10)]
 
 
-def test_open_streams_that_cannot_be_written_do_not_stop_the_consumer(
+def test_failure_to_write_open_streams_does_not_stop_the_consumer(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     records = stream(3, chunks=10)
@@ -326,7 +326,7 @@ def test_open_streams_that_cannot_be_written_do_not_stop_the_consumer(
     assert outcomes(store) == [(stream_id(3), "ok")]
 
 
-def test_positions_alone_are_committed_at_their_own_interval(store: Store) -> None:
+def test_positions_alone_have_their_own_interval(store: Store) -> None:
     log = MemoryLog({"w0": [*entries(range(1))]})
     run = consumer(log, store, policy=CommitPolicy(commit_interval_s=0.0))
     drain(run)
@@ -343,7 +343,7 @@ def test_positions_alone_are_committed_at_their_own_interval(store: Store) -> No
     assert high == len(log.partitions_["w0"])
 
 
-def test_an_idle_log_costs_no_commits(store: Store) -> None:
+def test_idle_log_causes_no_commits(store: Store) -> None:
     log = MemoryLog({"w0": list(entries(range(2)))})
     run = consumer(log, store)
     drain(run)
@@ -365,7 +365,7 @@ def test_counters_add_up_over_restarts(store: Store) -> None:
     assert totals["log_bytes"] == sum(len(p) for p in payloads)
 
 
-def test_what_taps_say_of_themselves_is_kept(store: Store) -> None:
+def test_tap_reports_are_stored(store: Store) -> None:
     said = [
         alive(1000, streams_opened=1),
         alive(3000, streams_opened=2),
@@ -375,11 +375,11 @@ def test_what_taps_say_of_themselves_is_kept(store: Store) -> None:
     drain(run)
     run.finish()
     assert ask(store, "SELECT tap, incarnation, stopped, counters FROM taps") == [
-        ("tap-1", traffic.INCARNATION, True, '{"streams_opened": 2}')
+        ("tap-1", log_entries.INCARNATION, True, '{"streams_opened": 2}')
     ]
 
 
-def test_a_consumer_that_lost_its_partition_commits_nothing(store: Store) -> None:
+def test_consumer_that_lost_its_partition_commits_nothing(store: Store) -> None:
     payloads = list(entries(range(6)))
     log = MemoryLog({"w0": payloads[:2]})
     first = consumer(log, store)
@@ -394,7 +394,7 @@ def test_a_consumer_that_lost_its_partition_commits_nothing(store: Store) -> Non
     store.commit(Commit("memory"))
 
 
-def test_what_was_open_in_a_log_that_is_gone_is_lost_and_said_so(store: Store) -> None:
+def test_open_streams_of_a_deleted_log_are_lost_with_a_cause(store: Store) -> None:
     old = MemoryLog({"w0": [*entries(range(2)), pack(stream(7)[:3], compress=False)]}, log_id="old")
     drain(consumer(old, store))
     fresh = MemoryLog({"w0": list(entries(range(20, 22)))}, log_id="new")
@@ -410,7 +410,7 @@ def test_what_was_open_in_a_log_that_is_gone_is_lost_and_said_so(store: Store) -
     assert ask(store, "SELECT open_stream_ids FROM log_positions WHERE log_id = 'old'") == [([],)]
 
 
-def test_a_log_made_anew_under_us_ends_its_open_streams_as_lost(store: Store) -> None:
+def test_open_streams_of_a_replaced_log_are_lost(store: Store) -> None:
     run = consumer(MemoryLog({"w0": [*entries(range(2)), pack(stream(7)[:3], compress=False)]}), store)
     run.step(0)
     run.lose_open_streams()

@@ -1,4 +1,4 @@
-"""What `analytics.gc_tuning` counts on: the consumer's work leaves nothing behind that only a search would find."""
+"""The assumption of `analytics.gc_tuning`: consuming creates no reference cycles."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from analytics.consumer import CommitPolicy, Consumer
 from analytics.measures.measure import measure
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
 from ingest.record_log.interface import Entry
+from tests.analytics.log_entries import MemoryLog, entries
 from tests.analytics.stores import new_store
-from tests.analytics.traffic import MemoryLog, entries
 
 
-def test_commits_leave_no_cycles(tmp_path: Path) -> None:
-    """Nothing that grows with the streams: what a search finds is the same few objects after ten streams and after forty."""
+def test_commits_leave_no_reference_cycles(tmp_path: Path) -> None:
+    """The number of collected objects does not grow with the number of streams."""
     store, telemetry = new_store(tmp_path), Telemetry(TelemetryOptions())
     policy = CommitPolicy(commit_interval_s=3600.0)
     consumer = Consumer(MemoryLog({"w0": []}), store, Assembler(), measure, policy, hooks=[telemetry])
@@ -37,14 +37,14 @@ def test_commits_leave_no_cycles(tmp_path: Path) -> None:
         finally:
             gc.enable()
 
-    found_after(0, 10)  # whatever is made once
+    found_after(0, 10)  # one-time objects
     few, many = found_after(10, 20), found_after(20, 60)
     telemetry.close()
     store.close()
     assert many <= few + 20
 
 
-def test_what_is_imported_is_never_searched_again() -> None:
+def test_imported_objects_are_frozen() -> None:
     code = (
         "import gc; from analytics.gc_tuning import tune_gc; tune_gc(); "
         "print(gc.get_freeze_count() > 0, gc.isenabled(), gc.get_threshold()[0])"

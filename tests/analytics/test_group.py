@@ -32,9 +32,9 @@ from ingest.record_log.kafka_client import ensure_topic
 from ingest.record_log.kafka_reader import KafkaReader
 from ingest.record_log.kafka_writer import KafkaWriter
 from ingest.records import AnyRecord, pack
+from tests.analytics.log_entries import stream
 from tests.analytics.stores import new_store
-from tests.analytics.tape import interleave
-from tests.analytics.traffic import stream
+from tests.analytics.stream_records import interleave
 from tests.postgres import Postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -176,7 +176,7 @@ def halves(count: int, first: int = 0) -> tuple[list[AnyRecord], list[AnyRecord]
     return interleave(rng, early), interleave(rng, late)
 
 
-def test_partitions_move_in_mid_stream_and_every_stream_is_stored_once(scene: Scene) -> None:
+def test_every_stream_is_stored_once_when_partitions_move(scene: Scene) -> None:
     early, late = halves(60)
     scene.produce(early)
     first = scene.analyze()
@@ -193,7 +193,7 @@ def test_partitions_move_in_mid_stream_and_every_stream_is_stored_once(scene: Sc
     assert (totals["streams_opened"], totals["streams_finished"]) == (60, 60)
 
 
-def test_one_is_killed_and_the_other_takes_over(scene: Scene) -> None:
+def test_other_process_takes_over_after_a_kill(scene: Scene) -> None:
     early, late = halves(60)
     processes = [scene.analyze(), scene.analyze()]
     scene.until(lambda: sorted(scene.owners().values()) == [2, 2], "they share the partitions")

@@ -1,4 +1,4 @@
-"""The analytics process itself, over a real embedded log: killed, stopped, refused, asked."""
+"""The analytics process with a real embedded log: kills, stops, start failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.records import pack
-from tests.analytics.traffic import alive, entries, stream, stream_id
+from tests.analytics.log_entries import alive, entries, stream, stream_id
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -65,7 +65,7 @@ def until(question: Callable[[], bool], what: str) -> None:
 
 
 class Asker:
-    """A reader that is opened once the store exists."""
+    """Opens a reader as soon as the store exists."""
 
     def __init__(self, data: Path) -> None:
         self._location = locate("sqlite", data)
@@ -93,7 +93,7 @@ def asking(data: Path) -> Iterator[Asker]:
 def rows(asker: Asker) -> int:
     try:
         return int(asker.query("SELECT count(*) FROM streams").item())
-    except QueryError:  # not there yet, or its process was just killed
+    except QueryError:  # not created yet, or its process was just killed
         return 0
 
 
@@ -102,7 +102,7 @@ def is_ready(data: Path, process: subprocess.Popen[str]) -> bool:
     return found is not None and found.pid == process.pid
 
 
-def test_killed_again_and_again_every_stream_is_stored_once(tmp_path: Path) -> None:
+def test_every_stream_is_stored_once_despite_repeated_kills(tmp_path: Path) -> None:
     payloads = list(entries(range(300), chunks=20, width=10))
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer, asking(tmp_path) as asker:
         at, kills = 0, 3
@@ -132,7 +132,7 @@ def test_killed_again_and_again_every_stream_is_stored_once(tmp_path: Path) -> N
             assert process.wait(DEADLINE_S) == 0
 
 
-def test_sigterm_commits_what_is_finished_and_keeps_what_is_open(tmp_path: Path) -> None:
+def test_sigterm_commits_finished_streams_and_keeps_open_ones(tmp_path: Path) -> None:
     records = stream(500, chunks=10)
     with (
         EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer,
@@ -156,7 +156,7 @@ def test_sigterm_commits_what_is_finished_and_keeps_what_is_open(tmp_path: Path)
             assert row == ("ok", 10)
 
 
-def test_a_second_analytics_on_the_same_folder_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_second_analytics_on_a_folder_fails_with_one_line(tmp_path: Path) -> None:
     with (
         lock_data_folder(tmp_path),
         pytest.raises(OSError, match=f"another analytics .pid {os.getpid()}.") as refused,
@@ -165,27 +165,27 @@ def test_a_second_analytics_on_the_same_folder_is_refused_in_one_line(tmp_path: 
     assert "\n" not in str(refused.value)
 
 
-def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_unwritable_folder_fails_with_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="--data") as refused:
         run_until(AnalyzeOptions(data=tmp_path / "file"), threading.Event())
     assert "\n" not in str(refused.value)
 
 
-def test_an_unknown_store_is_refused(tmp_path: Path) -> None:
+def test_unknown_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--store"):
         run_until(AnalyzeOptions(data=tmp_path, store="oracle"), threading.Event())
 
 
-def test_the_data_folder_is_released_when_the_start_fails(tmp_path: Path) -> None:
+def test_data_folder_is_unlocked_when_the_start_fails(tmp_path: Path) -> None:
     options = AnalyzeOptions(data=tmp_path, otlp_listen="127.0.0.1:0", otlp_token="short")
     with pytest.raises(ValueError, match="token"):
         run_until(options, threading.Event())
     lock_data_folder(tmp_path).close()
 
 
-def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:
-    """The order only: a row comes by itself, without more traffic behind it. How soon is the bench's business."""
+def test_row_becomes_visible_without_further_traffic(tmp_path: Path) -> None:
+    """Only that it appears. The benchmark measures how soon."""
     stop = threading.Event()
     failed: list[BaseException] = []
 
@@ -211,7 +211,7 @@ def test_a_row_is_visible_soon_after_its_stream_ended(tmp_path: Path) -> None:
 
 
 def run_until_rows(data: Path, count: int) -> list[str]:
-    """Ids of the streams that a run of analytics stores, once there are `count` and nothing is left to read."""
+    """Run analytics until the log is read and `count` streams are stored. Returns their ids."""
     stop = threading.Event()
     found: list[str] = []
     failed: list[BaseException] = []
@@ -237,8 +237,8 @@ def run_until_rows(data: Path, count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("read_before", [False, True])
-def test_what_ship_has_shipped_is_not_read_again_from_the_folder(tmp_path: Path, read_before: bool) -> None:
-    """`up --kafka` and then plain `up`: the newest segments still hold what went to Kafka."""
+def test_shipped_entries_are_not_read_from_the_folder(tmp_path: Path, read_before: bool) -> None:
+    """`up --kafka`, then `up`: the newest segments still contain entries that went to Kafka."""
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
         here: list[int] = [0] if read_before else []
         if read_before:
@@ -253,7 +253,7 @@ def test_what_ship_has_shipped_is_not_read_again_from_the_folder(tmp_path: Path,
         assert list(read_cursors(tmp_path / "log")) == ["analyze"]
 
 
-def test_streams_that_were_open_in_a_log_that_is_gone_end_as_lost(tmp_path: Path) -> None:
+def test_open_streams_of_a_deleted_log_are_lost(tmp_path: Path) -> None:
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
         writer.append([pack(stream(0), compress=True), pack([alive(0), *stream(1)[:3]], compress=True)])
         assert run_until_rows(tmp_path, 1) == [stream_id(0)]

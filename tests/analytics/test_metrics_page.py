@@ -13,7 +13,7 @@ from analytics.measures.outcome import Outcome, Phase
 from analytics.query.statement_filter import StatementFilter
 from ingest.records import AnyRecord, Frames, Request
 from tests.analytics.stores import plain_tables
-from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id
+from tests.analytics.stream_records import chunk, closed, finish_chunk, head, opened, stream_id
 
 ROOT = Path(__file__).parents[2]
 PAGE = "".join(

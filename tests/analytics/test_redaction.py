@@ -22,7 +22,7 @@ from analytics.measures.measure import measure
 from ingest.records import AnyRecord, Frames, Request, ResponseHeaders, unpack
 from ingest.redaction.record_redactor import Redactor
 from tests.analytics.corpus import WHY_NOT, Recording, recordings
-from tests.analytics.tape import alive, closed, opened, stream_id
+from tests.analytics.stream_records import alive, closed, opened, stream_id
 
 CAPTURES = Path(__file__).parent / "captures"
 TEXT = ("error_message", "output_text", "reasoning_text")
@@ -108,7 +108,7 @@ def recorded(recording: Recording, reads: Sequence[bytes]) -> list[AnyRecord]:
 
 @pytest.mark.skipif(not RECORDINGS, reason=WHY_NOT)
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-def test_a_recorded_stream_measures_the_same_redacted(recording: Recording) -> None:
+def test_recorded_stream_has_the_same_measures_after_redaction(recording: Recording) -> None:
     body = recording.body.read_bytes()
     assert_same(recorded(recording, cut(body, random.Random(str(recording)), max(60, len(body) // 200))))
 
@@ -116,13 +116,13 @@ def test_a_recorded_stream_measures_the_same_redacted(recording: Recording) -> N
 @pytest.mark.slow
 @pytest.mark.skipif(not RECORDINGS, reason=WHY_NOT)
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-def test_a_recorded_stream_measures_the_same_redacted_however_it_is_cut(recording: Recording) -> None:
+def test_redaction_keeps_measures_for_any_record_boundaries(recording: Recording) -> None:
     for reads in whole_and_cut(recording.body.read_bytes(), str(recording)):
         assert_same(recorded(recording, reads))
 
 
 @pytest.mark.parametrize("body", sorted(CAPTURES.glob("*/*.sse")), ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_a_written_stream_measures_the_same_redacted(body: Path) -> None:
+def test_generated_stream_has_the_same_measures_after_redaction(body: Path) -> None:
     for reads in whole_and_cut(body.read_bytes(), str(body.name)):
         assert_same(exchange(reads, path=""))
 
@@ -146,7 +146,7 @@ CHAT = b"".join(
 
 @pytest.mark.parametrize("coding", compressors())
 @pytest.mark.parametrize("damage", ["none", "cut", "garbage", "not coded"])
-def test_a_compressed_stream_measures_the_same_redacted(coding: str, damage: str) -> None:
+def test_compressed_stream_has_the_same_measures_after_redaction(coding: str, damage: str) -> None:
     packed = compressors()[coding](CHAT)
     if damage == "cut":
         packed = packed[: len(packed) // 2]

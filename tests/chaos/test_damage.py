@@ -11,7 +11,7 @@ import pytest
 from analytics.query.errors import QueryError
 from ingest.record_log.run_totals import RunTotalsFile
 from ingest.records import AnyRecord, pack
-from tests.analytics.traffic import INCARNATION, alive, stream, stream_id
+from tests.analytics.log_entries import INCARNATION, alive, stream, stream_id
 from tests.chaos.test_rounds import part
 from tests.e2e.running import until
 from tests.ingest.record_log.entries import roll, segments_of, writer_of

@@ -18,7 +18,7 @@ from analytics.query.errors import QueryError
 from ingest.records import pack
 from streamgauge.simulator.measured_streams import streams_since
 from streamgauge.simulator.measurement_check import check_measurements
-from tests.analytics.traffic import stream
+from tests.analytics.log_entries import stream
 from tests.chaos.proxy import Proxy, proxy
 from tests.chaos.rig import BOUNDS, LONG_AGO, Run, run, topic_read, wipe
 from tests.e2e.running import until

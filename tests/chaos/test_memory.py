@@ -19,7 +19,7 @@ import pytest
 from analytics.query.errors import QueryError
 from analytics.ready_file import read
 from ingest.record_log.embedded_writer import EmbeddedWriter
-from tests.analytics.traffic import entries
+from tests.analytics.log_entries import entries
 from tests.chaos.rig import run
 from tests.chaos.test_cap import audited_losses, bulky
 from tests.chaos.test_local import fill

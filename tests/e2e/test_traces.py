@@ -113,7 +113,7 @@ def ask(tap: str, name: str, path: str = "/sim/v1/chat/completions", **headers: 
     return response.status_code
 
 
-def test_the_collector_receives_the_spans_that_the_table_has(scene: Scene) -> None:
+def test_collector_receives_the_spans_of_the_table(scene: Scene) -> None:
     instance, receiver = scene.instance, scene.backend
     for number in range(5):
         assert ask(instance.tap, f"spans-{number}") == 200
@@ -173,7 +173,7 @@ def reading(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield running
 
 
-def test_prometheus_scrapes_both_and_its_rules_are_healthy_and_calm(reading: Prometheus) -> None:
+def test_prometheus_scrapes_tap_and_analytics_without_rule_errors_or_alerts(reading: Prometheus) -> None:
     assert reading.query('up == 1 and on(job) up{job=~"streamgauge-(analytics|tap)"}')
     assert {labels["job"] for labels, value in reading.query("up") if value == 1} >= {
         "streamgauge-analytics",
@@ -192,7 +192,7 @@ def test_prometheus_scrapes_both_and_its_rules_are_healthy_and_calm(reading: Pro
             assert rule["state"] == "inactive", rule
 
 
-def test_every_panel_of_the_dashboard_has_something_to_show(reading: Prometheus) -> None:
+def test_every_grafana_panel_has_data(reading: Prometheus) -> None:
     panels = json.loads((OTEL / "grafana.json").read_text())["panels"]
     expressions = [target["expr"] for panel in panels for target in panel.get("targets", [])]
     assert len(expressions) > 15
@@ -226,7 +226,7 @@ def test_prometheus_agrees_with_sql(scene: Scene, reading: Prometheus) -> None:
             assert bounds[bounds.index(high) - 1] <= said <= high, (column, q, row)
 
 
-def test_metrics_over_otlp_are_those_of_the_scrape(scene: Scene, reading: Prometheus) -> None:
+def test_otlp_metrics_equal_the_scraped_ones(scene: Scene, reading: Prometheus) -> None:
     every = 'count by (__name__) ({job="streamgauge-analytics", __name__=~"(streamgauge|gen_ai)_.*"})'
     scraped = {
         re.sub("_(bucket|count|sum|total)$", "", labels["__name__"]) for labels, _ in reading.query(every)
@@ -241,7 +241,7 @@ def test_metrics_over_otlp_are_those_of_the_scrape(scene: Scene, reading: Promet
     until(told, "the scraped metrics, and no others, over OTLP")
 
 
-def test_exemplars_lead_from_prometheus_to_the_traces(scene: Scene, reading: Prometheus) -> None:
+def test_exemplars_in_prometheus_have_trace_ids(scene: Scene, reading: Prometheus) -> None:
     def found() -> set[str] | None:
         query = f"streamgauge_stream_ttft_seconds_bucket{SCRAPED}"
         series = reading.get("query_exemplars", query=query, start="0", end="9999999999")
@@ -251,7 +251,7 @@ def test_exemplars_lead_from_prometheus_to_the_traces(scene: Scene, reading: Pro
     assert until(found, "an exemplar") <= traces
 
 
-def test_a_dead_collector_costs_a_counter_and_nothing_else_until_it_comes_back(tmp_path: Path) -> None:
+def test_unavailable_collector_only_increments_a_counter(tmp_path: Path) -> None:
     ports = (free_port(), free_port())
     environment = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{ports[0]}",
@@ -312,7 +312,7 @@ def test_a_dead_collector_costs_a_counter_and_nothing_else_until_it_comes_back(t
 
 
 @pytest.mark.litellm
-def test_client_tap_and_litellm_are_one_trace_with_the_right_parents(scene: Scene) -> None:
+def test_client_tap_and_litellm_spans_form_one_trace(scene: Scene) -> None:
     """At the end of the file: the gateway starts meanwhile."""
     if not LITELLM.exists():
         pytest.skip("the LiteLLM proxy is not installed: make test-setup")

@@ -12,7 +12,7 @@ from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.embedded_writer import EmbeddedWriter
-from tests.analytics.traffic import entries
+from tests.analytics.log_entries import entries
 
 
 def write_streams(data: Path, numbers: range) -> None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from streamgauge.export import export_command, instant
-from tests.analytics.traffic import T0_WALL_NS
+from tests.analytics.log_entries import T0_WALL_NS
 from tests.streamgauge.stored import analyse, write_streams
 
 STREAMS = 5

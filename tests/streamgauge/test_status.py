@@ -16,7 +16,7 @@ from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.run_totals import RunTotals, RunTotalsFile
 from ingest.records import pack, pack_damage
 from streamgauge.status import status_command
-from tests.analytics.traffic import alive, entries, stream
+from tests.analytics.log_entries import alive, entries, stream
 from tests.streamgauge.stored import analyse
 
 

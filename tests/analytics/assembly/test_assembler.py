@@ -1,4 +1,4 @@
-"""Streams are put together exactly once, whatever the log repeats and wherever the consumer dies."""
+"""Streams are assembled exactly once despite duplicates, gaps, restarts and dead taps."""
 
 import os
 import random
@@ -14,7 +14,7 @@ from analytics.assembly.assembler import Assembler
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.open_stream_rows import open_stream_frame
 from ingest.records import Alive, AnyRecord, Frames, Lost, Opened, Request
-from tests.analytics.tape import (
+from tests.analytics.stream_records import (
     SECOND_NS,
     START_NS,
     CrashingStore,
@@ -49,7 +49,7 @@ def outcomes(assembler: Assembler) -> dict[str, str]:
 # -- whole streams -------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_measured_once_it_is_closed() -> None:
+def test_stream_is_measured_after_its_closed_record() -> None:
     records = whole_stream(A)
     assembler = fed(*records[:-1])
     assert assembler.take_finished() == []
@@ -62,7 +62,7 @@ def test_a_stream_is_measured_once_it_is_closed() -> None:
     assert assembler.position("w0", 100) == assembler.position("w0", 100).__class__(100, 100, ())
 
 
-def test_a_failed_connect_is_a_row_without_a_body() -> None:
+def test_failed_connection_has_a_row_without_body_columns() -> None:
     assembler = fed(
         opened(A), Request(A, 1, b"{}", False), closed(A, 2, cause="connect_error", detail="gaierror")
     )
@@ -71,7 +71,7 @@ def test_a_failed_connect_is_a_row_without_a_body() -> None:
     assert (row["http_status"], row["streamed"], row["ttfb_ns"], row["ttft_ns"]) == (None, None, None, None)
 
 
-def test_open_streams_show_what_is_known_so_far() -> None:
+def test_open_streams_show_current_values() -> None:
     assembler = fed(*whole_stream(A)[:4])
     (row,) = open_stream_frame(assembler.open_streams()).to_dicts()
     assert (row["stream_id"], row["dialect"], row["request_model"], row["ttft_ns"]) == (
@@ -83,7 +83,7 @@ def test_open_streams_show_what_is_known_so_far() -> None:
     assert (row["event_count"], row["output_event_count"]) == (2, 2)
 
 
-def test_client_that_forbids_capture_is_obeyed() -> None:
+def test_client_can_forbid_capture() -> None:
     allowed = [opened(A), *whole_stream(A)[1:]]
     forbidden = [opened(B, capture_content=False), *whole_stream(B)[1:]]
     texts = {r["stream_id"]: r["output_text"] for r in rows_of(fed(*allowed, *forbidden, capture=("*",)))}
@@ -101,14 +101,14 @@ def test_repeated_records_and_sequences_are_dropped() -> None:
     assert rows_of(fed(*records[:4], *records)) == plain
 
 
-def test_late_duplicates_of_a_finished_stream_raise_nothing() -> None:
+def test_late_duplicates_do_not_reopen_a_finished_stream() -> None:
     records = whole_stream(A)
     assembler = fed(*records, *records, *records[2:])
     assert len(assembler.take_finished()) == 1
     assert assembler.open_count == 0
 
 
-def test_late_duplicates_after_a_restart_raise_nothing() -> None:
+def test_late_duplicates_after_a_restart_do_not_reopen_a_stored_stream() -> None:
     assembler = Assembler()
     assembler.resume("w0", [])
     assembler.end_replay("w0")
@@ -125,7 +125,7 @@ def test_remembered_ids_are_bounded() -> None:
     assert len(assembler._partitions["w0"]._finished) == 10
 
 
-# -- holes ---------------------------------------------------------------------------------------------------------
+# -- record gaps ---------------------------------------------------------------------------------------------------------
 
 MEASURES = (
     "ttfb_ns",
@@ -162,7 +162,7 @@ MEASURES = (
 
 
 @given(st.integers(0, 6))
-def test_a_missing_record_makes_the_stream_lost_and_measures_nothing(missing: int) -> None:
+def test_missing_record_makes_the_stream_lost_and_unmeasured(missing: int) -> None:
     records = whole_stream(A)
     assert len(records) == 8
     assembler = fed(*records[:missing], *records[missing + 1 :])
@@ -170,14 +170,14 @@ def test_a_missing_record_makes_the_stream_lost_and_measures_nothing(missing: in
     (row,) = rows_of(assembler)
     assert (row["outcome"], row["error_type"], row["error_phase"]) == ("tap_lost", "tap_lost", None)
     assert {row[name] for name in MEASURES} == {None}
-    assert row["end_ns"] == 300 + 30_000_000  # what the transport itself said stays
-    assert row["started_at"].timestamp() * SECOND_NS == START_NS  # of the id, where `Opened` is missing
+    assert row["end_ns"] == 300 + 30_000_000  # the transport's own counts are kept
+    assert row["started_at"].timestamp() * SECOND_NS == START_NS  # from the id if `Opened` is missing
     assert [(x["first_seq"], x["last_seq"], x["cause"]) for x in losses] == [(missing, missing, "missing")]
     lost = records[missing]
     assert row["lost_bytes"] == (sum(len(d) for _, d in lost.frames) if isinstance(lost, Frames) else 0)
 
 
-def test_a_told_hole_has_its_cause_and_bytes() -> None:
+def test_reported_gap_has_its_cause_and_bytes() -> None:
     records = whole_stream(A)
     assembler = fed(*records[:3], Lost(A, 3, 5, "queue_full", START_NS, 1234), *records[6:])
     (row,) = rows_of(assembler)
@@ -187,7 +187,7 @@ def test_a_told_hole_has_its_cause_and_bytes() -> None:
     assert (loss["stream_id"], loss["tap"], loss["partition"]) == (A, "tap", "w0")
 
 
-def test_a_told_hole_that_holds_the_end_ends_the_stream_at_once() -> None:
+def test_reported_gap_with_the_last_record_ends_the_stream_at_once() -> None:
     records = whole_stream(A)
     assembler = fed(*records[:3], Lost(A, 3, 7, "log_full", START_NS, 1234, last=True))
     (row,) = rows_of(assembler)
@@ -197,7 +197,7 @@ def test_a_told_hole_that_holds_the_end_ends_the_stream_at_once() -> None:
     assert assembler.open_count == 0
 
 
-def test_a_hole_that_is_told_of_late_gets_its_cause() -> None:
+def test_gap_gets_its_cause_from_a_late_lost_record() -> None:
     records = whole_stream(A)
     assembler = fed(*records[:3], *records[5:7], Lost(A, 3, 4, "log_full", START_NS, 7), records[7])
     (row,) = rows_of(assembler)
@@ -206,7 +206,7 @@ def test_a_hole_that_is_told_of_late_gets_its_cause() -> None:
     assert (loss["first_seq"], loss["last_seq"], loss["cause"]) == (3, 4, "log_full")
 
 
-def test_a_told_hole_whose_first_part_had_come_is_the_rest_of_it() -> None:
+def test_reported_gap_excludes_records_that_had_arrived() -> None:
     records = whole_stream(A, outputs=5)
     assembler = fed(*records[:6], Lost(A, 3, 8, "log_full", START_NS, 1234), records[9])
     (row,) = rows_of(assembler)
@@ -215,7 +215,7 @@ def test_a_told_hole_whose_first_part_had_come_is_the_rest_of_it() -> None:
     assert (loss["first_seq"], loss["last_seq"], loss["cause"], loss["bytes"]) == (6, 8, "log_full", None)
 
 
-def test_a_repeated_lost_is_one_hole() -> None:
+def test_repeated_lost_record_is_one_gap() -> None:
     records = whole_stream(A)
     lost = Lost(A, 3, 5, "queue_full", START_NS, 1234)
     assembler = fed(*records[:3], lost, records[2], lost, *records[6:])
@@ -223,7 +223,7 @@ def test_a_repeated_lost_is_one_hole() -> None:
     assert len(assembler.take_losses()) == 1
 
 
-def test_a_told_hole_that_reaches_beyond_a_seen_one_is_whole() -> None:
+def test_reported_gap_extends_beyond_a_detected_one() -> None:
     records = whole_stream(A, outputs=5)
     assert len(records) == 10
     assembler = fed(*records[:3], records[5], Lost(A, 4, 8, "log_full", START_NS, 7), records[9])
@@ -234,13 +234,13 @@ def test_a_told_hole_that_reaches_beyond_a_seen_one_is_whole() -> None:
     ]
 
 
-def test_a_wholly_lost_stream_still_has_a_row() -> None:
+def test_entirely_lost_stream_has_a_row() -> None:
     assembler = fed(Lost(A, 0, 9, "queue_full", START_NS, 5), closed(A, 10))
     (row,) = rows_of(assembler)
     assert (row["stream_id"], row["outcome"], row["tap"], row["lost_bytes"]) == (A, "tap_lost", None, 5)
 
 
-def test_events_before_a_hole_are_kept_and_none_behind_it() -> None:
+def test_only_events_before_a_gap_are_kept() -> None:
     from analytics.measures.measure import measure
 
     records = whole_stream(A)
@@ -248,10 +248,10 @@ def test_events_before_a_hole_are_kept_and_none_behind_it() -> None:
     assert events["seq"].to_list() == [0, 1]
 
 
-# -- the death of taps ---------------------------------------------------------------------------------------------
+# -- dead taps ---------------------------------------------------------------------------------------------
 
 
-def test_a_newer_incarnation_ends_the_streams_of_the_older() -> None:
+def test_newer_incarnation_ends_streams_of_the_older() -> None:
     assembler = fed(*whole_stream(A)[:4], alive(1))
     assert outcomes(assembler) == {}
     assembler.feed("w0", 9, [alive(0, incarnation="i2", started_wall_ns=START_NS + 1)])
@@ -260,7 +260,7 @@ def test_a_newer_incarnation_ends_the_streams_of_the_older() -> None:
     assert (loss["first_seq"], loss["cause"]) == (4, "tap_died")
 
 
-def test_a_repeated_old_alive_ends_no_newer_stream() -> None:
+def test_repeated_old_alive_does_not_end_newer_streams() -> None:
     late = START_NS + 100 * SECOND_NS
     assembler = fed(
         alive(50),
@@ -272,7 +272,7 @@ def test_a_repeated_old_alive_ends_no_newer_stream() -> None:
     assert outcomes(assembler) == {}
 
 
-def test_another_worker_or_another_tap_supersedes_nobody() -> None:
+def test_other_worker_or_tap_does_not_supersede() -> None:
     newer = START_NS + SECOND_NS
     assembler = fed(
         opened(A),
@@ -282,17 +282,17 @@ def test_another_worker_or_another_tap_supersedes_nobody() -> None:
     assert outcomes(assembler) == {}
 
 
-def test_a_stopped_incarnation_leaves_no_stream_open() -> None:
+def test_stopped_incarnation_ends_its_streams() -> None:
     assembler = fed(opened(A), opened(B, incarnation="i2", worker=1), alive(1, stopping=True))
     assert outcomes(assembler) == {A: "tap_lost"}
 
 
-def test_silence_of_a_stream_ends_nothing_while_its_tap_lives() -> None:
+def test_silent_stream_stays_open_while_its_tap_is_alive() -> None:
     assembler = fed(opened(A), *(alive(s) for s in range(0, 4000, 5)))
     assert outcomes(assembler) == {}
 
 
-def test_an_incarnation_without_a_sign_for_a_day_of_another_taps_time_is_dead() -> None:
+def test_incarnation_silent_for_a_day_of_another_taps_time_is_dead() -> None:
     day_s = 24 * 3600
     others = [alive(s, incarnation="x", tap="other") for s in range(0, day_s + 600, 600)]
     assembler = fed(opened(A), alive(1), *others)
@@ -302,9 +302,7 @@ def test_an_incarnation_without_a_sign_for_a_day_of_another_taps_time_is_dead() 
 
 
 @pytest.mark.parametrize(("tap_gone_after_s", "lost_at_s"), [(600, 615), (7200, 7215), (None, None)])
-def test_the_operator_says_how_long_a_silent_tap_may_be_cut_off(
-    tap_gone_after_s: int | None, lost_at_s: int | None
-) -> None:
+def test_limit_for_silent_taps_is_configurable(tap_gone_after_s: int | None, lost_at_s: int | None) -> None:
     assembler = Assembler(
         tap_gone_after_ns=tap_gone_after_s * SECOND_NS if tap_gone_after_s is not None else None
     )
@@ -317,8 +315,8 @@ def test_the_operator_says_how_long_a_silent_tap_may_be_cut_off(
     assert lost_s == lost_at_s
 
 
-def test_a_tap_whose_ship_drains_slower_after_an_outage_is_not_taken_for_dead() -> None:
-    # Two hosts ship into one topic. Kafka was away for an hour; the first host's hour comes whole before the other's.
+def test_tap_with_a_slower_ship_after_an_outage_is_not_marked_dead() -> None:
+    # Two hosts ship to one topic. After an hour without Kafka, the first host's hour arrives before the second's.
     first = [alive(s, incarnation="x", tap="other") for s in range(0, 3600, 5)]
     end = closed(A, 2, end_ns=3600 * SECOND_NS)
     late = [alive(1800), Request(A, 1, b"{}", False), end, alive(3600)]
@@ -326,7 +324,7 @@ def test_a_tap_whose_ship_drains_slower_after_an_outage_is_not_taken_for_dead() 
     assert outcome != "tap_lost"
 
 
-def test_signs_keep_an_incarnation_alive_whatever_the_wall_clocks_say() -> None:
+def test_alive_records_keep_an_incarnation_alive_despite_wrong_wall_clocks() -> None:
     records: list[AnyRecord] = [opened(A)]
     for s in range(0, 600, 5):
         records.append(alive(s))
@@ -337,7 +335,7 @@ def test_signs_keep_an_incarnation_alive_whatever_the_wall_clocks_say() -> None:
     assert outcomes(fed(*records)) == {}
 
 
-def test_silences_do_not_add_up() -> None:
+def test_separate_silences_are_not_added() -> None:
     records: list[AnyRecord] = [opened(A)]
     for s in range(0, 600, 5):
         records.append(alive(s, incarnation="x", tap="other"))
@@ -346,34 +344,34 @@ def test_silences_do_not_add_up() -> None:
     assert outcomes(fed(*records)) == {}
 
 
-def test_a_worker_whose_log_is_shipped_late_is_not_taken_for_dead() -> None:
-    # One process ships the slots' logs: after an outage an hour of one may come before the first record of the other.
+def test_worker_with_a_log_shipped_late_is_not_marked_dead() -> None:
+    # One process ships the logs of all slots. After an outage, an hour of one can precede the first record of another.
     first = [alive(s, incarnation="w1", worker=1) for s in range(0, 3600, 5)]
     assert outcomes(fed(opened(A), alive(1), *first, *(alive(s) for s in range(5, 3600, 5)))) == {}
 
 
-def test_a_stream_without_its_opened_ends_after_a_minute_of_log_time() -> None:
+def test_stream_without_opened_record_ends_after_a_minute_of_log_time() -> None:
     assembler = fed(alive(0), Frames(A, 3, [(5, b"x")]), *(alive(s) for s in range(5, 65, 5)))
     assert outcomes(assembler) == {}
     assembler.feed("w0", 99, [alive(70)])
     assert outcomes(assembler) == {A: "tap_lost"}
 
 
-def test_a_stream_whose_closed_is_lost_ends_while_its_tap_lives_on() -> None:
+def test_stream_with_lost_closed_record_ends_while_its_tap_is_alive() -> None:
     records: list[AnyRecord] = [*whole_stream(A)[:4], Lost(A, 4, 7, "log_full", START_NS, 9), opened(B)]
     assembler = fed(*records, *(alive(s) for s in range(0, 120, 5)))
     assert outcomes(assembler) == {A: "tap_lost"}
     assert assembler.position("w0", 999).open_stream_ids == (B,)
 
 
-def test_records_after_a_verdict_of_death_raise_nothing() -> None:
+def test_records_of_a_lost_stream_do_not_reopen_it() -> None:
     records = whole_stream(A)
     assembler = fed(*records[:4], alive(0, incarnation="i2", started_wall_ns=START_NS + 1), *records[4:])
     assert len(assembler.take_finished()) == 1
     assert assembler.counters["late_records"] == len(records[4:])
 
 
-def test_a_partition_that_nobody_writes_can_be_ended() -> None:
+def test_open_streams_of_a_partition_can_be_ended() -> None:
     assembler = fed(*whole_stream(A)[:4])
     assembler.feed("w1", 0, whole_stream(B)[:4])
     assembler.lose_open("w0")
@@ -395,7 +393,7 @@ def test_low_is_the_oldest_entry_of_an_open_stream() -> None:
     assert assembler.position("w9", 7).low == 7
 
 
-def test_a_long_stream_lets_low_go_on() -> None:
+def test_long_stream_does_not_hold_back_low() -> None:
     records = whole_stream(A, outputs=6)
     assembler = fed(alive(0), *records[:3])
     assert assembler.checkpoint_records() == []
@@ -429,13 +427,13 @@ def test_replay_ignores_streams_that_were_stored() -> None:
     assert assembler.position("w0", 2).open_stream_ids == (B,)
 
 
-def test_the_newest_alive_of_each_incarnation_is_told() -> None:
+def test_newest_alive_of_each_incarnation_is_kept() -> None:
     assembler = fed(alive(5), alive(10), alive(5), alive(3, incarnation="i2"))
     assembler.feed("w1", 0, [alive(15)])
     assert {key[2]: a.mono_ns // SECOND_NS for key, a in assembler.taps.items()} == {"i1": 15, "i2": 3}
 
 
-def test_a_dropped_partition_leaves_nothing_behind() -> None:
+def test_dropped_partition_releases_its_resources() -> None:
     assembler = fed(*whole_stream(A)[:5])
     assembler.drop("w0")
     assert (assembler.open_count, assembler._out.held_bytes, assembler._out.open_events) == (0, 0, 0)
@@ -443,7 +441,7 @@ def test_a_dropped_partition_leaves_nothing_behind() -> None:
 
 
 def streams_of_two_incarnations(rng: random.Random, count: int) -> list[AnyRecord]:
-    """Streams of one slot, a kill -9 in the middle, `Alive`s in between (15 s apart)."""
+    """Streams of one slot with a kill -9 in the middle and `Alive` records 15 s apart."""
     order: list[AnyRecord] = []
     at_s = 0.0
     for incarnation, started_ns, part in (("i1", START_NS, 0), ("i2", START_NS + 10_000 * SECOND_NS, 1)):
@@ -475,7 +473,7 @@ def streams_of_two_incarnations(rng: random.Random, count: int) -> list[AnyRecor
 def test_crashes_and_duplicates_anywhere_give_the_same_rows_exactly_once(seed: int) -> None:
     rng = random.Random(seed)
     logs = {p: streams_of_two_incarnations(random.Random(rng.random()), 8) for p in ("w0", "w1")}
-    # Two partitions have streams of their own.
+    # Two partitions with different streams.
     logs["w1"] = [_renamed(r) for r in logs["w1"]]
     calm = CrashingStore({p: in_entries(random.Random(1), order) for p, order in logs.items()})
     calm.run(random.Random(1), crash=0, commit=0.1)
@@ -517,28 +515,28 @@ def test_the_crash_test_reaches_replay_and_checkpoints() -> None:
 # -- bounds --------------------------------------------------------------------------------------------------------
 
 
-def test_over_the_cap_the_oldest_open_stream_is_given_up() -> None:
+def test_oldest_open_stream_is_evicted_beyond_the_limit() -> None:
     assembler = fed(*(opened(stream_id(i), wall_ns=START_NS + i) for i in range(5)), max_open=3)
     assert outcomes(assembler) == dict.fromkeys((stream_id(0), stream_id(1)), "tap_lost")
     assert assembler.take_losses()["cause"].to_list() == ["too_many_open_streams"] * 2
     assert (assembler.open_count, assembler.counters["evicted_streams"]) == (3, 2)
 
 
-def test_over_the_cap_of_events_the_largest_stream_is_given_up() -> None:
+def test_largest_stream_is_evicted_beyond_the_event_limit() -> None:
     assembler = fed(*whole_stream(A, outputs=10)[:-1], *whole_stream(B, outputs=60)[:-1], max_open_events=50)
     assert outcomes(assembler) == {B: "tap_lost"}
     assert assembler.take_losses()["cause"].to_list() == ["stream_too_large"]
     assert assembler._out.open_events == 12
 
 
-def test_over_half_the_cap_of_held_records_they_are_checkpointed_early() -> None:
+def test_records_are_checkpointed_early_beyond_half_the_limit() -> None:
     assembler = fed(*whole_stream(A, outputs=40)[:-1], max_held_bytes=10_000)
     assert assembler._out.held_bytes > 5000
     assert [c.stream_id for c in assembler.checkpoint_records()] == [A]
     assert assembler._out.held_bytes == 0
 
 
-def test_counts_of_open_things_return_to_zero() -> None:
+def test_resource_totals_return_to_zero() -> None:
     assembler = Assembler()
     rng = random.Random(5)
     for offset, entry in enumerate(in_entries(rng, streams_of_two_incarnations(rng, 40))):
@@ -549,7 +547,7 @@ def test_counts_of_open_things_return_to_zero() -> None:
     assert [*part.open, *part._incomplete, *part._suspects, *part._by_incarnation] == []
 
 
-# -- what no honest tap writes -------------------------------------------------------------------------------------
+# -- invalid records -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -573,7 +571,7 @@ def test_counts_of_open_things_return_to_zero() -> None:
         Alive("t", 0, "i", 0, 0, 0, False, {"records": 2**63}),
     ],
 )
-def test_an_unsound_record_is_set_aside(record: AnyRecord) -> None:
+def test_invalid_record_becomes_a_failure(record: AnyRecord) -> None:
     assembler = fed(record)
     (failure,) = assembler.take_failures()
     assert failure.record is record
@@ -594,13 +592,13 @@ def test_an_unsound_record_is_set_aside(record: AnyRecord) -> None:
         Frames(A, 2, [(5, b"x")], head(), 0, [-1]),
     ],
 )
-def test_unsound_frames_are_a_hole_in_their_stream(frames: Frames) -> None:
+def test_invalid_frames_are_a_gap_in_their_stream(frames: Frames) -> None:
     assembler = fed(*whole_stream(A)[:2], frames, closed(A, 3))
     assert [f.reason for f in assembler.take_failures()] in (["bad_times"], ["bad_numbers"])
     assert outcomes(assembler) == {A: "tap_lost"}
 
 
-def test_a_defect_of_the_decoder_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_in_the_decoder_loses_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     real = StreamDecoder.feed_reads
 
     def broken(self: StreamDecoder, times: Any, reads: Any, *, wire_bytes: int | None = None) -> None:
@@ -620,7 +618,7 @@ def test_a_defect_of_the_decoder_costs_one_stream(monkeypatch: pytest.MonkeyPatc
     assert [(f.stream_id, f.reason) for f in assembler.take_failures()] == [(A, "decoder: ZeroDivisionError")]
 
 
-def test_a_defect_at_the_end_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_when_finishing_loses_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(self: StreamDecoder) -> None:
         raise ZeroDivisionError
 
@@ -630,7 +628,7 @@ def test_a_defect_at_the_end_costs_one_stream(monkeypatch: pytest.MonkeyPatch) -
     assert len(assembler.take_failures()) == 1
 
 
-def test_frames_go_into_the_schema_without_surprises() -> None:
+def test_data_frames_match_the_schema() -> None:
     assembler = fed(*whole_stream(A)[:5], *whole_stream(B)[:3], *whole_stream(B)[4:])
     con = duckdb.connect()
     for name in ("schema", "open_streams"):

@@ -1,11 +1,11 @@
-"""What a bucket of a histogram stands for, as the views compute it in SQL."""
+"""Histogram bucket values, computed as the SQL views do."""
 
 from __future__ import annotations
 
 from analytics.schema.histogram_buckets import BUCKETS_PER_DECADE, ZERO_BUCKET
 
 RELATIVE_ERROR = 10 ** (0.5 / BUCKETS_PER_DECADE) - 1
-"""From the value of a bucket, its geometric middle, to its edges."""
+"""Relative distance from a bucket's value (geometric middle) to its bounds."""
 
 
 def bucket_value(bucket: int) -> float:

@@ -1,4 +1,4 @@
-"""The rows of finished streams: what is known is exact, what is unknown is NULL. Real bodies, through the real decoder."""
+"""Rows of finished streams, from real bodies through the real decoder."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 from analytics.assembly.assembler import Assembler
 from analytics.measures.measure import measure
 from ingest.records import AnyRecord, Frames, Lost, Request, ResponseHeaders
-from tests.analytics.tape import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream
+from tests.analytics.stream_records import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream
 
 A, B = stream_id(1), stream_id(2)
 MS = 1_000_000
@@ -36,7 +36,7 @@ def exchange(
     uncaptured: int = 0,
     **transport: Any,
 ) -> list[AnyRecord]:
-    """One stream's records: reads at milliseconds."""
+    """The records of one stream, from (ms, data) reads."""
     frames = [(ms * MS, data) for ms, data in reads]
     size = sum(len(data) for _, data in reads)
     end_ns = (reads[-1][0] if reads else 1) * MS + 1000
@@ -64,7 +64,7 @@ def reasoning(text: str) -> bytes:
 TEN = {"prompt_tokens": 7, "completion_tokens": 10, "total_tokens": 17}
 
 
-def test_a_whole_stream_has_every_measure() -> None:
+def test_complete_stream_has_every_measure() -> None:
     found = row(
         (10, chunk(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}}])),
         (20, reasoning("hm")),
@@ -92,7 +92,7 @@ def test_a_whole_stream_has_every_measure() -> None:
     assert (found["text_chars"], found["reasoning_chars"], found["choice_count"]) == (4, 2, 1)
 
 
-def test_non_streamed_answer_is_measured_without_output_times() -> None:
+def test_non_streamed_response_has_no_output_times() -> None:
     body = json.dumps(
         {
             "id": "c1",
@@ -128,7 +128,7 @@ def test_error_response_has_no_output_and_no_tokens() -> None:
     assert (found["output_tokens"], found["token_source"], found["ttft_ns"]) == (None, None, None)
 
 
-def test_no_response_leaves_everything_of_the_body_unknown() -> None:
+def test_no_response_leaves_body_columns_null() -> None:
     records = [opened(A), Request(A, 1, b"{}", False), closed(A, 2, cause="connect_error", detail="gaierror")]
     (found,) = tables(records)["streams"].to_dicts()
     for name in (
@@ -147,14 +147,14 @@ def test_no_response_leaves_everything_of_the_body_unknown() -> None:
 # -- tokens --------------------------------------------------------------------------------------------------------
 
 
-def test_unknown_tokens_are_null_and_so_are_their_rates() -> None:
+def test_unknown_tokens_and_their_rates_are_null() -> None:
     found = row((10, chunk("a")), (20, chunk("b")), (30, finish_chunk() + DONE))
     for name in ("input_tokens", "output_tokens", "token_source", "itl_ns", "tps_user", "tps_e2e"):
         assert found[name] is None, name
     assert found["icl_p50_ns"] == 10 * MS
 
 
-def test_hidden_reasoning_is_no_part_of_n() -> None:
+def test_hidden_reasoning_tokens_are_excluded_from_rates() -> None:
     usage = TEN | {"completion_tokens_details": {"reasoning_tokens": 6}}
     hidden = row((10, chunk("a")), (40, chunk("b")), (50, finish_chunk() + usage_chunk(**usage)))
     assert (hidden["output_tokens"], hidden["reasoning_tokens"]) == (10, 6)
@@ -175,7 +175,7 @@ def test_one_token_or_one_output_has_no_itl() -> None:
     assert one_output["tps_e2e"] == pytest.approx(10 / 0.010)
 
 
-def test_all_outputs_in_one_read_have_itl_zero_and_no_speed() -> None:
+def test_all_outputs_in_one_read_have_itl_zero_and_no_rate() -> None:
     found = row((10, chunk("a") + chunk("b") + finish_chunk() + usage_chunk(**TEN)))
     assert (found["itl_ns"], found["tps_user"], found["burstiness"]) == (0.0, None, 1.0)
 
@@ -194,7 +194,7 @@ def test_running_count_of_a_cut_stream_is_usage_delta() -> None:
     assert found["itl_ns"] == 30 * MS / 3
 
 
-def test_count_that_is_older_than_the_last_output_makes_no_rate() -> None:
+def test_usage_older_than_the_last_output_gives_no_rate() -> None:
     reads = (
         (10, chunk("a")),
         (20, chunk("b", usage={"prompt_tokens": 9, "completion_tokens": 2})),
@@ -211,7 +211,7 @@ def test_count_that_is_older_than_the_last_output_makes_no_rate() -> None:
     assert (ended["outcome"], ended["itl_ns"]) == ("ok", 30 * MS / 1)
 
 
-def test_tokens_that_every_chunk_lists_are_counted_and_chunks_never() -> None:
+def test_listed_tokens_are_counted_but_chunks_are_not() -> None:
     def listing(text: str, tokens: int) -> bytes:
         entries = [{"token": "t", "logprob": -1, "bytes": [], "top_logprobs": []}] * tokens
         return chunk(choices=[{"index": 0, "delta": {"content": text}, "logprobs": {"content": entries}}])
@@ -225,7 +225,7 @@ def test_tokens_that_every_chunk_lists_are_counted_and_chunks_never() -> None:
 
 
 @pytest.mark.parametrize("count", [-5, 2**63, 10**30])
-def test_a_count_that_no_counter_could_have_is_unknown(count: int) -> None:
+def test_impossible_count_is_null(count: int) -> None:
     found = tables(
         exchange((10, chunk("a")), (20, chunk("b") + finish_chunk() + usage_chunk(completion_tokens=count)))
     )
@@ -240,7 +240,7 @@ def of_choice(index: int, text: str, finish: str | None = None) -> bytes:
     return chunk(choices=[{"index": index, "delta": {"content": text}, "finish_reason": finish}])
 
 
-def test_several_choices_pool_their_own_gaps_and_have_no_itl() -> None:
+def test_several_choices_pool_their_gaps_and_have_no_itl() -> None:
     found = row(
         (10, of_choice(1, "a")),
         (11, of_choice(0, "x")),
@@ -263,7 +263,7 @@ def test_one_event_for_two_choices_counts_for_both() -> None:
 # -- partial and hostile bodies ------------------------------------------------------------------------------------
 
 
-def test_body_that_is_mirrored_in_part_keeps_only_its_first_instants() -> None:
+def test_partly_recorded_body_keeps_only_its_first_times() -> None:
     found = row((10, chunk("a")), (20, chunk("b")), uncaptured=1000)
     assert (found["outcome"], found["ttft_ns"], found["ttst_ns"]) == ("ok", 10 * MS, 10 * MS)
     for name in (
@@ -278,7 +278,7 @@ def test_body_that_is_mirrored_in_part_keeps_only_its_first_instants() -> None:
         assert found[name] is None, name
 
 
-def test_hostile_values_are_cut_or_unknown_and_go_into_the_tables() -> None:
+def test_hostile_values_are_cut_or_null() -> None:
     choice = {"index": 10**12, "delta": {"content": "x"}, "finish_reason": "f" * 10_000}
     usage = {"completion_tokens": True, "prompt_tokens": "9", "x": "\x00"}
     nasty = b"event: " + b"e" * 10_000 + b"\n" + chunk(model="", choices=[choice], usage=usage)
@@ -291,7 +291,7 @@ def test_hostile_values_are_cut_or_unknown_and_go_into_the_tables() -> None:
     assert found["events"]["finish_reason"].str.len_chars().max() == 200
 
 
-def test_half_a_surrogate_pair_does_no_harm() -> None:
+def test_unpaired_surrogate_is_replaced() -> None:
     half = "\ud800"
     choice = {"index": 0, "delta": {"content": half}, "finish_reason": half}
     body = chunk(
@@ -307,7 +307,7 @@ def test_half_a_surrogate_pair_does_no_harm() -> None:
 # -- the other tables ----------------------------------------------------------------------------------------------
 
 
-def test_events_are_numbered_and_say_in_which_read_they_came() -> None:
+def test_events_have_their_number_and_read() -> None:
     events = tables(exchange((10, chunk("a") + chunk("bc")), (20, finish_chunk() + DONE)))["events"]
     assert events.select("seq", "at_ns", "kind", "chars", "event_name", "finish_reason").rows() == [
         (0, 10 * MS, "text", 1, None, None),
@@ -328,7 +328,7 @@ def test_every_usage_report_is_kept() -> None:
     assert json.loads(found[1][2]) == TEN
 
 
-def test_server_reported_timing_is_kept() -> None:
+def test_server_reported_statistics_are_kept() -> None:
     timings = {"predicted_per_second": 50.0, "prompt_ms": 12.0}
     stats = tables(exchange((10, chunk("a") + finish_chunk()), (20, chunk(choices=[], timings=timings))))[
         "server_stats"
@@ -347,7 +347,7 @@ def stored(found: dict[str, pl.DataFrame]) -> duckdb.DuckDBPyConnection:
     return con
 
 
-def test_rows_of_every_kind_of_stream_go_into_the_schema() -> None:
+def test_rows_of_every_kind_of_stream_match_the_schema() -> None:
     lost = [*whole_stream(B)[:3], Lost(B, 3, 3, "queue_full", 5), *whole_stream(B)[4:]]
     found = tables(
         exchange((10, chunk("a", usage={"completion_tokens": 1})), (20, finish_chunk() + DONE)), lost
@@ -363,13 +363,13 @@ def test_rows_of_every_kind_of_stream_go_into_the_schema() -> None:
     assert con.execute("SELECT count(*) FROM usage_reports").fetchone() == (1,)
 
 
-def test_nothing_finished_is_empty_frames_of_the_right_columns() -> None:
+def test_no_streams_give_empty_frames_with_all_columns() -> None:
     empty, full = measure([]), tables(whole_stream(A))
     assert {t: rows.schema for t, rows in empty.items()} == {t: rows.schema for t, rows in full.items()}
     assert all(rows.is_empty() for rows in empty.values())
 
 
-def test_a_large_batch_measures_as_its_streams_do_alone() -> None:
+def test_batch_gives_the_same_rows_as_its_streams_alone() -> None:
     streams = [whole_stream(stream_id(i), outputs=i % 40, per_record=1 + i % 5) for i in range(400)]
     together = tables(*streams)["streams"]
     alone = pl.concat([tables(s)["streams"] for s in streams[:40]])

@@ -1,4 +1,4 @@
-"""Every row of the outcomes' table, and how the causes compete."""
+"""Every row of the documented outcome table, and competing causes."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ OVERLOADED = ErrorReport("overloaded_error", "The prompt was: tell me a secret",
 
 
 def seen(**facts: Any) -> Facts:
-    """A stream of a known dialect whose first output came at 100."""
+    """Facts of a known dialect with the first output at 100 ns."""
     return Facts(**{"dialect": "openai_chat", "streamed": True, "first_output_ns": 100, **facts})
 
 
@@ -339,7 +339,7 @@ def test_providers_message_is_kept_only_with_captured_content() -> None:
     assert judge(went(status=400), Facts(streamed=False, error=OVERLOADED)).error_message is None
 
 
-def test_wire_words_are_bounded_and_on_one_line() -> None:
+def test_upstream_text_is_bounded_and_on_one_line() -> None:
     facts = seen(error=ErrorReport("a\nb\x00" + "c" * 1000, "m" * 10_000), error_ns=200)
     verdict = judge(went(), facts, capture_content=True)
     assert verdict.error_type is not None

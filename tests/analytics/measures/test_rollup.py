@@ -1,4 +1,4 @@
-"""Roll-ups count every stream once; their quantiles are within 1 % of the exact ones, however the streams were committed."""
+"""Roll-ups count every stream once, and their quantiles are within 1 % for any commit boundaries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def streams(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
 
 
 def events(rows: Sequence[tuple[int, str, int | None, int]]) -> pl.DataFrame:
-    """(stream, kind, choice, at_ns), numbered in their order."""
+    """Rows of `events` from (stream, kind, choice, at_ns)."""
     values: dict[str, list[Any]] = {name: [None] * len(rows) for name in EVENTS}
     values["stream_id"] = [sid(n) for n, *_ in rows]
     values["seq"] = values["read_seq"] = list(range(len(rows)))
@@ -53,7 +53,7 @@ def con() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def store(con: duckdb.DuckDBPyConnection, rows: pl.DataFrame, of: pl.DataFrame | None = None) -> None:
-    """As the store does."""
+    """Insert rows and their roll-ups, as the store does."""
     tables = {"streams": rows} if of is None else {"streams": rows, "events": of}
     for table, added in {**tables, **rollups(tables)}.items():
         con.register("appended", added)
@@ -70,7 +70,7 @@ def ask(con: duckdb.DuckDBPyConnection, sql: str) -> list[tuple[Any, ...]]:
 
 
 @given(st.floats(1e-6, 1e18))
-def test_a_value_read_back_from_its_bucket_is_within_the_stated_error(value: float) -> None:
+def test_bucket_value_is_within_the_documented_error(value: float) -> None:
     made = rollups({"streams": streams([{"tps_user": value}])})["histogram_minutes"]
     [bucket] = made.filter(pl.col("metric") == "tps_user")["buckets"][0]
     assert abs(bucket_value(bucket) - value) <= value * (RELATIVE_ERROR + 1e-9)
@@ -79,7 +79,7 @@ def test_a_value_read_back_from_its_bucket_is_within_the_stated_error(value: flo
 
 @pytest.fixture(scope="module")
 def emptied() -> Iterator[duckdb.DuckDBPyConnection]:
-    """For many examples in one database, which each of them empties first."""
+    """One database for all examples. Each example empties it first."""
     with plain_tables() as con:
         yield con
 
@@ -89,7 +89,7 @@ def emptied() -> Iterator[duckdb.DuckDBPyConnection]:
     st.lists(st.one_of(st.integers(0, 10**4), st.integers(10**6, 10**11)), min_size=1, max_size=80),
     st.lists(st.integers(0, 80), max_size=4),
 )
-def test_quantiles_are_within_one_percent_however_the_streams_were_committed(
+def test_quantiles_are_within_one_percent_for_any_commit_boundaries(
     emptied: duckdb.DuckDBPyConnection, values: list[int], cuts: list[int]
 ) -> None:
     rows = streams([{"ttft_ns": value, "itl_ns": value / 7} for value in values])
@@ -110,20 +110,20 @@ def test_quantiles_are_within_one_percent_however_the_streams_were_committed(
         assert settled[0][i] == pytest.approx(unsettled[0][i], rel=1e-6)
 
 
-def test_every_metric_has_its_histogram_and_its_name_is_a_column(con: duckdb.DuckDBPyConnection) -> None:
+def test_every_metric_has_a_histogram_and_a_column(con: duckdb.DuckDBPyConnection) -> None:
     store(con, streams([dict.fromkeys(METRICS, 5)]))
     found = ask(con, "SELECT metric, n, total, buckets, counts FROM histogram_minutes ORDER BY metric")
     bucket = math.floor(math.log10(5) * 120)
     assert found == [(name, 1, 5.0, [bucket], [1]) for name in sorted(METRICS)]
 
 
-def test_gaps_are_pooled_within_a_choice_and_none_are_of_a_stream_with_a_hole(
+def test_gaps_are_pooled_per_choice_and_lost_streams_have_none(
     con: duckdb.DuckDBPyConnection,
 ) -> None:
     rows = [
         (0, "start", None, 0), (0, "text", 0, 10 * MS), (0, "text", 1, 15 * MS), (0, "ping", None, 20 * MS),
         (0, "text", 0, 40 * MS), (0, "reasoning", 0, 40 * MS), (0, "text", 1, 65 * MS),
-        (1, "text", 0, 1 * MS), (1, "text", 0, 1000 * MS),  # not measured: it has a hole
+        (1, "text", 0, 1 * MS), (1, "text", 0, 1000 * MS),  # not measured: records are missing
         (2, "text", None, 7 * MS), (2, "text", None, 9 * MS),
     ]  # fmt: skip
     measured = {"icl_p50_ns": 30.0 * MS}
@@ -136,7 +136,7 @@ def test_gaps_are_pooled_within_a_choice_and_none_are_of_a_stream_with_a_hole(
     assert [bucket_value(b) / MS for b in buckets[1:]] == pytest.approx([2, 30, 50], rel=0.01)
 
 
-def test_what_nobody_reported_is_unknown_and_the_rest_adds_up(con: duckdb.DuckDBPyConnection) -> None:
+def test_unreported_sums_are_null_and_others_add_up(con: duckdb.DuckDBPyConnection) -> None:
     reported = {
         "output_tokens": 10,
         "input_tokens": 100,
@@ -158,14 +158,14 @@ def test_what_nobody_reported_is_unknown_and_the_rest_adds_up(con: duckdb.DuckDB
     assert compact_all(con) == 0
 
 
-def test_numbers_that_an_upstream_made_up_overflow_nothing(con: duckdb.DuckDBPyConnection) -> None:
+def test_absurd_numbers_do_not_overflow_sums(con: duckdb.DuckDBPyConnection) -> None:
     store(con, streams([{"output_tokens": 2**62 - 1, "end_ns": 2**62}] * 3))
     assert compact_all(con) == 1
     [(tokens,)] = ask(con, "SELECT output_tokens FROM throughput_by_minute")
     assert tokens == 3 * 2**47
 
 
-def test_a_late_stream_is_seen_at_once_and_added_up_later(con: duckdb.DuckDBPyConnection) -> None:
+def test_late_stream_is_visible_at_once_and_compacted_later(con: duckdb.DuckDBPyConnection) -> None:
     store(con, streams([{"ttft_ns": 100}]))
     assert compact_all(con) == 1
     store(con, streams([{"ttft_ns": 100}, {"ttft_ns": 900}]))
@@ -177,13 +177,13 @@ def test_a_late_stream_is_seen_at_once_and_added_up_later(con: duckdb.DuckDBPyCo
     assert ask(con, "SELECT count(*) FROM stream_minutes") == [(1,)]
 
 
-def test_a_minute_that_is_not_over_is_left_alone(con: duckdb.DuckDBPyConnection) -> None:
+def test_current_minute_is_not_compacted(con: duckdb.DuckDBPyConnection) -> None:
     store(con, streams([{"ttft_ns": 100}]))
     assert compact_rollups(con, MINUTE_US / 1e6 + 179) == 0
     assert compact_rollups(con, MINUTE_US / 1e6 + 181) == 1
 
 
-def test_a_minute_keeps_its_busiest_names_and_the_rest_is_one(con: duckdb.DuckDBPyConnection) -> None:
+def test_minute_keeps_its_busiest_names_and_merges_the_rest(con: duckdb.DuckDBPyConnection) -> None:
     busy = [{"request_model": f"m{n:03d}", "ttft_ns": 5} for n in range(MOST_NAMES)] * 2
     store(con, streams(busy))
     store(
@@ -201,7 +201,7 @@ def test_a_minute_keeps_its_busiest_names_and_the_rest_is_one(con: duckdb.DuckDB
         con.execute("UPDATE histogram_minutes SET settled = false")
 
 
-def test_stalls_are_rows_of_their_own(con: duckdb.DuckDBPyConnection) -> None:
+def test_stalls_have_rows(con: duckdb.DuckDBPyConnection) -> None:
     rows = [
         (0, "text", 0, 100 * MS), (0, "text", 1, 150 * MS), (0, "ping", 0, 300 * MS), (0, "text", 0, 700 * MS),
         (0, "text", 1, 500 * MS),
@@ -215,6 +215,6 @@ def test_stalls_are_rows_of_their_own(con: duckdb.DuckDBPyConnection) -> None:
     ) == [(sid(0), "m", "w", 3, 0, 100 * MS, 700 * MS, 600 * MS)]
 
 
-def test_a_commit_without_streams_has_no_rollups() -> None:
+def test_commit_without_streams_has_no_rollups() -> None:
     assert rollups({}) == {}
     assert rollups({"streams": streams([])}) == {}

@@ -29,9 +29,9 @@ from analytics.storage.commit import Commit
 from analytics.storage.location import locate
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.records import pack
+from tests.analytics.log_entries import stream
 from tests.analytics.otlp_receiver.test_span_rows import protobuf, request, span
 from tests.analytics.stores import ask_as_reader, new_store
-from tests.analytics.traffic import stream
 
 TOKEN = "a-token-of-some-length"
 PROTOBUF = {"content-type": "application/x-protobuf"}

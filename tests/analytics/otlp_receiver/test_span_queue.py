@@ -1,4 +1,4 @@
-"""Received spans and the writer: told of once they are stored, stored once, bounded, and turned away rather than lost."""
+"""The span queue: acknowledged after the commit, stored once, bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def committed(store: Store, queue: SpanQueue) -> list[str]:
-    """A commit of what waits; the ids in the table after it."""
+    """Commit the queued spans and return all stored ids."""
     store.commit(Commit("", tables=dict(queue.rows((), {}))))
     queue.committed()
     return ids(store)
@@ -44,7 +44,7 @@ def ids(store: Store) -> list[str]:
     ]
 
 
-def test_a_sender_is_told_after_the_commit(store: Store) -> None:
+def test_sender_is_acknowledged_after_the_commit(store: Store) -> None:
     queue = SpanQueue(store.cursor)
     assert not bool(queue.waiting)
     batch = queue.offer(rows_of(1, 2))
@@ -58,7 +58,7 @@ def test_a_sender_is_told_after_the_commit(store: Store) -> None:
     assert not bool(queue.waiting)
 
 
-def test_a_span_that_is_there_is_not_written_again(store: Store) -> None:
+def test_stored_span_is_not_stored_again(store: Store) -> None:
     queue = SpanQueue(store.cursor)
     queue.offer(rows_of(1, 2))
     assert committed(store, queue) == ["1", "2"]
@@ -70,7 +70,7 @@ def test_a_span_that_is_there_is_not_written_again(store: Store) -> None:
     }  # fmt: skip
 
 
-def test_our_own_span_wins_over_what_comes_back_by_way_of_a_collector(store: Store) -> None:
+def test_own_span_is_not_replaced_by_its_copy_from_a_collector(store: Store) -> None:
     own = as_frame(rows_of(7)).with_columns(pl.lit("chat m, told by the tap").alias("name"))
     store.commit(Commit("", tables={"spans": own}))
     queue = SpanQueue(store.cursor)
@@ -79,7 +79,7 @@ def test_our_own_span_wins_over_what_comes_back_by_way_of_a_collector(store: Sto
     assert store.cursor().execute("SELECT name FROM spans").fetchall() == [("chat m, told by the tap",)]
 
 
-def test_what_does_not_fit_is_turned_away_and_counted(store: Store) -> None:
+def test_batch_beyond_the_limit_is_rejected_and_counted(store: Store) -> None:
     queue = SpanQueue(store.cursor, max_spans=3)
     assert queue.offer(rows_of(1, 2)) is not None
     assert queue.offer(rows_of(3, 4)) is None
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_turned_away_and_counted(store: Store) -> None:
     assert queue.health()["otlp.turned_away"] == 2
 
 
-def test_what_a_sender_gave_up_is_not_stored(store: Store) -> None:
+def test_cancelled_batch_is_not_stored(store: Store) -> None:
     queue = SpanQueue(store.cursor)
     batch = queue.offer(rows_of(1))
     assert batch is not None
@@ -98,7 +98,7 @@ def test_what_a_sender_gave_up_is_not_stored(store: Store) -> None:
     assert committed(store, queue) == ["2"]
 
 
-def test_closing_tells_those_who_wait_to_come_again(store: Store) -> None:
+def test_close_rejects_waiting_senders(store: Store) -> None:
     queue = SpanQueue(store.cursor)
     batch = queue.offer(rows_of(1))
     assert batch is not None

@@ -1,4 +1,4 @@
-"""What of others' spans becomes a row: names, times and numbers; nothing of what was said."""
+"""Received spans become rows with names, times and numbers, without prompt or response text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def row(*spans: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def protobuf(*spans: dict[str, Any]) -> bytes:
-    """The same request as bytes of protobuf, made by the library's own setters."""
+    """The same request as protobuf."""
     made = ExportTraceServiceRequest()
     resource = made.resource_spans.add()
     resource.resource.attributes.add(key="service.name").value.string_value = "app"
@@ -71,7 +71,7 @@ def protobuf(*spans: dict[str, Any]) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def test_a_span_becomes_a_row_with_its_service() -> None:
+def test_span_becomes_a_row_with_its_service() -> None:
     found = row(
         span(
             attributes=[
@@ -96,7 +96,7 @@ def test_a_span_becomes_a_row_with_its_service() -> None:
     }  # fmt: skip
 
 
-def test_json_and_protobuf_say_the_same() -> None:
+def test_json_and_protobuf_give_the_same_rows() -> None:
     spans = [span(), span(spanId="ABCDEF0123456789", parentSpanId="", kind=0)]
     told = read(*spans)
     assert parse_spans(protobuf(*spans), is_json=False, now_ns=NOW, max_spans=100) == told
@@ -106,8 +106,8 @@ def test_json_and_protobuf_say_the_same() -> None:
     ]
 
 
-def test_nothing_of_what_was_said_is_kept() -> None:
-    """Every place that a sender may put text into: only names are left, and these lose what follows a question mark."""
+def test_no_prompt_or_response_text_is_kept() -> None:
+    """Text in every field that a sender can set. Only names remain, cut at a question mark."""
     places = [
         *(attribute(key, SECRET) for key in KEYS),
         *(attribute(key, [SECRET, "stop"]) for key in KEYS),
@@ -139,7 +139,7 @@ def test_nothing_of_what_was_said_is_kept() -> None:
     assert '"url.path":"/v1/chat"' in told
 
 
-def test_long_words_are_no_names() -> None:
+def test_long_words_are_dropped() -> None:
     attributes = [
         attribute("gen_ai.request.model", "m" * (MAX_WORD_CHARS + 1)),
         attribute("server.port", 443),
@@ -161,28 +161,28 @@ def test_long_words_are_no_names() -> None:
         {"endTimeUnixNano": str(2**64 - 1)},
     ],
 )
-def test_a_span_that_is_none_is_refused_and_the_others_are_taken(wrong: dict[str, Any]) -> None:
+def test_invalid_span_is_rejected_and_others_are_kept(wrong: dict[str, Any]) -> None:
     found = read(span(**wrong), span())
     assert len(found.rows) == found.rejected.total() == 1
 
 
-def test_one_request_has_so_many_spans_at_most() -> None:
+def test_spans_per_request_are_bounded() -> None:
     found = read(span(), span(), span(), max_spans=2)
     assert (len(found.rows), found.rejected.total()) == (2, 1)
 
 
-def test_an_end_before_the_start_is_a_length_of_nothing() -> None:
+def test_end_before_start_has_duration_zero() -> None:
     assert row(span(endTimeUnixNano=str(NOW - 5)))["duration_ns"] == 0
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"[" * 100_000, b'{"resourceSpans": 3}', b"\xff\xfe"])
-def test_a_body_that_is_no_request_is_said_to_be_none(body: bytes) -> None:
+def test_invalid_body_raises_not_otlp(body: bytes) -> None:
     with pytest.raises(NotOtlp):
         parse_spans(body, is_json=True, now_ns=NOW, max_spans=10)
 
 
 @given(st.binary(max_size=200), st.booleans(), st.integers(0, 400))
-def test_whatever_comes_is_rows_or_not_otlp(noise: bytes, is_json: bool, cut: int) -> None:
+def test_arbitrary_bytes_give_rows_or_not_otlp(noise: bytes, is_json: bool, cut: int) -> None:
     whole = json.dumps(request(span())).encode() if is_json else protobuf(span())
     for body in (noise, whole[:cut] + noise, whole[:cut] + noise + whole[cut:]):
         try:

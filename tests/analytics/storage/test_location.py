@@ -33,7 +33,7 @@ def test_postgres_has_its_files_where_lake_path_says(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     "store", ["", "postgres:", "postgres: ", "duckdb", "oracle", "ducklake:postgres:host=x", "SQLITE"]
 )
-def test_an_unknown_store_is_refused(store: str) -> None:
+def test_unknown_store_is_an_error(store: str) -> None:
     with pytest.raises(ValueError, match="--store must be sqlite or postgres:DSN") as refused:
         locate(store, Path("data"))
     assert "\n" not in str(refused.value)

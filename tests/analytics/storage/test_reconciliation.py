@@ -9,7 +9,7 @@ import pytest
 from analytics.storage.reconciliation import Captured, Ledger, TapRun, captured, unread_in_folder
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.run_totals import RunTotals
-from tests.analytics.traffic import entries, stream_id
+from tests.analytics.log_entries import entries, stream_id
 
 
 def run(number: int, opened: int, *, stopped: bool) -> TapRun:

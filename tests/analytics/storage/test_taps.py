@@ -10,7 +10,15 @@ import pytest
 
 from analytics.assembly.assembler import Assembler
 from ingest.records import AnyRecord, Opened
-from tests.analytics.tape import SECOND_NS, START_NS, alive, interleave, rows_of, stream_id, whole_stream
+from tests.analytics.stream_records import (
+    SECOND_NS,
+    START_NS,
+    alive,
+    interleave,
+    rows_of,
+    stream_id,
+    whole_stream,
+)
 
 HOSTS = {
     "tokyo": (START_NS, 17),

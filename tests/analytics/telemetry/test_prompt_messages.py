@@ -1,4 +1,4 @@
-"""Prompts in the shape of the conventions, whichever API they were sent to."""
+"""Prompts of all supported APIs in the conventions' format."""
 
 from __future__ import annotations
 
@@ -127,16 +127,16 @@ ANSWER = {"type": "tool_call_response", "id": "c1", "response": "2 m"}
         ([1], None, None),
     ],
 )
-def test_a_prompt_has_one_shape_whichever_api_it_was_sent_to(
+def test_prompts_of_all_apis_have_the_same_format(
     body: Any, messages: list[Any] | None, system: str | None
 ) -> None:
     found = prompt_of(json.dumps(body).encode())
     assert (json.loads(found.messages) if found.messages else None) == messages
-    told = [{"type": "text", "content": system}] if system else None
-    assert (json.loads(found.system_instructions) if found.system_instructions else None) == told
+    expected = [{"type": "text", "content": system}] if system else None
+    assert (json.loads(found.system_instructions) if found.system_instructions else None) == expected
 
 
-def test_half_a_prompt_is_none() -> None:
+def test_incomplete_prompt_is_none() -> None:
     assert prompt_of(b'{"messages":[{"role":"user","content":"How hi') == Prompt()
 
 
@@ -157,7 +157,7 @@ JSON = st.recursive(
         st.sampled_from(["messages", "contents", "input", "prompt", "system", "systemInstruction"]), JSON
     )
 )
-def test_whatever_was_sent_is_a_value(body: dict[str, Any]) -> None:
+def test_arbitrary_bodies_never_raise(body: dict[str, Any]) -> None:
     found = prompt_of(json.dumps(body).encode())
     for message in json.loads(found.messages) if found.messages else ():
         assert isinstance(message["role"], str)

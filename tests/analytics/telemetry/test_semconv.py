@@ -87,14 +87,14 @@ def attributes_of(names: Names) -> set[str]:
     return found | set(names.request_parameters.values())
 
 
-def test_the_released_profile_has_only_names_of_the_released_package() -> None:
+def test_released_profile_has_only_released_names() -> None:
     released = {v for m in (gen_ai_attributes, openai_attributes) for k, v in vars(m).items() if k.isupper()}
     assert attributes_of(PROFILES["1.41"]) <= released
     metrics = {v for k, v in vars(gen_ai_metrics).items() if k.startswith("GEN_AI_")}
     assert {i.name for i in convention_metrics(PROFILES["1.41"])} <= metrics
 
 
-def test_the_profile_of_main_has_only_names_of_the_state_that_was_read() -> None:
+def test_main_profile_has_only_names_of_the_read_revision() -> None:
     found = attributes_of(PROFILES["genai-main"])
     assert {n for n in found if n.startswith("gen_ai.")} <= GENAI_MAIN_ATTRIBUTES
     assert {n for n in found if not n.startswith("gen_ai.")} == {
@@ -104,7 +104,7 @@ def test_the_profile_of_main_has_only_names_of_the_state_that_was_read() -> None
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_metrics_have_the_kind_the_unit_and_the_bounds_of_the_conventions(profile: str) -> None:
+def test_metrics_have_the_conventions_kind_unit_and_bounds(profile: str) -> None:
     found = {i.name: (i.kind, i.unit, i.bounds) for i in convention_metrics(PROFILES[profile])}
     assert found == METRICS[profile]
 
@@ -115,7 +115,7 @@ def test_bounds_double_and_quadruple() -> None:
     assert (SECONDS[0], len(SECONDS), TOKENS[0], len(TOKENS)) == (0.01, 14, 1, 14)
 
 
-def test_a_profile_that_is_none_is_refused_with_what_there_is() -> None:
+def test_unknown_profile_error_lists_the_profiles() -> None:
     with pytest.raises(ValueError, match=r"1\.41 or genai-main"):
         names_of("2.0")
 
@@ -123,22 +123,22 @@ def test_a_profile_that_is_none_is_refused_with_what_there_is() -> None:
 def strings_of(path: Path) -> set[str]:
     """The string constants of a file that are no docstrings."""
     tree = ast.parse(path.read_text())
-    told = {
+    docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    told |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    docstrings |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return {
         node.value
         for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
     }
 
 
-def test_no_other_file_knows_a_name_of_the_conventions() -> None:
+def test_only_semconv_contains_convention_names() -> None:
     for package in ("analytics", "ingest", "streamgauge"):
         for path in sorted((ROOT / package).rglob("*.py")):
             if path.name != "semconv.py":

@@ -1,4 +1,4 @@
-"""Spans of finished streams: the right ids, times, names and phases; the same again on a replay."""
+"""Spans of finished streams: ids, times, names, phases, replays."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from analytics.telemetry.semconv import names_of
 from analytics.telemetry.spans import MAX_STALLS, SpanBuilder
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
 from ingest.records import AnyRecord, Closed, Frames, Opened, Request
-from tests.analytics import tape, traffic
+from tests.analytics import log_entries, stream_records
+from tests.analytics.log_entries import MemoryLog, entries
 from tests.analytics.stores import new_store
-from tests.analytics.traffic import MemoryLog, entries
 
 MS = 1_000_000
 
@@ -39,7 +39,7 @@ def spans(records: list[AnyRecord], *, profile: str = "1.41", content: bool = Fa
     return SpanBuilder(names_of(profile), Resource({}), content=content).build(stream, row)
 
 
-def told(
+def stream_of_reads(
     reads: list[tuple[int, bytes]],
     *,
     cause: Any = "complete",
@@ -47,12 +47,12 @@ def told(
     body: bytes = b"{}",
     **who: Any,
 ) -> list[AnyRecord]:
-    sid = tape.stream_id(1)
+    sid = stream_records.stream_id(1)
     return [
-        tape.opened(sid, **who),
+        stream_records.opened(sid, **who),
         Request(sid, 1, body, False),
-        Frames(sid, 2, reads, tape.head(status)),
-        tape.closed(sid, 3, cause=cause, end_ns=(reads[-1][0] if reads else 50) + 5 * MS),
+        Frames(sid, 2, reads, stream_records.head(status)),
+        stream_records.closed(sid, 3, cause=cause, end_ns=(reads[-1][0] if reads else 50) + 5 * MS),
     ]
 
 
@@ -60,9 +60,9 @@ def events_of(span: ReadableSpan) -> list[tuple[str, int]]:
     return [(e.name.removeprefix("streamgauge."), e.timestamp - (span.start_time or 0)) for e in span.events]
 
 
-def test_the_operation_has_the_ids_of_traceparent_and_the_times_of_the_tap() -> None:
-    records = told(
-        [(100 * MS, tape.chunk("a")), (200 * MS, tape.chunk("b")), (300 * MS, tape.finish_chunk())],
+def test_operation_span_has_the_ids_of_traceparent_and_the_times_of_the_tap() -> None:
+    records = stream_of_reads(
+        [(100 * MS, stream_records.chunk("a")), (200 * MS, stream_records.chunk("b")), (300 * MS, stream_records.finish_chunk())],
         trace_id="ab" * 16, span_id="cd" * 8, parent_span_id="ef" * 8, body=b'{"model":"m","temperature":0.5,"n":1}',
     )  # fmt: skip
     operation = spans(records)[0]
@@ -73,7 +73,10 @@ def test_the_operation_has_the_ids_of_traceparent_and_the_times_of_the_tap() -> 
     assert f"{operation.parent.span_id:x}" == "ef" * 8
     assert operation.kind is SpanKind.CLIENT
     assert operation.name == "chat m"
-    assert (operation.start_time, operation.end_time) == (tape.START_NS, tape.START_NS + 305 * MS)
+    assert (operation.start_time, operation.end_time) == (
+        stream_records.START_NS,
+        stream_records.START_NS + 305 * MS,
+    )
     assert operation.attributes is not None
     assert operation.attributes["gen_ai.request.temperature"] == 0.5
     assert operation.attributes["gen_ai.response.time_to_first_chunk"] == 0.1
@@ -89,21 +92,21 @@ def test_the_operation_has_the_ids_of_traceparent_and_the_times_of_the_tap() -> 
     ]
 
 
-def test_phases_explain_where_the_time_went() -> None:
+def test_phase_spans_cover_the_exchange() -> None:
     def delta(**fields: Any) -> bytes:
-        return tape.chunk(choices=[{"index": 0, "delta": fields}])
+        return stream_records.chunk(choices=[{"index": 0, "delta": fields}])
 
     def tool(arguments: str, **more: Any) -> bytes:
         return delta(tool_calls=[{"index": 0, "function": {"arguments": arguments, **more}}])
 
-    records = told(
+    records = stream_of_reads(
         [
             (100 * MS, delta(reasoning_content="hm")),
             (200 * MS, delta(reasoning_content="so")),
             (300 * MS, delta(content="Well")),
             (400 * MS, tool("", name="gauge")),
             (500 * MS, tool('{"a":1}')),
-            (600 * MS, tape.finish_chunk("tool_calls")),
+            (600 * MS, stream_records.finish_chunk("tool_calls")),
         ]
     )
     operation, *phases = spans(records)
@@ -123,49 +126,49 @@ def test_phases_explain_where_the_time_went() -> None:
     assert len({p.context.span_id for p in phases if p.context}) == len(phases)
 
 
-def test_a_replay_makes_the_same_spans() -> None:
-    records = traffic.stream(3)
+def test_replay_builds_the_same_spans() -> None:
+    records = log_entries.stream(3)
     assert [s.to_json() for s in spans(records)] == [s.to_json() for s in spans(records)]
 
 
 @pytest.mark.parametrize(
     ("cause", "reads", "error"),
     [
-        ("complete", [(MS, tape.chunk("a"))], "stream_truncated"),
-        ("upstream_reset", [(MS, tape.chunk("a"))], "upstream_reset"),
-        ("client_left", [(MS, tape.chunk("a"))], None),
-        ("complete", [(MS, tape.chunk("a")), (2 * MS, tape.finish_chunk())], None),
+        ("complete", [(MS, stream_records.chunk("a"))], "stream_truncated"),
+        ("upstream_reset", [(MS, stream_records.chunk("a"))], "upstream_reset"),
+        ("client_left", [(MS, stream_records.chunk("a"))], None),
+        ("complete", [(MS, stream_records.chunk("a")), (2 * MS, stream_records.finish_chunk())], None),
     ],
 )
-def test_only_a_failure_of_the_upstream_is_an_error(
+def test_only_upstream_failures_are_errors(
     cause: str, reads: list[tuple[int, bytes]], error: str | None
 ) -> None:
-    operation = spans(told(reads, cause=cause))[0]
+    operation = spans(stream_of_reads(reads, cause=cause))[0]
     assert operation.status.is_unset is (error is None)
     assert (operation.attributes or {}).get("error.type") == error
 
 
 def test_stalls_are_events_and_bounded() -> None:
-    reads = [(i * MS, tape.chunk("x")) for i in range(200)]
+    reads = [(i * MS, stream_records.chunk("x")) for i in range(200)]
     at_ns = reads[-1][0]
     for _ in range(MAX_STALLS + 8):
         at_ns += 600 * MS
-        reads.append((at_ns, tape.chunk("late")))
-    operation = spans(told([*reads, (at_ns + MS, tape.finish_chunk())]))[0]
+        reads.append((at_ns, stream_records.chunk("late")))
+    operation = spans(stream_of_reads([*reads, (at_ns + MS, stream_records.finish_chunk())]))[0]
     assert operation.attributes is not None
     assert operation.attributes["streamgauge.stall_count"] == MAX_STALLS + 8
     assert [name for name, _ in events_of(operation)].count("stall") == MAX_STALLS
     assert operation.attributes["streamgauge.stalls_not_shown"] == 8
 
 
-def test_text_is_told_only_where_it_was_captured_and_asked_for() -> None:
-    records = told([(MS, tape.chunk("secret")), (2 * MS, tape.finish_chunk())])
+def test_text_is_exported_only_if_captured_and_enabled() -> None:
+    records = stream_of_reads([(MS, stream_records.chunk("secret")), (2 * MS, stream_records.finish_chunk())])
     assert "secret" not in "".join(s.to_json() for s in spans(records))
     messages = (spans(records, content=True)[0].attributes or {})["gen_ai.output.messages"]
     assert json.loads(str(messages))[0]["parts"] == [{"type": "text", "content": "secret"}]
 
 
-def test_spans_are_stored_once_with_their_streams_whatever_a_restart_reads_again(tmp_path: Path) -> None:
+def test_spans_are_stored_once_despite_a_restart(tmp_path: Path) -> None:
     payloads = list(entries(range(1, 25), chunks=5))
     store = new_store(tmp_path)
     for end in (9, 20, len(payloads)):
@@ -193,26 +196,28 @@ def test_spans_are_stored_once_with_their_streams_whatever_a_restart_reads_again
     assert rows > 24 * 4
 
 
-def test_genai_main_says_error_for_a_choice_that_never_finished() -> None:
-    def told_reasons(profile: str, *events: bytes) -> Any:
-        records = told([(i * MS, event) for i, event in enumerate(events)])
+def test_genai_main_has_finish_reason_error_for_an_unfinished_choice() -> None:
+    def finish_reasons(profile: str, *events: bytes) -> Any:
+        records = stream_of_reads([(i * MS, event) for i, event in enumerate(events)])
         return (spans(records, profile=profile)[0].attributes or {}).get("gen_ai.response.finish_reasons")
 
     one_of_two = [
-        tape.chunk(
+        stream_records.chunk(
             choices=[{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]
         ),
-        tape.chunk(choices=[{"index": 1, "delta": {}, "finish_reason": "stop"}]),
+        stream_records.chunk(choices=[{"index": 1, "delta": {}, "finish_reason": "stop"}]),
     ]
-    assert list(told_reasons("1.41", *one_of_two)) == ["stop"]
-    assert list(told_reasons("genai-main", *one_of_two)) == ["error", "stop"]
-    assert told_reasons("1.41", tape.chunk("a")) is None
-    assert list(told_reasons("genai-main", tape.chunk("a"))) == ["error"]
-    assert list(told_reasons("genai-main", tape.chunk("a"), tape.finish_chunk())) == ["stop"]
+    assert list(finish_reasons("1.41", *one_of_two)) == ["stop"]
+    assert list(finish_reasons("genai-main", *one_of_two)) == ["error", "stop"]
+    assert finish_reasons("1.41", stream_records.chunk("a")) is None
+    assert list(finish_reasons("genai-main", stream_records.chunk("a"))) == ["error"]
+    assert list(finish_reasons("genai-main", stream_records.chunk("a"), stream_records.finish_chunk())) == [
+        "stop"
+    ]
 
 
 @pytest.mark.parametrize(("profile", "named"), [("1.41", "cache_creation"), ("genai-main", "cache_write")])
-def test_tokens_written_to_the_providers_cache_are_told(profile: str, named: str) -> None:
+def test_cache_write_tokens_are_an_attribute(profile: str, named: str) -> None:
     usage = {
         "input_tokens": 3,
         "cache_creation_input_tokens": 40,
@@ -231,16 +236,16 @@ def test_tokens_written_to_the_providers_cache_are_told(profile: str, named: str
     reads = [
         (MS, b"event: %b\ndata: %b\n\n" % (v["type"].encode(), json.dumps(v).encode())) for v in (start, stop)
     ]
-    found = spans(told(reads, path="/v1/messages"), profile=profile)[0].attributes or {}
+    found = spans(stream_of_reads(reads, path="/v1/messages"), profile=profile)[0].attributes or {}
     assert found[f"gen_ai.usage.{named}.input_tokens"] == 40
     assert found["gen_ai.usage.cache_read.input_tokens"] == 5
     assert found["gen_ai.usage.input_tokens"] == 48
 
 
-def test_parameters_that_the_conventions_want_told_only_at_times() -> None:
+def test_conditional_request_parameters() -> None:
     def attributes(body: dict[str, Any], profile: str = "1.41") -> Any:
-        reads = [(MS, tape.chunk("a")), (2 * MS, tape.finish_chunk())]
-        return spans(told(reads, body=json.dumps(body).encode()), profile=profile)[0].attributes
+        reads = [(MS, stream_records.chunk("a")), (2 * MS, stream_records.finish_chunk())]
+        return spans(stream_of_reads(reads, body=json.dumps(body).encode()), profile=profile)[0].attributes
 
     assert "openai.request.service_tier" not in attributes({"service_tier": "auto"})
     assert attributes({"service_tier": "flex"})["openai.request.service_tier"] == "flex"
@@ -251,8 +256,8 @@ def test_parameters_that_the_conventions_want_told_only_at_times() -> None:
     assert attributes({"reasoning_effort": "low"}, "genai-main")["gen_ai.request.reasoning.level"] == "low"
 
 
-def test_a_stream_that_makes_no_spans_is_counted_and_stops_nothing() -> None:
-    stream = finished(traffic.stream(1))
+def test_stream_with_failing_spans_is_counted_and_committed() -> None:
+    stream = finished(log_entries.stream(1))
     telemetry = Telemetry(TelemetryOptions())
     tables = measure([stream])
     stream.request = None  # type: ignore[assignment]  # a bug of ours, say

@@ -1,4 +1,4 @@
-"""Metrics say what the rows say; a receiver that is down costs a bounded queue and a counter."""
+"""Metrics agree with rows. Export is bounded and failures are counted."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from analytics.telemetry.prometheus import prometheus_name
 from analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions, resource_of
 from ingest.records import AnyRecord, Closed, Frames, Request
-from tests.analytics import tape
+from tests.analytics import stream_records
+from tests.analytics.log_entries import MS, stream
 from tests.analytics.stores import new_store
-from tests.analytics.traffic import MS, stream
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -41,8 +41,8 @@ def finished(*streams: list[AnyRecord]) -> list[FinishedStream]:
     return assembler.take_finished()
 
 
-def told_of(streams: list[FinishedStream], **options: Any) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
-    """A telemetry that was told of these streams, and their rows."""
+def telemetry_of(streams: list[FinishedStream], **options: Any) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
+    """Telemetry that has counted these streams, and their rows."""
     tables = measure(streams)
     telemetry = Telemetry(TelemetryOptions(metrics="127.0.0.1:0", **options))
     telemetry.rows(streams, tables)
@@ -51,8 +51,10 @@ def told_of(streams: list[FinishedStream], **options: Any) -> tuple[Telemetry, d
 
 
 def counted(**options: Any) -> tuple[Telemetry, dict[str, pl.DataFrame]]:
-    """A telemetry that was told of 60 streams of different speed."""
-    return told_of(finished(*(stream(n, chunks=3 + n, gap_ns=n * 7 * MS) for n in range(1, 61))), **options)
+    """Telemetry that has counted 60 streams of different speed."""
+    return telemetry_of(
+        finished(*(stream(n, chunks=3 + n, gap_ns=n * 7 * MS) for n in range(1, 61))), **options
+    )
 
 
 def metrics_of(telemetry: Telemetry) -> list[Any]:
@@ -67,7 +69,7 @@ def points(telemetry: Telemetry, name: str) -> list[Any]:
 
 
 def bucket_of(point: HistogramDataPoint, rank: int) -> tuple[float, float]:
-    """The bounds of the bucket that has the value of this rank, counted from 0."""
+    """The bounds of the bucket with the value of this rank (from 0)."""
     total = 0
     bounds = (float("-inf"), *point.explicit_bounds, float("inf"))
     for i, n in enumerate(point.bucket_counts):
@@ -87,9 +89,7 @@ def bucket_of(point: HistogramDataPoint, rank: int) -> tuple[float, float]:
         ("streamgauge.stream.itl", "itl_ns"),
     ],
 )
-def test_a_histogram_has_each_quantile_of_the_rows_in_the_bucket_of_its_rank(
-    metric: str, column: str
-) -> None:
+def test_histogram_quantiles_match_those_of_the_rows(metric: str, column: str) -> None:
     telemetry, tables = counted()
     (point,) = points(telemetry, metric)
     telemetry.close()
@@ -98,14 +98,14 @@ def test_a_histogram_has_each_quantile_of_the_rows_in_the_bucket_of_its_rank(
     assert point.sum == pytest.approx(values.sum())
     assert (point.min, point.max) == (pytest.approx(values.min()), pytest.approx(values.max()))
     for q in (0.0, 0.01, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0):
-        value, place = values.quantile(q, "linear"), q * (len(values) - 1)  # quantile_cont
+        value, rank = values.quantile(q, "linear"), q * (len(values) - 1)  # quantile_cont
         assert value is not None
-        low, _ = bucket_of(point, int(place))
-        _, high = bucket_of(point, min(int(place) + 1, len(values) - 1) if place % 1 else int(place))
+        low, _ = bucket_of(point, int(rank))
+        _, high = bucket_of(point, min(int(rank) + 1, len(values) - 1) if rank % 1 else int(rank))
         assert low < value <= high
 
 
-def test_time_per_output_chunk_has_every_gap_in_its_bucket() -> None:
+def test_time_per_output_chunk_counts_every_gap() -> None:
     telemetry, _ = counted()
     (point,) = points(telemetry, "gen_ai.client.operation.time_per_output_chunk")
     telemetry.close()
@@ -116,7 +116,7 @@ def test_time_per_output_chunk_has_every_gap_in_its_bucket() -> None:
     assert list(point.bucket_counts) == expected
 
 
-def test_counters_agree_exactly() -> None:
+def test_counters_equal_the_sums_of_rows() -> None:
     telemetry, tables = counted()
     (streams,) = points(telemetry, "streamgauge.streams")
     stalls = points(telemetry, "streamgauge.stream.stalls")
@@ -130,7 +130,7 @@ def test_counters_agree_exactly() -> None:
     assert by_type == {"input": rows["input_tokens"].sum(), "output": rows["output_tokens"].sum()}
 
 
-def test_prometheus_is_answered_with_exemplars_that_are_traces() -> None:
+def test_prometheus_endpoint_has_exemplars_with_trace_ids() -> None:
     telemetry, tables = counted()
     assert telemetry.metrics_url is not None
     asked = urllib.request.Request(
@@ -149,7 +149,7 @@ def test_prometheus_is_answered_with_exemplars_that_are_traces() -> None:
         assert (one.labels["trace_id"], one.labels["span_id"], round(one.value * 1e9)) in rows
 
 
-def test_models_beyond_the_cap_are_other() -> None:
+def test_models_beyond_the_limit_are_other() -> None:
     metrics = Metrics(PROFILES["1.41"], resource_of(""))
     row = {"outcome": "ok", "end_ns": 5, "operation": "chat", "stream_id": "x"}
     (one,) = finished(stream(1))
@@ -170,18 +170,18 @@ def test_models_beyond_the_cap_are_other() -> None:
 @pytest.mark.parametrize(
     "asked", ["", "false", "no_content", "event_only", "true", "SPAN_ONLY", "span_and_event"]
 )
-def test_text_leaves_only_when_it_is_kept_and_asked_for(
+def test_exported_spans_have_text_only_if_captured_and_enabled(
     asked: str, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", asked)
-    sid = tape.stream_id(1)
+    sid = stream_records.stream_id(1)
     body = b'{"model":"m","messages":[{"role":"user","content":"planted-prompt"}]}'
-    frames = [(MS, tape.chunk("planted-answer")), (2 * MS, tape.finish_chunk())]
+    frames = [(MS, stream_records.chunk("planted-answer")), (2 * MS, stream_records.finish_chunk())]
     records: list[AnyRecord] = [
-        tape.opened(sid),
+        stream_records.opened(sid),
         Request(sid, 1, body, False),
-        Frames(sid, 2, frames, tape.head(200)),
-        tape.closed(sid, 3, end_ns=3 * MS),
+        Frames(sid, 2, frames, stream_records.head(200)),
+        stream_records.closed(sid, 3, end_ns=3 * MS),
     ]
     assembler = Assembler(capture=("*",) if kept else ())
     assembler.feed("w0", 0, records)
@@ -194,11 +194,11 @@ def test_text_leaves_only_when_it_is_kept_and_asked_for(
     telemetry.close()
     assert "planted" not in read
     for text in ("planted-prompt", "planted-answer", "gen_ai.input.messages", "gen_ai.output.messages"):
-        for told in (rows, exported):
-            assert (text in told) is (kept and asked in ("true", "SPAN_ONLY", "span_and_event"))
+        for output in (rows, exported):
+            assert (text in output) is (kept and asked in ("true", "SPAN_ONLY", "span_and_event"))
 
 
-def test_a_stuck_receiver_costs_a_bounded_queue_and_a_counter() -> None:
+def test_stuck_otlp_endpoint_fills_a_bounded_queue_and_is_counted() -> None:
     stuck, began = threading.Event(), threading.Event()
 
     def send(batch: Any) -> bool:
@@ -216,7 +216,7 @@ def test_a_stuck_receiver_costs_a_bounded_queue_and_a_counter() -> None:
     assert (queue.exported, queue.dropped, queue.failed) == (110, 400, 0)
 
 
-def test_a_receiver_that_refuses_is_counted() -> None:
+def test_rejected_export_is_counted() -> None:
     queue = ExportQueue(lambda batch: 1 / 0 > 0, lambda: None, name="t", delay_s=0.001)  # type: ignore[var-annotated]
     queue.offer([1, 2, 3])
     queue.close(30)
@@ -226,17 +226,17 @@ def test_a_receiver_that_refuses_is_counted() -> None:
 def test_time_per_output_chunk_counts_an_event_of_several_choices_for_each() -> None:
     def both(at_ms: int) -> tuple[int, bytes]:
         deltas = [{"index": i, "delta": {"content": "a"}} for i in (0, 1)]
-        return at_ms * MS, tape.chunk(choices=deltas)
+        return at_ms * MS, stream_records.chunk(choices=deltas)
 
-    sid = tape.stream_id(1)
-    reads = [both(100), both(130), both(1100), (1200 * MS, tape.finish_chunk())]
+    sid = stream_records.stream_id(1)
+    reads = [both(100), both(130), both(1100), (1200 * MS, stream_records.finish_chunk())]
     records: list[AnyRecord] = [
-        tape.opened(sid),
+        stream_records.opened(sid),
         Request(sid, 1, b"{}", False),
-        Frames(sid, 2, reads, tape.head(200)),
-        tape.closed(sid, 3, end_ns=1300 * MS),
+        Frames(sid, 2, reads, stream_records.head(200)),
+        stream_records.closed(sid, 3, end_ns=1300 * MS),
     ]
-    telemetry, tables = told_of(finished(records))
+    telemetry, tables = telemetry_of(finished(records))
     (point,) = points(telemetry, "gen_ai.client.operation.time_per_output_chunk")
     telemetry.close()
     assert tables["streams"]["icl_max_ns"].to_list() == [970 * MS]
@@ -244,7 +244,7 @@ def test_time_per_output_chunk_counts_an_event_of_several_choices_for_each() -> 
 
 
 def failed(number: int) -> list[AnyRecord]:
-    """A stream whose upstream broke off before its end."""
+    """A stream that the upstream ended early."""
     records = stream(number, chunks=10, per_record=5)
     closed = records[-1]
     assert isinstance(closed, Closed)
@@ -252,8 +252,8 @@ def failed(number: int) -> list[AnyRecord]:
     return [*whole, msgspec.structs.replace(closed, cause="upstream_reset", seq=len(whole))]
 
 
-def test_a_failure_has_its_error_type_in_the_duration_alone() -> None:
-    telemetry, tables = told_of(finished(stream(1), failed(2)))
+def test_error_type_is_only_on_the_duration_metric() -> None:
+    telemetry, tables = telemetry_of(finished(stream(1), failed(2)))
     assert tables["streams"]["outcome"].to_list() == ["ok", "upstream_reset"]
     kinds = {
         p.attributes.get("error.type"): p.count for p in points(telemetry, "gen_ai.client.operation.duration")
@@ -268,8 +268,10 @@ def test_a_failure_has_its_error_type_in_the_duration_alone() -> None:
     assert outcomes == {"ok": 1, "upstream_reset": 1}
 
 
-def test_genai_main_counts_tokens_and_leaves_failures_out_of_their_histograms() -> None:
-    telemetry, tables = told_of(finished(stream(1), stream(2, chunks=30), failed(3)), semconv="genai-main")
+def test_genai_main_counts_tokens_and_excludes_failures_from_histograms() -> None:
+    telemetry, tables = telemetry_of(
+        finished(stream(1), stream(2, chunks=30), failed(3)), semconv="genai-main"
+    )
     named = {m.name: m for m in metrics_of(telemetry)}
     telemetry.close()
     assert not any(".operation.duration" in name or "token.usage" in name for name in named)
@@ -289,9 +291,7 @@ def test_genai_main_counts_tokens_and_leaves_failures_out_of_their_histograms() 
 
 
 @pytest.mark.parametrize(("profile", "expected"), [("1.41", 2), ("genai-main", 1)])
-def test_tokens_of_a_failure_are_in_a_histogram_where_the_profile_says_so(
-    profile: str, expected: int
-) -> None:
+def test_tokens_of_failures_are_in_the_histogram_of_the_released_profile(profile: str, expected: int) -> None:
     metrics = Metrics(PROFILES[profile], resource_of(""))
     (one,) = finished(stream(1))
     row = {"operation": "chat", "input_tokens": 9, "output_tokens": 4}
@@ -306,7 +306,7 @@ def test_tokens_of_a_failure_are_in_a_histogram_where_the_profile_says_so(
         assert name in named
 
 
-def test_an_operation_that_does_not_generate_keeps_the_general_duration_in_genai_main() -> None:
+def test_genai_main_uses_the_general_duration_for_other_operations() -> None:
     metrics = Metrics(PROFILES["genai-main"], resource_of(""))
     (one,) = finished(stream(1))
     metrics.count([one], [{"outcome": "ok", "end_ns": 5, "operation": "embeddings", "input_tokens": 9}])
@@ -319,7 +319,7 @@ def test_an_operation_that_does_not_generate_keeps_the_general_duration_in_genai
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_what_is_emitted_is_what_the_catalogue_says(profile: str, tmp_path: Path) -> None:
+def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) -> None:
     telemetry, _ = counted(semconv=profile)
     telemetry.update_health(
         {"streams.active": 1, "pipeline.lag": 0, "pipeline.since_commit": 0, "store.size": 1}
@@ -335,14 +335,12 @@ def test_what_is_emitted_is_what_the_catalogue_says(profile: str, tmp_path: Path
     telemetry.close()
     known = {i.name: (i.unit, i.description) for i in metric_definitions(PROFILES[profile])}
     if profile == "genai-main":
-        del known[
-            "gen_ai.client.operation.duration"
-        ]  # of operations that do not generate: there are none here
+        del known["gen_ai.client.operation.duration"]  # no operation here is of the other kind
     assert emitted == known
 
 
 def samples(profile: str = "1.41") -> set[str]:
-    """Every sample name that analytics' endpoint can have."""
+    """All sample names of the Prometheus endpoint."""
     ends = {
         "histogram": ("_bucket", "_count", "_sum"),
         "counter": ("_total",),
@@ -356,7 +354,7 @@ def samples(profile: str = "1.41") -> set[str]:
     }
 
 
-def test_the_dashboard_and_the_alerts_ask_only_for_metrics_that_exist() -> None:
+def test_grafana_dashboard_and_alerts_use_only_existing_metrics() -> None:
     alerts = yaml.safe_load((ROOT / "deploy/otel/alerts.yaml").read_text())
     grafana = json.loads((ROOT / "deploy/otel/grafana.json").read_text())
     expressions = [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]

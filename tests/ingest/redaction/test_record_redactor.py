@@ -26,7 +26,7 @@ from ingest.records import (
 )
 from ingest.redaction.record_redactor import Redactor, filled_poison
 from ingest.redaction.state_file import FILE, RedactionStateFile
-from tests.analytics.tape import alive, chunk, closed, head, opened, stream_id, whole_stream
+from tests.analytics.stream_records import alive, chunk, closed, head, opened, stream_id, whole_stream
 
 A, B = stream_id(1), stream_id(2)
 CAPTURED = ("/v1/chat/*",)

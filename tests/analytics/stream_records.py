@@ -1,4 +1,4 @@
-"""Records as a tap writes them, for tests: OpenAI chat streams, incarnations, `Alive`s, and a small store to crash."""
+"""Records as a tap writes them: OpenAI chat streams, incarnations, `Alive` records, and a store with crashes."""
 
 import json
 import random
@@ -17,7 +17,7 @@ START_NS = 1_800_000_000 * SECOND_NS
 
 
 def stream_id(number: int, wall_ns: int = START_NS) -> str:
-    """A UUIDv7 that is the same in every run."""
+    """A deterministic UUIDv7."""
     ms = wall_ns // 1_000_000
     return str(uuid.UUID(int=(ms << 80) | (0x7 << 76) | (0b10 << 62) | number))
 
@@ -127,7 +127,7 @@ def alive(
 def whole_stream(
     stream: str, *, outputs: int = 3, per_record: int = 1, wall_ns: int = START_NS, incarnation: str = "i1"
 ) -> list[AnyRecord]:
-    """All records of a stream that ends well."""
+    """All records of a stream that ends `ok`."""
     reads = [(100 + 10_000_000 * i, chunk(f"w{i} ")) for i in range(outputs)]
     reads.append((100 + 10_000_000 * outputs, finish_chunk()))
     reads.append((200 + 10_000_000 * outputs, b"data: [DONE]\n\n"))
@@ -143,13 +143,13 @@ def whole_stream(
 
 
 def rows_of(assembler: Assembler) -> list[dict[str, Any]]:
-    """What is finished, as rows of `streams`."""
+    """The finished streams as rows of `streams`."""
     return measure(assembler.take_finished())["streams"].to_dicts()
 
 
 @dataclass
 class CrashingStore:
-    """A store, and a consumer that may die anywhere: what was committed is all that a restart knows."""
+    """A store and a consumer that crashes at random. A restart has only the committed state."""
 
     entries: dict[str, list[list[AnyRecord]]]
     options: dict[str, Any] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class CrashingStore:
     kept_count: int = 0
 
     def start(self) -> Assembler:
-        """The restart as `analytics.assembly.assembler` describes it."""
+        """Restart as described in `analytics.assembly.assembler`."""
         assembler = Assembler(**self.options)
         for partition, position in self.positions.items():
             assembler.resume(partition, position.open_stream_ids)
@@ -189,7 +189,7 @@ class CrashingStore:
             self.positions[partition] = assembler.position(partition, high)
 
     def run(self, rng: random.Random, *, crash: float, commit: float) -> None:
-        """Read all entries, dying and committing at random, to the end."""
+        """Read all entries with random crashes and commits."""
         assembler, read = self.start(), self._read()
         while any(read[p] < len(self.entries[p]) for p in self.entries):
             partition = rng.choice([p for p in self.entries if read[p] < len(self.entries[p])])
@@ -209,7 +209,7 @@ class CrashingStore:
 def interleave(
     rng: random.Random, sequences: Sequence[Sequence[AnyRecord]], *, width: int = 6
 ) -> list[AnyRecord]:
-    """One order of all records in which each sequence keeps its own; about `width` of them run at the same time."""
+    """Interleave sequences, each in its order, about `width` at a time."""
     waiting = [list(s) for s in sequences]
     running: list[list[AnyRecord]] = []
     order: list[AnyRecord] = []
@@ -223,7 +223,7 @@ def interleave(
 
 
 def with_rewinds(rng: random.Random, order: list[AnyRecord], *, chance: float) -> list[AnyRecord]:
-    """The order as a producer that dies and sends again writes it: now and then the last records come once more."""
+    """Repeat the last records now and then, as a producer does after a crash."""
     written: list[AnyRecord] = []
     i = 0
     while i < len(order):
@@ -235,7 +235,7 @@ def with_rewinds(rng: random.Random, order: list[AnyRecord], *, chance: float) -
 
 
 def in_entries(rng: random.Random, records: list[AnyRecord], *, most: int = 5) -> list[list[AnyRecord]]:
-    """Cut into entries of random size."""
+    """Split into entries of random size."""
     entries = []
     while records:
         size = rng.randrange(1, most + 1)

@@ -1,4 +1,4 @@
-"""Synthetic records as a tap would write them: streams of chat chunks, cut into entries of many streams."""
+"""Synthetic log entries: chat streams split into entries of several streams, and an in-memory log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INCARNATION = "0198b2d0-0000-7000-8000-000000000001"
 
 
 def stream_id(number: int, wall_ms: int = T0_WALL_NS // MS) -> str:
-    """The `number`th id of a UUIDv7 sequence, one a millisecond."""
+    """The `number`th id of a UUIDv7 sequence with one id per millisecond."""
     return str(uuid.UUID(int=((wall_ms + number) << 80) | (7 << 76) | (2 << 62) | number))
 
 
@@ -56,7 +56,7 @@ def opened(number: int, *, gateway: str = "gw", incarnation: str = INCARNATION, 
 def stream(
     number: int, *, chunks: int = 10, per_record: int = 5, gap_ns: int = 20 * MS, **who: object
 ) -> list[AnyRecord]:
-    """All records of one good stream: `chunks` output events, finish, usage and [DONE]."""
+    """All records of one stream: `chunks` output events, finish, usage and [DONE]."""
     sid = stream_id(number)
     head = ResponseHeaders(200, [("content-type", "text/event-stream")], 100 * MS)
     records: list[AnyRecord] = [opened(number, **who)]  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def alive(
 
 
 def entries(numbers: range, *, width: int = 8, compress: bool = True, **kind: object) -> Iterator[bytes]:
-    """Entries in which `width` streams at a time run side by side, an entry per round of records."""
+    """Entries with one record each of `width` concurrent streams."""
     ids = list(numbers)
     for first in range(0, len(ids), width):
         lanes = [stream(number, **kind) for number in ids[first : first + width]]  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def entries(numbers: range, *, width: int = 8, compress: bool = True, **kind: ob
 
 @dataclass
 class MemoryLog:
-    """A `LogReader` over lists in memory: partition → payloads; the offset is the index."""
+    """A `LogReader` over lists: partition → payloads. The offset is the index."""
 
     partitions_: dict[str, list[bytes]] = field(default_factory=dict)
     log_id: str = "memory"
@@ -114,7 +114,7 @@ class MemoryLog:
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
     closed: bool = False
     damage: list[UnreadableRange] = field(default_factory=list)
-    """Told by the next `take_unreadable`."""
+    """Returned by the next `take_unreadable`."""
 
     def __post_init__(self) -> None:
         self._at: dict[str, int] = {}
