@@ -33,9 +33,10 @@ demo: install ## run with a simulated gateway; ARGS="--seconds 60" stops after a
 up: install ## run in front of your gateway: UPSTREAM=http://localhost:4000
 	@$(PY) -m streamgauge up --upstream $(UPSTREAM) $(ARGS)
 
-lint: setup ## ruff: rules and format
+lint: setup ## check rules and format (ruff) and layers (import-linter)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	.venv/bin/lint-imports --no-cache
 
 format: setup ## format in place
 	$(PY) -m ruff check --fix .

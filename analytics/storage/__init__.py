@@ -1,1 +1,1 @@
-"""Rows are kept: one DuckDB file, its tables, views and ledger, what is let go of and when."""
+"""The store: one DuckLake with its catalog, commits, upkeep, export and rebuild."""

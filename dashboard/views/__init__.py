@@ -1,0 +1,1 @@
+"""The pages: Streamlit runs one of these files for each request."""
