@@ -1,1 +1,1 @@
-"""Read-only SQL over the store: in this process, in a limited child process, and over the network."""
+"""Read-only SQL over the store: in this process, in limited child processes, and over the network."""

@@ -1,12 +1,11 @@
-"""A private copy of the SQLite catalog, for processes that run statements of other people.
+"""A private copy of the SQLite catalog, for processes that run untrusted statements.
 
 Readers of a live SQLite catalog take locks in it and need write permission for its `-shm` file. A copy in rollback-journal mode
-needs only read permission, and whatever a reader does to it cannot delay the writer. `refresh` makes a new copy when
-the catalog has changed and renames it into place: readers that have the old file open keep it until their transaction
-ends. Tables named `streamgauge_…` are internal and are removed from the copy.
+needs only read permission, and its readers cannot delay the writer. `refresh` creates a new copy when the catalog has changed and
+renames it into place. Transactions that have the old file open keep it. Internal tables (`streamgauge_…`) are removed from the copy.
 
-Use it only in a process that does not attach the same catalog through DuckDB. DuckDB brings its own SQLite library, and
-POSIX drops all locks of a process on a file when either library closes it.
+Use this only in a process that does not attach the same catalog through DuckDB. DuckDB has its own SQLite library, and POSIX drops
+all locks of a process on a file when either library closes it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class CatalogCopy:
     """One copy in `folder`. Threads may share it."""
 
     def __init__(self, catalog: Path, folder: Path) -> None:
-        """`folder` belongs to this copy alone."""
+        """`folder` is used by this copy only."""
         self.path = folder / FILE
         self._catalog = catalog.absolute()
         self._lock = threading.Lock()
@@ -43,18 +42,18 @@ class CatalogCopy:
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        """Which catalog file was copied last."""
+        """Device and inode of the catalog file that was copied last."""
         state = self._state
         return state[0][:2] if state and state[0] else None
 
     def refresh(self) -> None:
-        """Bring the copy up to the newest commit. Raises StoreUnavailable; an older copy then stays in place."""
+        """Update the copy to the newest commit. Raises StoreUnavailable, and then the older copy stays."""
         with self._lock:
             try:
                 state = (_state_of(self._catalog), _state_of(Path(f"{self._catalog}-wal")))
                 if state[0] is None:
                     raise StoreUnavailable(
-                        f"the store {self._catalog} has no tables yet. Start analytics: streamgauge up"
+                        f"cannot query: the store {self._catalog} has no tables yet. Start analytics: streamgauge up"
                     )
                 if state == self._state and not _is_recent(state):
                     return
@@ -75,13 +74,13 @@ def _state_of(path: Path) -> _FileState:
 
 
 def _is_recent(state: tuple[_FileState, ...]) -> bool:
-    """Whether a later commit may have left the same state, because file times advance in steps."""
+    """Whether a later commit may leave the same state, because file times advance in steps."""
     newest_ns = max(one[3] for one in state if one is not None)
     return time.time_ns() - newest_ns < MTIME_STEP_NS
 
 
 def identity_of(catalog: Path) -> tuple[int, int]:
-    """Which file it is: another one after the store was deleted and created again. Raises FileNotFoundError."""
+    """Device and inode, which change when the store is deleted and created again. Raises FileNotFoundError."""
     found = catalog.stat()
     return found.st_dev, found.st_ino
 
@@ -95,7 +94,7 @@ def _copy(catalog: Path, path: Path) -> None:
         closing(sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_S)) as live,
         closing(sqlite3.connect(part, isolation_level=None)) as copy,
     ):
-        copy.execute("PRAGMA synchronous = OFF")  # lost copies are made again
+        copy.execute("PRAGMA synchronous = OFF")  # a lost copy is created again
         live.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")
         copy.execute("PRAGMA secure_delete = ON")

@@ -1,7 +1,6 @@
-"""The parent's side of one child process: start it, send frames, collect answers, kill it.
+"""The parent's side of one child process: start it, send requests, receive answers, kill it.
 
-A thread per child reads its answers, so no caller ever blocks on the pipe. When the child ends, every open call completes
-with `Died`. The child is killed by SIGKILL; it has nothing to clean up.
+A thread per child reads its answers. When the child ends, every open call completes with `Died`.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from typing import Any
 
 import analytics
 from analytics.query import pipe_messages
+from analytics.query.child_options import ChildOptions
 from analytics.query.errors import QueryError, StoreUnavailable, of_kind
-from analytics.query.query_child import Options
 
 START_S = 20.0
 """A child takes 0.5 s to start on an idle machine."""
-FRAME_SLACK_BYTES = 2**20
-"""Arrow's schema and padding besides the data."""
+MESSAGE_OVERHEAD_BYTES = 2**20
+"""Arrow's schema and padding."""
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
-"""Environment of a child that needs no account: it may run statements of other people."""
+"""Environment of an untrusted child, which gets no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Call:
     id: int
     done: threading.Event = field(default_factory=threading.Event)
     shared: bool = False
-    """The child ran another call at some moment of this one."""
+    """Another call ran in the child at the same time."""
     answer: tuple[dict[str, Any], bytes] | Died | None = None
 
 
@@ -61,7 +60,7 @@ class ChildProcess:
     def __init__(
         self,
         module: str,
-        options: Options,
+        options: ChildOptions,
         *,
         alone: bool = False,
         more: dict[str, Any] | None = None,
@@ -71,25 +70,25 @@ class ChildProcess:
         """Start the process. Raises OSError.
 
         The calling thread must live as long as the child: the kernel ends a child with the thread that started it.
-        `alone`: it is meant for a single query. `more`: further options in the first frame. `on_event` receives frames
-        that answer no call; it and `on_end` are called by the reading thread and must not block.
+        `alone`: for a single query. `more`: further options in the first message. `on_event` receives messages that answer no
+        call. The reading thread calls it and `on_end`, which must not block.
         """
         self.alone = alone
         self._on_event = on_event
         self._on_end = on_end
         self.running = 0
-        """Queries that the owner assigned to it; guarded by the owner's lock."""
+        """Assigned queries. Guarded by the pool's lock."""
         self.retired = False
-        """No further query may be assigned to it."""
+        """No further query may be assigned."""
         self.ready = threading.Event()
-        """Set when the child can answer, and when it ended."""
+        """Set when the child can answer, and when it has ended."""
         self._start_error: QueryError | None = None
         self._calls: dict[int, Call] = {}
-        self._made = 0
+        self._call_count = 0
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._died: Died | None = None
-        self._max_body_bytes = options.limits.max_answer_bytes + FRAME_SLACK_BYTES
+        self._max_body_bytes = options.limits.max_answer_bytes + MESSAGE_OVERHEAD_BYTES
         self._diagnostics = tempfile.TemporaryFile()  # noqa: SIM115 - the reading thread closes it
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
@@ -113,27 +112,29 @@ class ChildProcess:
 
     @property
     def died(self) -> Died | None:
-        """How it ended, None while it runs."""
+        """How the child ended, None while it runs."""
         return self._died
 
     @property
     def alive(self) -> bool:
-        """Whether it can take another query, as far as is known."""
+        """Whether it can take another query."""
         return self._died is None and not self.retired
 
     def wait_ready(self, timeout_s: float = START_S) -> None:
-        """Wait until it can answer. Raises StoreUnavailable."""
+        """Wait until the child can answer. Raises StoreUnavailable."""
         if not self.ready.wait(timeout_s):
             self.kill()
-            raise StoreUnavailable(f"the query process did not start within {timeout_s:g} s. Try again.")
+            raise StoreUnavailable(
+                f"cannot start a query process: it was not ready after {timeout_s:g} s. Try again."
+            )
         if self._start_error is not None:
             raise self._start_error
 
     def call(self, request: dict[str, Any], deadline_s: float) -> Call:
         """Send a request. The returned call completes when the answer arrives or the child ends."""
         with self._lock:
-            self._made += 1
-            call = Call(self._made)
+            self._call_count += 1
+            call = Call(self._call_count)
             if self._died is not None:
                 call.answer = self._died
                 call.done.set()
@@ -145,13 +146,13 @@ class ChildProcess:
         return call
 
     def send(self, header: dict[str, Any], deadline_s: float) -> None:
-        """Write one frame. A child that does not read until the deadline is killed."""
+        """Write one message. Kills a child that does not read it until the deadline."""
         try:
             with self._sending:
                 if not pipe_messages.send_before(self._stdin, header, deadline_s):
                     self.kill()
         except (OSError, ValueError):
-            self.kill()  # the reading thread reports its end
+            self.kill()  # the reading thread reports the end
 
     def kill(self) -> None:
         """End the process. Every open call completes."""
@@ -166,12 +167,12 @@ class ChildProcess:
 
     def _read(self) -> None:
         try:
-            while (frame := pipe_messages.receive(self._stdout, self._max_body_bytes)) is not None:
-                self._receive(*frame)
+            while (message := pipe_messages.receive(self._stdout, self._max_body_bytes)) is not None:
+                self._receive(*message)
         except (pipe_messages.BrokenMessage, OSError):
-            pass  # it ended, or sent what it must not
+            pass  # it ended, or sent a malformed message
         self._process.kill()
-        died = Died(self._process.wait(), self._last_words())
+        died = Died(self._process.wait(), self._last_stderr_line())
         with self._lock:
             self._died = died
             calls, self._calls = list(self._calls.values()), {}
@@ -180,7 +181,7 @@ class ChildProcess:
             call.done.set()
         if not self.ready.is_set():
             self._start_error = self._start_error or StoreUnavailable(
-                f"the query process ended while it started: {died.reason}"
+                f"cannot start a query process: {died.reason}. Try again."
             )
             self.ready.set()
         with self._sending:
@@ -207,8 +208,8 @@ class ChildProcess:
             call.answer = header, body
             call.done.set()
 
-    def _last_words(self) -> str:
-        """The last line that the process wrote to stderr, or how it ended."""
+    def _last_stderr_line(self) -> str:
+        """The last line on stderr, else the exit code."""
         self._diagnostics.seek(0, os.SEEK_END)
         self._diagnostics.seek(max(0, self._diagnostics.tell() - 2000))
         lines = self._diagnostics.read().decode(errors="replace").split("\n")
@@ -216,8 +217,8 @@ class ChildProcess:
         return written[-1] if written else f"exit code {self._process.returncode}"
 
 
-def environment(options: Options) -> dict[str, str]:
-    """Environment of a child. Accounts (S3, PostgreSQL) are passed on only where the store needs them."""
+def environment(options: ChildOptions) -> dict[str, str]:
+    """Environment of a child. An untrusted one gets credentials (S3, PostgreSQL) only if the store needs them."""
     location = options.location
     if location.dsn is not None or str(location.tables).startswith("s3://") or not options.untrusted:
         given = dict(os.environ)

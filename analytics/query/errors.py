@@ -1,6 +1,8 @@
-"""What a query can fail with. The text of each is one line: what failed, why, and what to do."""
+"""Errors of queries. Each message is one line: what failed, why, and what to do."""
 
 from __future__ import annotations
+
+READ_ONLY = "cannot run the statement: the store is read-only. Write a SELECT."
 
 
 class QueryError(Exception):
@@ -8,11 +10,11 @@ class QueryError(Exception):
 
 
 class StoreUnavailable(QueryError):
-    """There is no store yet, or it cannot be attached or read."""
+    """The store does not exist yet, or cannot be attached or read."""
 
 
 class QueryRejected(QueryError):
-    """The statement is wrong or not allowed, its answer is too large, or it needs too much memory."""
+    """The statement is invalid or not allowed, its answer is too large, or it needs too much memory."""
 
 
 class QueryOutOfMemory(QueryRejected):
@@ -23,19 +25,18 @@ class QueryTimeout(QueryError):
     """The query did not finish before its deadline."""
 
 
-KINDS: dict[str, type[QueryError]] = {
+_KINDS: dict[str, type[QueryError]] = {
     kind.__name__: kind for kind in (StoreUnavailable, QueryRejected, QueryOutOfMemory, QueryTimeout)
 }
-"""By name, as a child process sends them."""
 
 
 def of_kind(name: object, message: object) -> QueryError:
-    """The error that a child process sent. An unknown kind is `QueryRejected`."""
-    return KINDS.get(str(name), QueryRejected)(" ".join(str(message).split()))
+    """The error that a child process sent by name. An unknown kind is QueryRejected."""
+    return _KINDS.get(str(name), QueryRejected)(" ".join(str(message).split()))
 
 
 def too_slow(timeout_s: float) -> QueryTimeout:
-    """The error of a query that was ended at its deadline."""
+    """The error of a query that was stopped at its deadline."""
     return QueryTimeout(
         f"query stopped after {timeout_s:g} s: it reached its time limit. "
         "Narrow the time range, select fewer columns or aggregate first."
@@ -47,4 +48,18 @@ def too_much_memory(limit_bytes: int | None) -> QueryOutOfMemory:
     limit = f"more than {limit_bytes // 2**20} MiB of memory" if limit_bytes else "too much memory"
     return QueryOutOfMemory(
         f"query stopped: it needed {limit}. Aggregate fewer rows or groups, or narrow the time range."
+    )
+
+
+def not_one_statement(count: int) -> QueryRejected:
+    """The error of a text that is not exactly one statement."""
+    return QueryRejected(
+        f"cannot run {count} statements: a query is exactly one SELECT. Send them one by one."
+    )
+
+
+def not_convertible(error: Exception) -> QueryRejected:
+    """The error of an answer with a type that Arrow or polars does not have."""
+    return QueryRejected(
+        f"cannot convert the answer: {' '.join(str(error).split())}. Cast the column to VARCHAR."
     )

@@ -1,8 +1,8 @@
 """The view `open_streams`: streams in flight, read from small Parquet files.
 
-Each analytics process replaces its own file TABLES/open_streams/NAME.live atomically. The view reads all of them. Without any
-file it is an empty table with the same columns. `read_parquet` rejects a pattern without matches, so the view is
-defined anew, with the names of the files, on the cursor of each query that mentions it.
+Each analytics process replaces its own file TABLES/open_streams/NAME.live atomically, and the view reads all of them. `read_parquet`
+rejects a pattern without matches, so each query that mentions the view creates it with the names of the present files. Without
+files the view is empty.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ROWS = "SELECT {} FROM read_parquet({{}}, union_by_name = true)".format(
 
 
 def define(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create the view for all connections of this database, empty, so that lists of tables show it."""
+    """Create an empty view for all connections of this database, which lists of tables show."""
     connection.execute(f"CREATE OR REPLACE VIEW memory.main.{NAME} AS {_EMPTY}")
 
 
 def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_path: str) -> None:
-    """Define the view on this cursor if the statement mentions it. A temporary view hides the one of `define`.
+    """Create a temporary view on this cursor, in front of the empty one, if the statement mentions it.
 
     `data_path` ends with a slash. Raises duckdb.Error.
     """

@@ -1,12 +1,11 @@
-"""What Quack asks before it runs a client's statement: the gate returns the statement to run instead.
+"""The gate in front of Quack: Quack calls it before it runs a client's statement, and runs the statement that it returns.
 
-Without it a Quack client may run anything without limits. The gate checks each statement with the statement filter, runs it
-on a cursor of its own with a row limit and a deadline into a table of the in-memory database `answers`, and returns
-`FROM answers.main.…`. A scan of one table, which is how a client's ATTACH reads, is passed on: it streams at the speed
-of its client and holds no memory.
+Without the gate a Quack client could run anything without limits. The gate applies the statement filter, runs the statement with a
+row limit and a deadline into a table of the in-memory database `answers`, and returns `FROM answers.main.…`. A plain scan of one
+table, as from a client's ATTACH, is returned unchanged: it streams and holds no memory.
 
-`report` is called with `{"start": N, "timeout_s": T}` before and `{"end": N}` after each query. The receiver brings the copy of
-the catalog up to date and then calls `refreshed(N)`; it ends the process if `end` does not follow in time.
+The gate calls `report` with `{"start": N, "timeout_s": T}` before and `{"end": N}` after each query. The supervisor refreshes the copy
+of the catalog and calls `refreshed(N)`. It kills the process if `end` does not follow in time.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ from typing import Any
 import duckdb
 
 from analytics.query import open_streams_view
-from analytics.query.errors import QueryError, QueryRejected, QueryTimeout
+from analytics.query.errors import QueryError, QueryTimeout
 from analytics.query.limits import Limits
+from analytics.query.query_slots import QuerySlots
 from analytics.query.reader import Reader, interrupted_after, limited, too_many_rows
 from analytics.query.statement_filter import StatementFilter
 from analytics.schema.sql_quoting import literal
@@ -32,14 +32,14 @@ from analytics.storage.database import first_row, one_line
 from analytics.storage.location import ALIAS
 
 ANSWER_KEPT_S = 10.0
-"""An answer's table is dropped this long after the query: its client's transaction began within milliseconds."""
+"""Age at which the table of an answer is dropped. Its client's transaction begins within milliseconds."""
 REFRESH_WAIT_S = 2.0
-"""After this time a query runs on the copy of the catalog that is there."""
+"""A query that waited this long runs on the older copy of the catalog."""
 
 _DIRECTIVE = re.compile(r"\s*/\*streamgauge max_rows=(\d{1,9}) timeout_s=(\d{1,6}(?:\.\d{1,6})?)\*/")
 _SCHEMATA = re.compile(r"\s*SELECT catalog_name, schema_name\s+FROM information_schema\.schemata\b")
 _CATALOG = re.compile(r"\s*SELECT schema_name, sql, 'table'\s+FROM duckdb_tables\(\)\s+UNION ALL\b")
-"""The first statements of a client's ATTACH. They get the public schema only."""
+"""The first statements of a client's ATTACH. The answer is the public schema only."""
 _SCHEMATA_ANSWER = f"SELECT '{ALIAS}' AS catalog_name, 'main' AS schema_name"
 _CATALOG_ANSWER = (
     f"SELECT schema_name, sql, 'table' FROM duckdb_tables() WHERE database_name = '{ALIAS}' AND schema_name = 'main' "
@@ -49,12 +49,12 @@ _CATALOG_ANSWER = (
 
 
 def directive(max_rows: int, timeout_s: float) -> str:
-    """A comment that a client puts before its statement to ask for smaller limits."""
+    """A comment in front of a statement that asks for smaller limits."""
     return f"/*streamgauge max_rows={max_rows} timeout_s={timeout_s:.3f}*/"
 
 
 class Gate:
-    """The authorization function. Called by Quack's threads."""
+    """Quack's authorization function. Called by its threads."""
 
     def __init__(self, reader: Reader, limits: Limits, report: Callable[[dict[str, Any]], None]) -> None:
         """Attaches the database `answers`."""
@@ -63,15 +63,14 @@ class Gate:
         self._report = report
         reader.connection.execute("ATTACH ':memory:' AS answers")
         self._filter = StatementFilter(reader.cursor())
-        self._turns = threading.BoundedSemaphore(limits.concurrent)
+        self._slots = QuerySlots(limits)
         self._lock = threading.Lock()
-        self._made = 0
-        self._waiting = 0
+        self._query_count = 0
         self._refreshes: dict[int, threading.Event] = {}
         self._answers: deque[tuple[float, str]] = deque()
 
     def __call__(self, session: str | None, sql: str | None) -> str:
-        """The statement that Quack runs. Whatever fails, the client gets an error and never its own statement."""
+        """The statement that Quack runs. On any failure it is one that raises an error, never the client's statement."""
         try:
             return self._answer(sql or "")
         except QueryError as e:
@@ -80,7 +79,7 @@ class Gate:
             return _error(f"refused: query failed: {one_line(e)}")
 
     def refreshed(self, number: int) -> None:
-        """The copy of the catalog has the newest commits as of the start of this query."""
+        """The copy of the catalog has every commit from before the start of this query."""
         with self._lock:
             event = self._refreshes.get(number)
         if event is not None:
@@ -90,14 +89,14 @@ class Gate:
         if _SCHEMATA.match(sql):
             return _SCHEMATA_ANSWER
         max_rows, timeout_s = self._limits.max_rows, self._limits.timeout_s
-        if asked := _DIRECTIVE.match(sql):
-            max_rows, timeout_s = min(max_rows, int(asked[1])), min(timeout_s, float(asked[2]))
-            sql = sql[asked.end() :]
+        if requested := _DIRECTIVE.match(sql):
+            max_rows, timeout_s = min(max_rows, int(requested[1])), min(timeout_s, float(requested[2]))
+            sql = sql[requested.end() :]
         started_s = time.monotonic()
         event = threading.Event()
         with self._lock:
-            self._made += 1
-            number = self._made
+            self._query_count += 1
+            number = self._query_count
             self._refreshes[number] = event
         self._report({"start": number, "timeout_s": timeout_s})
         try:
@@ -105,39 +104,20 @@ class Gate:
             if _CATALOG.match(sql):
                 return _CATALOG_ANSWER
             tree = self._filter.check(sql)
-            if asked is None and (scan := self._plain_scan(tree)) is not None:
+            if requested is None and (scan := self._plain_scan(tree)) is not None:
                 return scan
-            self._take_turn(timeout_s)
-            try:
+            with self._slots.slot(timeout_s):
                 return self._run(f"a{number}", sql, max_rows, timeout_s, started_s)
-            finally:
-                self._turns.release()
         finally:
             with self._lock:
                 del self._refreshes[number]
             self._report({"end": number})
 
-    def _take_turn(self, timeout_s: float) -> None:
-        with self._lock:
-            if self._waiting >= self._limits.waiting:
-                raise QueryRejected(
-                    f"busy: {self._waiting} queries are already waiting. Try again in a few seconds."
-                )
-            self._waiting += 1
-        try:
-            if not self._turns.acquire(timeout=timeout_s):
-                raise QueryTimeout(
-                    f"busy: the query waited {timeout_s:g} s for others to finish. Try again later."
-                )
-        finally:
-            with self._lock:
-                self._waiting -= 1
-
     def _run(self, name: str, sql: str, max_rows: int, timeout_s: float, started_s: float) -> str:
         self._drop_old()
-        left_s = timeout_s - (time.monotonic() - started_s)
+        remaining_s = timeout_s - (time.monotonic() - started_s)
         try:
-            with contextlib.closing(self._reader.cursor()) as cursor, interrupted_after(cursor, left_s):
+            with contextlib.closing(self._reader.cursor()) as cursor, interrupted_after(cursor, remaining_s):
                 open_streams_view.prepare(cursor, sql, self._reader.data_path)
                 query = limited(cursor, sql, max_rows)
                 row = first_row(cursor.execute(f"CREATE TABLE answers.main.{name} AS {query}"))
@@ -160,7 +140,7 @@ class Gate:
                     cursor.execute(f"DROP TABLE IF EXISTS answers.main.{name}")
 
     def _plain_scan(self, tree: dict[str, Any]) -> str | None:
-        """The statement with its table's full name if it only reads columns of one stored table."""
+        """The statement with its table's full name, if it only reads columns of one stored table."""
         node = tree["statements"][0]["node"]
         source = node.get("from_table") or {}
         plain = (

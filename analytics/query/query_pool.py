@@ -1,14 +1,14 @@
-"""Run queries in child processes with limits that hold whatever the statement does.
+"""Run queries in child processes, within limits that no statement can exceed.
 
-A child that exceeds its deadline by `GRACE_S` is killed, as is one that uses too much memory or CPU time; a crash of
-DuckDB ends only the child. The caller gets an error that says so, and the next query gets another child.
+A child that exceeds its deadline by `GRACE_S` is killed, and so is one that uses too much memory or CPU time. A crash of DuckDB ends
+only the child. The caller gets an error, and the next query gets another child.
 
-- Untrusted: each child runs one statement at a time, confined and filtered; a spare child hides the start-up time.
-- Trusted: one child runs `Limits.concurrent` queries at once. When it ends because of one of them, each of the others is
-  repeated once in a child of its own, within its own deadline.
+- Untrusted: each child runs one statement at a time, confined and filtered. A spare child hides the start-up time.
+- Trusted: one child runs `Limits.concurrent` queries at once. If one of them ends the child, each of the others is repeated once in
+  a child of its own, within its deadline.
 
-The caller waits at most `timeout_s` for a turn and the answer together, plus `GRACE_S` and the start of a child
-(0.5 s; at most `child.START_S`) where none is warm.
+A query waits at most `timeout_s` for a slot and its answer, plus `GRACE_S`, plus the start of a child if none is ready (0.5 s, at
+most `child_process.START_S`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import polars as pl
 import pyarrow as pa
 
 from analytics.query.catalog_copy import CatalogCopy, identity_of
+from analytics.query.child_options import ChildOptions
 from analytics.query.child_process import START_S, ChildProcess, Died
 from analytics.query.errors import (
     QueryError,
@@ -40,13 +41,13 @@ from analytics.query.errors import (
     too_slow,
 )
 from analytics.query.limits import TRUSTED, UNTRUSTED, Limits
-from analytics.query.query_child import Options
+from analytics.query.query_slots import QuerySlots
 from analytics.query.reader import no_tables
 from analytics.query.to_polars import to_polars
 from analytics.storage.location import StoreLocation
 
 GRACE_S = 0.5
-"""Time for the child to interrupt the query itself, before it is killed."""
+"""Time in which a child can interrupt the query itself before it is killed."""
 MODULE = "analytics.query.query_child"
 
 
@@ -54,7 +55,7 @@ class QueryPool:
     """Queries on one store. Threads may share it."""
 
     def __init__(self, location: StoreLocation, *, untrusted: bool, limits: Limits | None = None) -> None:
-        """`untrusted`: the statements come from other people. The first child starts in the background."""
+        """The first child starts in the background."""
         self.limits = limits or (UNTRUSTED if untrusted else TRUSTED)
         self._location = location
         self._untrusted = untrusted
@@ -62,8 +63,7 @@ class QueryPool:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._copy = CatalogCopy(location.catalog, self._folder) if untrusted and location.catalog else None
         self._lock = threading.Lock()
-        self._turns = threading.BoundedSemaphore(self.limits.concurrent)
-        self._waiting = 0
+        self._slots = QuerySlots(self.limits)
         self._children: list[ChildProcess] = []
         self._identity: tuple[int, int] | None = None
         self._closed = False
@@ -79,16 +79,16 @@ class QueryPool:
         max_rows = min(max_rows, self.limits.max_rows)
         timeout_s = min(timeout_s, self.limits.timeout_s)
         deadline_s = time.monotonic() + timeout_s
-        self._take_turn(timeout_s)
-        try:
+        if self._closed:
+            raise _closed()
+        with self._slots.slot(timeout_s):
             try:
-                body = self._attempt(sql, max_rows, timeout_s, deadline_s, alone=False)
+                try:
+                    body = self._attempt(sql, max_rows, timeout_s, deadline_s, alone=False)
+                except _Repeat as e:
+                    body = self._attempt(sql, max_rows, timeout_s, deadline_s, alone=e.alone)
             except _Repeat as e:
-                body = self._attempt(sql, max_rows, timeout_s, deadline_s, alone=e.alone)
-        except _Repeat as e:
-            raise e.error from None
-        finally:
-            self._turns.release()
+                raise e.error from None
         return to_polars(self._table(body))
 
     def close(self) -> None:
@@ -113,27 +113,6 @@ class QueryPool:
     ) -> None:
         self.close()
 
-    def _take_turn(self, timeout_s: float) -> None:
-        if self._closed:
-            raise _closed()
-        if self._turns.acquire(blocking=False):
-            return
-        with self._lock:
-            if self._waiting >= self.limits.waiting:
-                raise QueryRejected(
-                    f"busy: {self._waiting} queries are already waiting. Try again in a few seconds."
-                )
-            self._waiting += 1
-        try:
-            if not self._turns.acquire(timeout=max(timeout_s, 0.0)):
-                raise QueryTimeout(
-                    f"busy: the query waited {timeout_s:g} s for {self.limits.concurrent} others to finish. "
-                    "Try again later."
-                )
-        finally:
-            with self._lock:
-                self._waiting -= 1
-
     def _attempt(self, sql: str, max_rows: int, timeout_s: float, deadline_s: float, *, alone: bool) -> bytes:
         started_s = time.monotonic()
         self._check_store()
@@ -141,10 +120,10 @@ class QueryPool:
         try:
             child.wait_ready()
             deadline_s += time.monotonic() - started_s  # starting a child does not count
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
                 raise too_slow(timeout_s)
-            request = {"sql": sql, "max_rows": max_rows, "timeout_s": left_s}
+            request = {"sql": sql, "max_rows": max_rows, "timeout_s": remaining_s}
             call = child.call(request, deadline_s + GRACE_S)
             if not call.done.wait(max(0.0, deadline_s + GRACE_S - time.monotonic())):
                 child.kill()
@@ -167,7 +146,7 @@ class QueryPool:
             self._release(child)
 
     def _check_store(self) -> None:
-        """Refresh the copy of the catalog, and retire children that read a store which was replaced."""
+        """Refresh the copy of the catalog. If the store was replaced, retire the children that read the old one."""
         catalog = self._location.catalog
         if catalog is None:
             return
@@ -186,7 +165,7 @@ class QueryPool:
                 self._identity = identity
 
     def _assign(self, alone: bool) -> ChildProcess:
-        """A child with room for another query; a new one if there is none."""
+        """A child that can take another query, or a new one."""
         try:
             return (None if alone else self._free()) or self._starter.submit(self._free_or_new, alone).result(
                 START_S
@@ -195,26 +174,26 @@ class QueryPool:
             raise StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
 
     def _free(self) -> ChildProcess | None:
-        most = 1 if self._untrusted else self.limits.concurrent
+        capacity = 1 if self._untrusted else self.limits.concurrent
         with self._lock:
             self._sweep()
-            free = [c for c in self._children if c.alive and not c.alone and c.running < most]
+            free = [c for c in self._children if c.alive and not c.alone and c.running < capacity]
             if not free:
                 return None
-            child = next((c for c in free if c.ready.is_set()), free[0])  # rather not one that still starts
+            child = next((c for c in free if c.ready.is_set()), free[0])  # prefer one that is ready
             child.running += 1
             if not self._has_spare():
                 self._start_later()
             return child
 
     def _free_or_new(self, alone: bool) -> ChildProcess:
-        """On the starting thread: several queries that found no child share the one that the first of them started."""
+        """On the starter thread: waiting queries share the child that the first of them started."""
         return (None if alone else self._free()) or self._start(alone, 1)
 
     def _start(self, alone: bool, running: int) -> ChildProcess:
         child = ChildProcess(
             MODULE,
-            Options(
+            ChildOptions(
                 location=self._location,
                 limits=self.limits,
                 untrusted=self._untrusted,
@@ -250,7 +229,7 @@ class QueryPool:
             self._start_spare()
 
     def _has_spare(self) -> bool:
-        """Whether a child can take the next query at once. Under the lock."""
+        """Whether a child can take the next query at once. Requires the lock."""
         shared = [c for c in self._children if c.alive and not c.alone]
         return any(not c.running for c in shared) if self._untrusted else bool(shared)
 
@@ -264,14 +243,14 @@ class QueryPool:
                 self._start_later()
 
     def _sweep(self) -> None:
-        """Kill children that are retired and idle, and forget those that ended. Under the lock."""
+        """Kill idle retired children and drop those that ended. Requires the lock."""
         for child in self._children:
             if not child.alive and not child.running:
                 child.kill()
         self._children = [c for c in self._children if c.alive or c.running]
 
     def _has_grown(self, header: dict[str, Any]) -> bool:
-        """Little of the address space is left for the next query: DuckDB's half is full and half of the rest is used."""
+        """Whether little address space remains: DuckDB's half is full, and half of the rest is used."""
         return int(header.get("grown_bytes", 0)) > self.limits.memory_bytes * 3 // 4
 
     def _ended(self, died: Died) -> QueryError:
@@ -287,16 +266,16 @@ class QueryPool:
             return too_much_memory(self.limits.memory_bytes)
         if name is not None:
             return QueryRejected(
-                f"the query ended its process (signal {name}): DuckDB cannot run this statement. "
-                "Simplify its expressions or reduce their nesting."
+                f"query failed: it ended its process with signal {name}. "
+                "Simplify its expressions or nest them less."
             )
-        return QueryRejected(f"the query ended its process: {died.reason}. Simplify the statement.")
+        return QueryRejected(f"query failed: it ended its process: {died.reason}. Simplify the statement.")
 
     def _table(self, body: bytes) -> pa.Table:
         try:
             table = pa.ipc.open_stream(body).read_all()
             if self._untrusted:
-                table.validate(full=True)  # a process that ran hostile SQL wrote these bytes
+                table.validate(full=True)  # written by a process that ran untrusted SQL
         except (pa.ArrowException, OSError, ValueError) as e:
             raise QueryRejected(
                 f"cannot read the answer: {' '.join(str(e).split())}. Simplify the statement."
@@ -305,11 +284,11 @@ class QueryPool:
 
 
 def _closed() -> StoreUnavailable:
-    return StoreUnavailable("cannot run the query: the query process is closed.")
+    return StoreUnavailable("cannot run the query: the query pool is closed.")
 
 
 class _Repeat(Exception):
-    """The query failed for a reason that may not be its own. `error` counts if it fails again."""
+    """Another query or a compaction may have caused the failure. `error` is raised if the query fails again."""
 
     def __init__(self, error: QueryError, *, alone: bool) -> None:
         self.error = error

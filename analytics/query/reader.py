@@ -1,11 +1,10 @@
 """Run SELECT statements on the store, attached read-only to an in-memory DuckDB of this process.
 
-Each query has its own cursor and sees the newest commits. Names without a schema are looked up in the store first, then
-in the in-memory database, which has the view `open_streams`. With `lock_down` a statement can read no file outside the
-tables folder and change no setting; it does not protect against statements that use up memory or crash DuckDB (see
-`analytics.query.query_pool`).
+Each query has its own cursor and sees the newest commits. Names without a schema are looked up in the store, then in the in-memory
+database, which has the view `open_streams`. After `lock_down` a statement cannot read files outside the tables folder or change
+settings. It can still exhaust memory or crash DuckDB (see `analytics.query.query_pool`).
 
-DuckDB attaches SQLite per transaction: replacing the catalog file by a newer copy is visible in the next query.
+DuckDB opens SQLite per transaction, so the next query reads a catalog file that was replaced.
 """
 
 from __future__ import annotations
@@ -21,10 +20,12 @@ import pyarrow as pa
 
 from analytics.query import open_streams_view
 from analytics.query.errors import (
+    READ_ONLY,
     QueryError,
     QueryRejected,
-    QueryTimeout,
     StoreUnavailable,
+    not_convertible,
+    not_one_statement,
     too_much_memory,
     too_slow,
 )
@@ -34,8 +35,6 @@ from analytics.storage.location import ALIAS, StoreLocation
 
 if TYPE_CHECKING:
     import polars as pl
-
-__all__ = ["QueryError", "QueryRejected", "QueryTimeout", "Reader", "StoreUnavailable"]
 
 SEARCH_PATH = f"SET search_path = '{ALIAS}.main,memory.main'"
 INTERRUPT_AGAIN_S = 0.05
@@ -55,7 +54,7 @@ class Reader:
         spill_folder: Path | None = None,
         lock_down: bool,
     ) -> None:
-        """`catalog`: a copy of the SQLite catalog to read instead. `spill_folder`: for sorts and joins larger than memory.
+        """`catalog`: a copy of the SQLite catalog to read. `spill_folder`: for sorts and joins larger than memory.
 
         Raises StoreUnavailable.
         """
@@ -93,7 +92,7 @@ class Reader:
             self.lock_down()
 
     def lock_down(self) -> None:
-        """Allow no files outside the tables folder, no extensions and no settings from here on. Cannot be undone."""
+        """Forbid files outside the tables folder, extensions and settings. Cannot be undone."""
         connection = self._connection
         connection.execute("SET enable_external_file_cache = false")
         connection.execute("SET python_enable_replacements = false")
@@ -103,11 +102,11 @@ class Reader:
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """The database's first connection, for a server that registers functions before it answers."""
+        """The database's first connection, on which a server registers functions."""
         return self._connection
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """A connection of its own to the same database, with the search path set."""
+        """A further connection to the database, with the search path set."""
         cursor = self._connection.cursor()
         cursor.execute(SEARCH_PATH)
         return cursor
@@ -129,14 +128,13 @@ class Reader:
         except MemoryError:
             raise too_much_memory(self._memory_limit_bytes) from None
         except pa.ArrowException as e:
-            reason = " ".join(str(e).split())
-            raise QueryRejected(f"cannot convert the answer: {reason}. Cast the column to VARCHAR.") from None
+            raise not_convertible(e) from None
         if result.num_rows > max_rows:
             raise too_many_rows(max_rows)
         return result
 
     def translated(self, error: duckdb.Error, timeout_s: float) -> QueryError:
-        """DuckDB's error as one of ours."""
+        """The QueryError for an error of DuckDB."""
         if isinstance(error, duckdb.InterruptException):
             return too_slow(timeout_s)
         text = message(error, self._location)
@@ -153,36 +151,35 @@ class Reader:
 
 def no_tables(location: StoreLocation) -> StoreUnavailable:
     """The error for a store that does not exist yet."""
-    return StoreUnavailable(f"the store {location.label} has no tables yet. Start analytics: streamgauge up")
+    return StoreUnavailable(
+        f"cannot query: the store {location.label} has no tables yet. Start analytics: streamgauge up"
+    )
 
 
 def too_many_rows(max_rows: int) -> QueryRejected:
     """The error for an answer of more than `max_rows` rows."""
     return QueryRejected(
-        f"the answer has more than {max_rows} rows. Aggregate, add a LIMIT or raise the row limit."
+        f"cannot return the answer: it has more than {max_rows} rows. Aggregate, add a LIMIT or raise the row limit."
     )
 
 
 def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
-    """The statement, as a subquery that returns at most one row more than allowed. Only SELECT is valid there.
-
-    Raises QueryRejected unless there is exactly one statement.
-    """
+    """The statement as a subquery that returns at most one row more than allowed. Raises QueryRejected unless it is one SELECT."""
     statements = cursor.extract_statements(sql)
     if len(statements) != 1:
-        raise QueryRejected(f"cannot run {len(statements)} statements: a query is exactly one SELECT.")
+        raise not_one_statement(len(statements))
     if statements[0].type != duckdb.StatementType.SELECT:
-        raise QueryRejected("cannot run this statement: the store is read-only. Write a SELECT.")
+        raise QueryRejected(READ_ONLY)
     text = statements[0].query.strip().rstrip(";")
     wrapped = f"FROM (\n{text}\n) LIMIT {max_rows + 1}"
-    if len(cursor.extract_statements(wrapped)) != 1:
-        raise QueryRejected("cannot run this statement: a query is exactly one SELECT.")
+    if (count := len(cursor.extract_statements(wrapped))) != 1:
+        raise not_one_statement(count)
     return wrapped
 
 
 @contextmanager
 def interrupted_after(cursor: duckdb.DuckDBPyConnection, timeout_s: float) -> Iterator[None]:
-    """Interrupt what the cursor runs once the time is over."""
+    """Interrupt the cursor's statement after the time limit."""
     done = threading.Event()
 
     def watch() -> None:

@@ -1,8 +1,8 @@
-"""Take rights away from a process that runs queries. Linux; called by the process itself.
+"""Restrict a process that runs queries. Linux only; called by the process itself.
 
-`confine` runs first, before libraries start threads, because Landlock applies to the calling thread and to those it starts
-later. `limit` runs after the start, because the limit of the address space counts from what the process has then.
-Where the kernel lacks a feature, it is skipped and the returned value shows it.
+`confine` runs before libraries start threads, because Landlock applies to the calling thread and its later threads. `limit` runs
+after the start, because the limit of the address space counts from the size at that moment. A feature that the kernel lacks is
+skipped, and `Confinement` shows it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 TRUNCATE = 1 << 14
 READING = READ_FILE | READ_DIR
 FILE_RIGHTS = READ_FILE | WRITE_FILE | TRUNCATE | EXECUTE
-"""Those that a rule for a single file may name."""
+"""Rights that a rule for a single file may name."""
 RIGHTS_OF_ABI = {1: 13, 2: 14, 3: 15, 5: 16}
-"""How many of the file rights, which are numbered from bit 0, a version of Landlock knows."""
+"""Number of file rights, from bit 0, by version of Landlock."""
 BIND_TCP, CONNECT_TCP = 1 << 0, 1 << 1
 NETWORK_ABI = 4
 SCOPES, SCOPE_ABI = 0b11, 6
 """No abstract Unix sockets and no signals outside the sandbox."""
 
 OOM_SCORE = 500
-"""When memory runs out, the kernel ends this process before a tap or analytics beside it (scores reach 1000)."""
+"""When memory runs out, the kernel kills this process before a tap or analytics (scores reach 1000)."""
 OPEN_FILES = 512
 """A query opens its Parquet files a few at a time; libraries and pipes take about 30."""
 DEFAULT_STACK_BYTES = 8 * 2**20
@@ -46,7 +46,7 @@ SYSTEM_PATHS = (
     "/usr", "/lib", "/lib64", "/etc", "/sys", "/dev/null", "/dev/urandom", "/dev/random",
     "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/vm",
 )  # fmt: skip
-"""What Python and DuckDB read. Not the rest of /proc: root may read the environment of other processes there."""
+"""Paths that Python and DuckDB read. Not all of /proc, where root could read the environment of other processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ def confine(
     network: bool,
     bind_port: int | None = None,
 ) -> Confinement:
-    """End with the parent thread, gain no privileges, and reach only the named files and the network if allowed.
+    """End with the parent thread, gain no privileges, and lose access to other files and, without `network`, to the network.
 
-    `readable`: folders and files besides the system's and Python's; None: everything may be read. `writable`: folders.
+    `readable`: folders and files in addition to the system's and Python's. None: everything may be read. `writable`: folders.
     `bind_port`: the only TCP port to listen on when `network` is false.
     """
     libc = ctypes.CDLL(None, use_errno=True)
@@ -97,12 +97,12 @@ def limit(*, memory_bytes: int, file_bytes: int) -> None:
 
 
 def allow_cpu(cpu_s: int) -> None:
-    """End this process with SIGXCPU after this much more CPU time. Only the soft limit is set, so it can be moved on."""
+    """Allow this much more CPU time before SIGXCPU. Only the soft limit is set, so it can be raised again."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    wanted = math.ceil(used.ru_utime + used.ru_stime) + cpu_s
+    soft = math.ceil(used.ru_utime + used.ru_stime) + cpu_s
     resource.setrlimit(
-        resource.RLIMIT_CPU, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
     )
 
 
@@ -155,8 +155,8 @@ def _landlock(
     if ruleset < 0:
         return False
     try:
-        own = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
-        for path in ("/",) if readable is None else (*SYSTEM_PATHS, *own, *readable):
+        code = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+        for path in ("/",) if readable is None else (*SYSTEM_PATHS, *code, *readable):
             _allow(libc, ruleset, path, READING)
         for path in writable:
             _allow(libc, ruleset, path, every & ~EXECUTE)

@@ -1,13 +1,12 @@
 """`streamgauge serve`: answer read-only SQL over DuckDB's Quack protocol until SIGTERM or SIGINT.
 
-A supervisor runs a confined child (`serve_worker`) that reads a private copy of the SQLite catalog, and restarts it at once
-when it ends, with the same port and token. Clients must attach again after a restart.
+A supervisor runs a confined child (`serve_child`), which reads a private copy of the SQLite catalog. If the child ends, the supervisor
+restarts it at once with the same port and token, and clients must attach again.
 
-- Freshness: the child reports each query; the supervisor copies the catalog if it changed, renames the copy into place and
-  confirms. DuckDB opens the file per transaction, so the next one reads the newest commits.
-- Deadlines: the child interrupts a query at its deadline; 2 s later the supervisor kills the child.
-- Memory: all queries of the child share `Limits.memory_bytes`.
-- CPU time: the child lives long, so no limit per query is possible; the deadline bounds it instead.
+- Freshness: the child reports each query, and the supervisor refreshes the copy of the catalog before the query runs.
+- Deadlines: the child interrupts a query at its deadline. `OVERDUE_S` later the supervisor kills the child.
+- Memory: all queries share `Limits.memory_bytes`.
+- CPU time: the deadline is the only limit, because the child runs many queries.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from typing import Any
 
 from analytics.query import serve_ready_file
 from analytics.query.catalog_copy import CatalogCopy
+from analytics.query.child_options import ChildOptions
 from analytics.query.child_process import ChildProcess
 from analytics.query.errors import QueryError, StoreUnavailable
 from analytics.query.limits import MIB, Limits
-from analytics.query.query_child import Options
 from analytics.query.serve_ready_file import Endpoint
 from analytics.storage.location import StoreLocation
 
@@ -44,14 +43,14 @@ MIN_TOKEN_CHARS = 16
 OVERDUE_S = 2.0
 """A child whose query is this much past its deadline is killed."""
 RESTART_PAUSE_S = 1.0
-"""Between attempts when a child cannot start. The first attempt follows at once."""
+"""Pause between attempts to start a child. The first attempt has none."""
 SERVE_LIMITS = Limits(memory_bytes=2048 * MIB, timeout_s=25.0, concurrent=4)
-"""25 s is below the 30 s after which a stock DuckDB client gives up."""
+"""25 s is below the 30 s timeout of a stock DuckDB client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What `run` needs."""
+    """Options of `run`."""
 
     location: StoreLocation
     data: Path
@@ -63,7 +62,7 @@ class ServeOptions:
     """None: a random one. Clients read it from `run/serve.json`."""
     limits: Limits = SERVE_LIMITS
     ready: Callable[[Endpoint], None] | None = None
-    """Called when the server first answers."""
+    """Called when the server is ready."""
     stop: threading.Event | None = None
     """Stops the server when set; signals do so as well."""
 
@@ -76,7 +75,7 @@ def run(options: ServeOptions) -> int:
     """
     if options.token is not None and len(options.token) < MIN_TOKEN_CHARS:
         raise ValueError(
-            f"the token must have at least {MIN_TOKEN_CHARS} characters. Pass a longer one or none."
+            f"cannot use the token: it must have at least {MIN_TOKEN_CHARS} characters. Pass a longer one or none."
         )
     if options.port and is_listening(options.host, options.port):
         raise OSError(
@@ -149,7 +148,7 @@ class _Supervisor:
         options = self._options
         self._child = ChildProcess(
             MODULE,
-            Options(
+            ChildOptions(
                 location=options.location,
                 limits=options.limits,
                 untrusted=True,
@@ -176,17 +175,17 @@ class _Supervisor:
             self._wake.set()
 
     def _kill_overdue(self) -> float | None:
-        """Kill the child if a query is overdue. Returns the seconds until the next one may be."""
+        """Kill the child if a query is overdue. Returns the seconds until the next deadline, None without one."""
         now_s = time.monotonic()
         with self._lock:
             next_s = min(self._deadlines.values(), default=None)
             if next_s is not None and next_s <= now_s and self._child is not None:
-                log.warning("SQL server process is killed: a query did not end at its deadline")
+                log.warning("SQL server process killed: a query did not end at its deadline")
                 self._deadlines.clear()
                 self._child.kill()
                 return None
-        left_s = None if next_s is None else next_s - now_s
-        return left_s if self._options.stop is None else min(left_s or 0.2, 0.2)
+        remaining_s = None if next_s is None else next_s - now_s
+        return remaining_s if self._options.stop is None else min(remaining_s or 0.2, 0.2)
 
     def _on_event(self, event: dict[str, Any]) -> None:
         if "start" in event:
@@ -212,7 +211,7 @@ class _Supervisor:
 
 
 def is_listening(host: str, port: int) -> bool:
-    """Whether a process accepts connections there. Quack shares its port (SO_REUSEPORT), so binding is no test."""
+    """Whether a process accepts connections. Binding is no test, because Quack sets SO_REUSEPORT."""
     try:
         with socket.create_connection((host, port), timeout=1.0):
             return True
@@ -221,7 +220,7 @@ def is_listening(host: str, port: int) -> bool:
 
 
 def _free_port() -> int:
-    """A free port of the loopback. Another process may take it before the child listens."""
+    """A free port of the loopback interface. Another process may take it before the child listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -230,7 +229,7 @@ def _free_port() -> int:
 
 @contextlib.contextmanager
 def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Stop at SIGTERM and SIGINT. Only the main thread may set handlers; elsewhere `ServeOptions.stop` is used."""
+    """Stop at SIGTERM and SIGINT. Does nothing outside the main thread, which alone may set handlers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

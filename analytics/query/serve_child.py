@@ -1,8 +1,7 @@
-"""The child process of `streamgauge serve`: a Quack server, confined like every child that runs untrusted statements.
+"""The child process of `streamgauge serve`: a Quack server, confined because it runs untrusted statements.
 
-The first frame on stdin holds `worker.Options` and `host`, `port`, `token`. The child replies `{"ready": true}` or an
-error. Then it sends a frame at the start and the end of each query (`quack_gate`) and receives `{"refreshed": N}`.
-It ends with stdin.
+The first message on stdin holds `ChildOptions` and `host`, `port`, `token`. The child replies `{"ready": true}` or an error. Then it
+sends a message at the start and the end of each query (`quack_gate`) and receives `{"refreshed": N}`. It ends with stdin.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import threading
 from typing import Any
 
 from analytics.query import pipe_messages, sandbox
+from analytics.query.child_options import ChildOptions
 from analytics.query.errors import QueryError
-from analytics.query.query_child import Options, confine, limit, open_reader
+from analytics.query.query_child import confine, limit, open_reader
 
 GATE = "streamgauge_gate"
 QUACK_THREADS = 160
-"""quack_serve starts 128 threads, some of them after it returns. Without address space for their stacks the server hangs."""
+"""quack_serve starts 128 threads, some after it returns. Without address space for their stacks the server hangs."""
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def main() -> int:
     first = pipe_messages.receive(0)
     if first is None:
         return 0
-    options = Options.from_json(first[0])
+    options = ChildOptions.from_json(first[0])
     confine(options, bind_port=int(first[0]["port"]))
     lock = threading.Lock()
 
@@ -47,16 +47,13 @@ def main() -> int:
         )
         return 1
     report({"ready": True})
-    while (frame := pipe_messages.receive(0)) is not None:
-        gate.refreshed(int(frame[0]["refreshed"]))
-    os._exit(0)  # sessions that are still open have no supervisor
+    while (message := pipe_messages.receive(0)) is not None:
+        gate.refreshed(int(message[0]["refreshed"]))
+    os._exit(0)  # open sessions have no supervisor
 
 
-def serve(options: Options, host: str, port: int, token: str, report: Any) -> Any:
-    """Listen. Returns the gate. Raises StoreUnavailable, OSError.
-
-    `httpfs` is loaded before the lock-down: afterwards the server could not load it, and every request would fail.
-    """
+def serve(options: ChildOptions, host: str, port: int, token: str, report: Any) -> Any:
+    """Listen. Returns the gate. Raises StoreUnavailable, OSError."""
     import duckdb
     from duckdb.func import FunctionNullHandling
 
@@ -65,7 +62,7 @@ def serve(options: Options, host: str, port: int, token: str, report: Any) -> An
 
     reader = open_reader(options)
     connection = reader.connection
-    load(connection, "httpfs", "quack")
+    load(connection, "httpfs", "quack")  # the server could not load httpfs after the lock-down
     gate = Gate(reader, options.limits, report)
     connection.create_function(
         GATE,

@@ -1,13 +1,13 @@
-"""Which statements of other people may run: one SELECT that only reads the public tables.
+"""The statement filter: an untrusted statement must be one SELECT that only reads the public tables.
 
-It reads the tree of DuckDB's own parser (`json_serialize_sql`), never the text. It is the second layer: the process it runs
-in has limited rights and resources (`analytics.query.sandbox`), and DuckDB reads no other files. Therefore it does not
-try to predict what a statement costs; a statement that crashes the parser ends only its own process.
+The filter checks the tree of DuckDB's own parser (`json_serialize_sql`), never the text. The process it runs in also has limited
+rights and resources (`analytics.query.sandbox`), and DuckDB can read no other files. So the filter does not estimate the cost of a
+statement, and a statement that crashes the parser ends only its own process.
 
 1. One statement, a SELECT (WITH, FROM-first, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES count as SELECT).
 2. A table is a table or view of the store's schema `main`, `open_streams`, a WITH query, or in `information_schema`.
-3. A function is one that DuckDB itself defines, except those that have effects, read the environment or settings,
-   or run SQL in strings. Table functions are listed one by one. Functions of extensions are never allowed.
+3. Functions are those that DuckDB itself defines, except those that have effects, read the environment or settings, or run SQL in
+   strings. Table functions are listed one by one. Functions of extensions are never allowed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any
 
 import duckdb
 
-from analytics.query.errors import QueryRejected
+from analytics.query.errors import READ_ONLY, QueryRejected, not_one_statement
 from analytics.query.open_streams_view import NAME as OPEN_STREAMS
 from analytics.storage.database import new_database, one_line
 from analytics.storage.location import ALIAS
 
 MAX_SQL_BYTES = 64 * 1024
 MAX_NESTING = 200
-"""Brackets inside brackets. Statements written by people stay below 20; the parser recurses a few times for each."""
+"""Levels of brackets. Statements written by people stay below 20; the parser recurses a few times for each."""
 
 TABLE_FUNCTIONS = frozenset(
     {
@@ -57,7 +57,7 @@ WINDOW_FUNCTIONS = frozenset(
     }
 )  # fmt: skip
 SYNTAX = frozenset({"unnest", "grouping", "grouping_id", "coalesce", "if", "ifnull", "->", "lambda"})
-"""What the parser reports as a function call although DuckDB lists no such function."""
+"""Names that the parser reports as function calls although DuckDB lists no such functions."""
 OTHER_PREFIXES = ("__internal", "quack_", "has_", "ducklake_", "sqlite_", "postgres_", "read_", "parquet_")
 SCHEMAS = frozenset({"", "main", "information_schema"})
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
@@ -68,15 +68,15 @@ class StatementFilter:
     """Checks statements against one database. Threads may share it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, *, catalog: str = ALIAS) -> None:
-        """`connection` is used by the filter alone, to parse and to list tables. `catalog`: the store's name."""
+        """`connection` is used by the filter only, to parse and to list tables. `catalog`: the store's name."""
         self._connection = connection
         self._catalog = catalog
         self._lock = threading.Lock()
         self.functions = allowed_functions()
-        self._names_read()
+        self._read_names()
 
     def check(self, sql: str) -> dict[str, Any]:
-        """The statement's tree, as `json_serialize_sql` returns it. Raises QueryRejected."""
+        """The statement's tree from `json_serialize_sql`. Raises QueryRejected."""
         if len(sql.encode(errors="replace")) > MAX_SQL_BYTES:
             raise QueryRejected(
                 f"cannot run the statement: it is longer than {MAX_SQL_BYTES // 1024} KiB. Shorten it."
@@ -105,13 +105,11 @@ class StatementFilter:
         except RecursionError:  # about 1000 levels
             raise _too_deep() from None
         if tree.get("error_type") == "not implemented":
-            raise QueryRejected("cannot run this statement: the store is read-only. Write a SELECT.")
+            raise QueryRejected(READ_ONLY)
         if tree.get("error"):
             raise QueryRejected(" ".join(str(tree.get("error_message", "not SQL")).splitlines()[:1]))
         if len(tree["statements"]) != 1:
-            raise QueryRejected(
-                f"cannot run {len(tree['statements'])} statements: a query is exactly one SELECT."
-            )
+            raise not_one_statement(len(tree["statements"]))
         return tree
 
     def _check(self, item: dict[str, Any], ctes: set[str]) -> None:
@@ -122,17 +120,22 @@ class StatementFilter:
             name = str(item["function"].get("function_name", "")).lower()
             if name not in TABLE_FUNCTIONS:
                 raise QueryRejected(
-                    f"the table function {name!r} is not allowed here. Read a table: SHOW TABLES lists them."
+                    f"cannot run the statement: the table function {name!r} is not allowed here. SHOW TABLES lists the tables."
                 )
             item["function"]["class"] = "TABLE_FUNCTION"  # checked; not a scalar function of the same name
         elif kind == "SHOW_REF":
             name = str(item.get("table_name", "")).lower().strip('"')
             if item.get("query") is None and name not in ("", "tables", "__show_tables_expanded"):
-                raise QueryRejected(f"SHOW {name} is not allowed here. Use SHOW TABLES or DESCRIBE.")
+                raise QueryRejected(
+                    f"cannot run the statement: SHOW {name} is not allowed here. Use SHOW TABLES or DESCRIBE."
+                )
         elif "function_name" in item and item.get("class") != "TABLE_FUNCTION":
             name = str(item["function_name"]).lower()  # its schema is often a column: outcome.upper()
             if name not in self.functions:
-                raise QueryRejected(f"the function {name!r} does not exist or is not allowed here.")
+                raise QueryRejected(
+                    f"cannot run the statement: the function {name!r} does not exist or is not allowed here. "
+                    "Use another function."
+                )
 
     def _check_table(self, item: dict[str, Any], ctes: set[str]) -> None:
         catalog, schema, name = (
@@ -144,18 +147,20 @@ class StatementFilter:
             if self._is_public(name):
                 return
         full = ".".join(part for part in (catalog, schema, name) if part)
-        raise QueryRejected(f"there is no public table {full!r}. SHOW TABLES lists them.")
+        raise QueryRejected(
+            f"cannot run the statement: there is no public table {full!r}. SHOW TABLES lists the tables."
+        )
 
     def _is_public(self, name: str) -> bool:
         if name not in self._public:
-            self._names_read()  # analytics may have added a table
+            self._read_names()  # analytics may have added a table
         return name in self._public
 
     def _is_hidden(self, name: str) -> bool:
-        """A WITH query of this name would make another scope's use of the name look like a WITH query."""
+        """Whether the name is a hidden table. A WITH query of that name would hide a read of the table in another scope."""
         return name in self._known and not self._is_public(name)
 
-    def _names_read(self) -> None:
+    def _read_names(self) -> None:
         rows = self._connection.execute(
             "SELECT database_name, schema_name, table_name, internal FROM duckdb_tables() "
             "UNION ALL SELECT database_name, schema_name, view_name, internal FROM duckdb_views()"
@@ -184,7 +189,7 @@ def allowed_functions() -> frozenset[str]:
 
 
 def nesting(sql: str) -> int:
-    """The deepest level of brackets in the text. Those in strings count too, so it may be more than the parser sees."""
+    """The deepest level of brackets in the text. Brackets in strings count too."""
     level = deepest = 0
     for character in sql:
         if character in _OPENING:

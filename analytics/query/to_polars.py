@@ -1,7 +1,7 @@
-"""Convert an Arrow table, as DuckDB returns it, to a polars DataFrame.
+"""Convert an Arrow table of DuckDB to a polars DataFrame.
 
-UUIDs are text, instants are in UTC, intervals are durations (a month counts as 30 days, as in DuckDB's comparisons), and
-integers that DuckDB widened to HUGEINT are Int64 where they fit.
+UUIDs become text, instants are in UTC, and intervals become durations (a month counts as 30 days, as in DuckDB's comparisons).
+Integers that DuckDB widened to HUGEINT become Int64 where they fit.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 import polars as pl
 import pyarrow as pa
 
-from analytics.query.errors import QueryRejected
+from analytics.query.errors import not_convertible
 
 
 def to_polars(table: pa.Table) -> pl.DataFrame:
-    """The table as a DataFrame. Raises QueryRejected for a type that polars does not have."""
+    """Raises QueryRejected for a type that polars does not have."""
     for i, column in enumerate(table.schema):
         if pa.types.is_interval(column.type):
             table = table.set_column(i, column.name, _durations(table.column(i)))
     try:
         found = pl.from_arrow(table)
     except (pl.exceptions.PolarsError, TypeError, ValueError, pa.ArrowException) as e:
-        reason = " ".join(str(e).split())
-        raise QueryRejected(f"cannot convert the answer: {reason}. Cast the column to VARCHAR.") from None
+        raise not_convertible(e) from None
     assert isinstance(found, pl.DataFrame)
     changed: list[pl.Expr] = []
     for name, kind in found.schema.items():

@@ -21,7 +21,7 @@ from streamlit.testing.v1 import AppTest
 from analytics.query.quack_gate import directive
 from analytics.schema.sql_quoting import literal
 from analytics.storage.database import load
-from tests.analytics.query.test_process import HOSTILE
+from tests.analytics.query.test_query_pool import HOSTILE
 from tests.dashboard.app_test import open_page
 from tests.e2e.running import Up, simulator, until, up
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from analytics.query.reader import QueryRejected, QueryTimeout, Reader, StoreUnavailable
+from analytics.query.errors import QueryRejected, QueryTimeout, StoreUnavailable
+from analytics.query.reader import Reader
 from analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 

@@ -14,7 +14,7 @@ from analytics.storage.location import StoreLocation, locate
 from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.rows import commit_of, count_of, new_ids
-from tests.analytics.storage.test_open_streams import rows_of
+from tests.analytics.storage.test_open_streams_file import rows_of
 from tests.analytics.stores import ask_as_reader
 from tests.kafka import skip_without_java
 from tests.postgres import Postgres

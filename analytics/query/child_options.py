@@ -1,0 +1,53 @@
+"""Options of a child process, as the parent sends them in the first message."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from analytics.query.limits import Limits
+from analytics.storage.location import StoreLocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildOptions:
+    """What a child needs to start."""
+
+    location: StoreLocation
+    limits: Limits
+    untrusted: bool
+    folder: Path
+    """Private folder of the parent: spill files and the copy of the catalog."""
+    catalog_copy: Path | None = None
+    parent: int = 0
+    """Process id. The child ends if this is no longer its parent."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The inverse of `from_json`."""
+        location = self.location
+        return {
+            "catalog": str(location.catalog) if location.catalog else None,
+            "dsn": location.dsn,
+            "tables": location.tables,
+            "limits": asdict(self.limits),
+            "untrusted": self.untrusted,
+            "folder": str(self.folder),
+            "catalog_copy": str(self.catalog_copy) if self.catalog_copy else None,
+            "parent": self.parent,
+        }
+
+    @classmethod
+    def from_json(cls, given: dict[str, Any]) -> ChildOptions:
+        """The inverse of `to_json`."""
+        catalog, copy = given["catalog"], given["catalog_copy"]
+        return cls(
+            location=StoreLocation(
+                catalog=Path(catalog) if catalog else None, dsn=given["dsn"], tables=given["tables"]
+            ),
+            limits=Limits(**given["limits"]),
+            untrusted=given["untrusted"],
+            folder=Path(given["folder"]),
+            catalog_copy=Path(copy) if copy else None,
+            parent=given["parent"],
+        )
