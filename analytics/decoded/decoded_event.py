@@ -6,9 +6,11 @@ mean that the event does not say it. Bad data is a value (`kind="malformed"`), n
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+
+from analytics.decoded.reports import ErrorReport, ServerStat, Usage
 
 EventKind = Literal[
     # output: at least one non-empty fragment of what the model generated
@@ -64,39 +66,6 @@ class ChoiceDelta(msgspec.Struct, gc=False):
     """Tokens of this event, where the server lists them (logprobs, token_ids)."""
     audio_data_chars: int = 0
     """Length of encoded audio: output without readable content."""
-
-
-class Usage(msgspec.Struct, gc=False):
-    """One usage report, normalised. None = not reported."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    cached_input_tokens: int | None = None
-    raw: Any = None
-    """The object as reported."""
-
-
-class ErrorReport(msgspec.Struct, gc=False):
-    """An error inside the stream or in an error response."""
-
-    type: str | None
-    """The provider's type, else its code."""
-    message: str | None = None
-    raw: Any = None
-    """The error object as sent."""
-
-
-class ServerStat(msgspec.Struct, gc=False):
-    """One number that the server reports about its own work."""
-
-    source: str
-    name: str
-    value: float | None
-    """In `unit`."""
-    unit: str
-    """ns, tok/s, tokens or 1."""
-    raw: str
 
 
 class DecodedEvent(msgspec.Struct, gc=False):

@@ -17,14 +17,12 @@ from analytics.decoded.decoded_event import (
     ChoiceDelta,
     DecodedEvent,
     DeltaRun,
-    ErrorReport,
-    ServerStat,
     TextDelta,
     ToolCallDelta,
-    Usage,
 )
 from analytics.decoded.event_columns import EventColumns
 from analytics.decoded.raw_event import RawEvent
+from analytics.decoded.reports import ErrorReport, ServerStat, Usage
 from analytics.decoding.choice import Choice, ToolCall
 
 MAX_TOOL_CALLS = 10_000

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
-from analytics.decoded.decoded_event import ErrorReport, Usage
 from analytics.decoded.event_columns import EventColumns
+from analytics.decoded.reports import ErrorReport, Usage
 from analytics.decoding.accumulator import StreamAccumulator
 from analytics.decoding.choice import ToolCall
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import itemgetter
 
 from analytics.decoded.dialect import Dialect, ExchangeInfo
 from analytics.decoded.raw_event import RawEvent
@@ -27,7 +28,8 @@ class DialectSelector:
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self.exchange = exchange
-        self.dialect, self._claim = select_by_request(exchange)
+        request = exchange.method, exchange.path, exchange.host, tuple(exchange.request_headers)
+        self.dialect, self._claim = _select_by_request(*request)
         self.settled = False
         self.confirmed = False
         """The dialect recognised an event."""
@@ -58,7 +60,7 @@ class DialectSelector:
         if self.dialect is not None and self.dialect.recognises("", body):
             return
         scores = [(dialect.recognises("", body), dialect) for dialect in all_dialects()]
-        score, dialect = max(scores, key=lambda pair: pair[0])
+        score, dialect = max(scores, key=itemgetter(0))
         if score >= CERTAIN:
             self.dialect = dialect
 
@@ -84,20 +86,13 @@ class DialectSelector:
         return score
 
 
-def select_by_request(exchange: ExchangeInfo) -> tuple[Dialect | None, int]:
-    """The dialect with the highest claim, and the claim; (None, 0) when there is none."""
-    return _select_by_request(exchange.method, exchange.path, exchange.host, tuple(exchange.request_headers))
-
-
 @lru_cache(4096)
 def _select_by_request(
     method: str, path: str, host: str, header_names: tuple[str, ...]
 ) -> tuple[Dialect | None, int]:
+    """The dialect with the highest claim, and the claim; (None, 0) when there is none."""
     headers = dict.fromkeys(header_names, "")
     exchange = ExchangeInfo(method=method, path=path, host=host, request_headers=headers)
-    best, best_claim = None, 0
-    for dialect in all_dialects():
-        claim = dialect.claims(exchange)
-        if claim > best_claim:
-            best, best_claim = dialect, claim
-    return best, best_claim
+    claims = [(dialect.claims(exchange), dialect) for dialect in all_dialects()]
+    claim, dialect = max(claims, key=itemgetter(0))
+    return (dialect, claim) if claim else (None, 0)

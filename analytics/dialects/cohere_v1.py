@@ -15,10 +15,10 @@ from analytics.decoded.decoded_event import (
     DecodedEvent,
     TextDelta,
     ToolCallDelta,
-    Usage,
     tool_call_event,
 )
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.reports import Usage
 from analytics.decoded.tolerant_json import arguments_of, decode_or_none
 from analytics.dialects.cohere_v2 import finish_error
 from analytics.dialects.errors import error_event, error_from, failed_event

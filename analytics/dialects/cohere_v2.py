@@ -14,13 +14,12 @@ import msgspec
 from analytics.decoded.decoded_event import (
     ChoiceDelta,
     DecodedEvent,
-    ErrorReport,
     TextDelta,
     ToolCallDelta,
-    Usage,
     tool_call_event,
 )
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.reports import ErrorReport, Usage
 from analytics.decoded.tolerant_json import decode_or_none
 from analytics.dialects.errors import error_event, error_from, error_in_event, failed_event
 from analytics.dialects.numbers import whole_number

@@ -13,7 +13,8 @@ import html
 import re
 from typing import Any
 
-from analytics.decoded.decoded_event import DecodedEvent, ErrorReport
+from analytics.decoded.decoded_event import DecodedEvent
+from analytics.decoded.reports import ErrorReport
 from analytics.decoded.tolerant_json import compact, json_or_none, text_of
 
 MAX_TEXT_CHARS = 4096

@@ -21,10 +21,10 @@ from analytics.decoded.decoded_event import (
     EventKind,
     TextDelta,
     ToolCallDelta,
-    Usage,
     as_decoded_event,
 )
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.reports import Usage
 from analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none
 from analytics.dialects.errors import failed_event
 from analytics.dialects.gemini_partial_args import ArgumentJoiner

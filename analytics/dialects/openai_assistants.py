@@ -17,10 +17,10 @@ from analytics.decoded.decoded_event import (
     DecodedEvent,
     TextDelta,
     ToolCallDelta,
-    Usage,
     tool_call_event,
 )
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.reports import Usage
 from analytics.decoded.tolerant_json import decode_or_none
 from analytics.dialects.errors import failed_event
 from analytics.dialects.final_status import add_final_status

@@ -16,17 +16,9 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.decoded_event import (
-    ChoiceDelta,
-    DecodedEvent,
-    ErrorReport,
-    EventKind,
-    ServerStat,
-    TextDelta,
-    ToolCallDelta,
-    Usage,
-)
+from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, ToolCallDelta
 from analytics.decoded.raw_event import RawEvent
+from analytics.decoded.reports import ErrorReport, ServerStat, Usage
 from analytics.decoded.tolerant_json import FAULTS, compact, json_or_none
 from analytics.dialects.errors import error_from, error_in
 from analytics.dialects.openai_chunk_types import Choice, Chunk, FirstChunk

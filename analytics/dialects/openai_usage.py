@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.decoded.decoded_event import Usage
+from analytics.decoded.reports import Usage
 from analytics.dialects.numbers import whole_number
 
 _INPUT_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")

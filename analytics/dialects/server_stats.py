@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from analytics.decoded.decoded_event import ServerStat
+from analytics.decoded.reports import ServerStat
 from analytics.decoded.tolerant_json import compact
 from analytics.dialects.numbers import finite_number
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 
-from analytics.decoded.decoded_event import ServerStat
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.reports import ServerStat
 from analytics.dialects.server_stats import stats_of
 
 _HOSTS_BY_VENDOR: dict[str, tuple[str, ...]] = {

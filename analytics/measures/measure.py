@@ -24,7 +24,7 @@ import msgspec
 import polars as pl
 
 from analytics.assembly.finished_stream import FinishedStream
-from analytics.decoded.decoded_event import ServerStat, Usage
+from analytics.decoded.reports import ServerStat, Usage
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.event_rows import event_frame
 from analytics.measures.headers import (

@@ -23,7 +23,7 @@ from typing import Literal
 import msgspec
 
 from analytics.assembly.finished_stream import FinishedStream
-from analytics.decoded.decoded_event import ErrorReport
+from analytics.decoded.reports import ErrorReport
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.latency import first_output_ns
 from ingest.records import Cause

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analytics.assembly.finished_stream import FinishedStream
-from analytics.decoded.decoded_event import Usage
+from analytics.decoded.reports import Usage
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.outcome import LOST
 from analytics.schema.outcomes import NOT_ERRORS

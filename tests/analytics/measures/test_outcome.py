@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from analytics.decoded.decoded_event import ErrorReport
+from analytics.decoded.reports import ErrorReport
 from analytics.measures.outcome import LOST, MAX_MESSAGE_CHARS, NO_BODY, Facts, Transport, Verdict, judge
 
 OVERLOADED = ErrorReport("overloaded_error", "The prompt was: tell me a secret", {"type": "overloaded_error"})

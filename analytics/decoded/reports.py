@@ -1,0 +1,40 @@
+"""What servers report in a response: token usage, errors, and statistics of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Usage(msgspec.Struct, gc=False):
+    """One usage report, normalised. None = not reported."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cached_input_tokens: int | None = None
+    raw: Any = None
+    """The object as reported."""
+
+
+class ErrorReport(msgspec.Struct, gc=False):
+    """An error inside the stream or in an error response."""
+
+    type: str | None
+    """The provider's type, else its code."""
+    message: str | None = None
+    raw: Any = None
+    """The error object as sent."""
+
+
+class ServerStat(msgspec.Struct, gc=False):
+    """One number that the server reports about its own work."""
+
+    source: str
+    name: str
+    value: float | None
+    """In `unit`."""
+    unit: str
+    """ns, tok/s, tokens or 1."""
+    raw: str
