@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from analytics.decoded.decoded_event import DecodedEvent, TextDelta
+from analytics.decoded.event import DecodedEvent, TextDelta
 
 
 class ExchangeInfo(msgspec.Struct, frozen=True):

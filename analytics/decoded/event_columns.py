@@ -6,7 +6,7 @@ from __future__ import annotations
 class EventColumns:
     """The rows of table `events`, column by column; all lists are equally long.
 
-    `kind` is the event's first output channel, or why it is no output (`decoded_event.EventKind`).
+    `kind` is the event's first output channel, or why it is no output (`event.EventKind`).
     """
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analytics.decoded.decoded_event import (
+from analytics.decoded.event import (
     OUTPUT_KINDS,
     ChoiceDelta,
     DecodedEvent,

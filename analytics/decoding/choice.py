@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analytics.decoded.decoded_event import ToolCallDelta
+from analytics.decoded.event import ToolCallDelta
 
 MAX_KEPT_CHARS = 8 * 2**20
 """Limit of the text kept for each channel of a choice."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analytics.decoded.decoded_event import OUTPUT_KINDS, DecodedEvent, as_decoded_event
 from analytics.decoded.dialect import DialectReader, ExchangeInfo
+from analytics.decoded.event import OUTPUT_KINDS, DecodedEvent, as_decoded_event
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoded.reports import ServerStat
 from analytics.decoded.tolerant_json import json_or_none

@@ -22,8 +22,8 @@ from operator import itemgetter
 
 import msgspec
 
-from analytics.decoded.decoded_event import DecodedEvent, DeltaRun, EventKind, TextDelta
 from analytics.decoded.dialect import DialectReader
+from analytics.decoded.event import DecodedEvent, DeltaRun, EventKind, TextDelta
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoded.tolerant_json import FAULTS
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, ToolCallDelta
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, ToolCallDelta
 from analytics.decoded.reports import ServerStat, Usage
 from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
 from analytics.dialects.errors import error_event, failed_event

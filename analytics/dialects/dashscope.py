@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, as_decoded_event
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, as_decoded_event
 from analytics.decoded.tolerant_json import FAULTS, decode_or_none
 from analytics.dialects.errors import error_in_event, failed_event
 from analytics.dialects.openai_delta import read_delta

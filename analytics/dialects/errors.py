@@ -13,7 +13,7 @@ import html
 import re
 from typing import Any
 
-from analytics.decoded.decoded_event import DecodedEvent
+from analytics.decoded.event import DecodedEvent
 from analytics.decoded.reports import ErrorReport
 from analytics.decoded.tolerant_json import compact, json_or_none, text_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent
+from analytics.decoded.event import ChoiceDelta, DecodedEvent
 from analytics.decoded.reports import ErrorReport
 from analytics.dialects.errors import error_from
 

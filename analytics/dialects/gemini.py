@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.decoded_event import (
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.event import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
@@ -23,7 +24,6 @@ from analytics.decoded.decoded_event import (
     ToolCallDelta,
     as_decoded_event,
 )
-from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.reports import Usage
 from analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none
 from analytics.dialects.errors import failed_event

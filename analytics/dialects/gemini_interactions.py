@@ -13,14 +13,8 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.decoded_event import (
-    ChoiceDelta,
-    DecodedEvent,
-    TextDelta,
-    ToolCallDelta,
-    tool_call_event,
-)
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta, ToolCallDelta, tool_call_event
 from analytics.decoded.reports import Usage
 from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
 from analytics.dialects.errors import error_event, failed_event

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, ToolCallDelta
+from analytics.decoded.event import ChoiceDelta, DecodedEvent, EventKind, TextDelta, ToolCallDelta
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoded.reports import ErrorReport, ServerStat, Usage
 from analytics.decoded.tolerant_json import FAULTS, compact, json_or_none

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.decoded.decoded_event import ChoiceDelta, ToolCallDelta
+from analytics.decoded.event import ChoiceDelta, ToolCallDelta
 from analytics.decoded.tolerant_json import arguments_of
 from analytics.dialects.openai_tool_calls import ToolCallKeys, text_of
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from analytics.decoded.decoded_event import (
+from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.event import (
     ChoiceDelta,
     DecodedEvent,
     EventKind,
@@ -23,7 +24,6 @@ from analytics.decoded.decoded_event import (
     ToolCallDelta,
     tool_call_event,
 )
-from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.reports import Usage
 from analytics.decoded.tolerant_json import arguments_of, compact, decode_or_none
 from analytics.dialects.errors import error_event, failed_event

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from analytics.decoded.decoded_event import ToolCallDelta
+from analytics.decoded.event import ToolCallDelta
 from analytics.decoded.tolerant_json import arguments_of
 from analytics.dialects.openai_chunk_types import Call
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from analytics.decoded.decoded_event import ChoiceDelta, DecodedEvent, TextDelta
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.event import ChoiceDelta, DecodedEvent, TextDelta
 from analytics.decoded.reports import ErrorReport
 from analytics.decoded.tolerant_json import json_or_none
 from analytics.dialects.errors import error_event

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analytics.decoded.decoded_event import DecodedEvent
+from analytics.decoded.event import DecodedEvent
 from analytics.decoded.tolerant_json import json_or_none
 from analytics.dialects.errors import error_in
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import polars as pl
 
-from analytics.decoded.decoded_event import OUTPUT_KINDS
+from analytics.decoded.event import OUTPUT_KINDS
 from analytics.decoded.event_columns import EventColumns
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.schema.tables import EVENTS, STALLS, with_all_columns

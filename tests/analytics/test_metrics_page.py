@@ -183,7 +183,7 @@ def test_the_page_names_every_outcome_phase_and_measure(con: duckdb.DuckDBPyConn
 
 
 def test_output_kinds_on_the_page_are_those_of_the_code() -> None:
-    from analytics.decoded.decoded_event import OUTPUT_KINDS
+    from analytics.decoded.event import OUTPUT_KINDS
 
     for listed in re.findall(r"kind IN \(([^)]*)\)", PAGE):
         assert set(re.findall(r"'(\w+)'", listed)) == OUTPUT_KINDS

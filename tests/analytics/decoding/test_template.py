@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.decoded.decoded_event import DecodedEvent, DeltaRun, TextDelta
+from analytics.decoded.event import DecodedEvent, DeltaRun, TextDelta
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoding.template import MAX_FAILED_TEMPLATES, PAUSE_EVENTS, EventTemplate
 

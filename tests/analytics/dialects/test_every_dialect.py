@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoded.decoded_event import OUTPUT_KINDS, DecodedEvent, EventKind, TextDelta, as_decoded_event
 from analytics.decoded.dialect import Dialect, ExchangeInfo
+from analytics.decoded.event import OUTPUT_KINDS, DecodedEvent, EventKind, TextDelta, as_decoded_event
 from analytics.decoding.accumulator import StreamAccumulator
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.dialects import all_dialects

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoded.decoded_event import DecodedEvent, DeltaRun, TextDelta, ToolCallDelta, as_decoded_event
 from analytics.decoded.dialect import ExchangeInfo
+from analytics.decoded.event import DecodedEvent, DeltaRun, TextDelta, ToolCallDelta, as_decoded_event
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoding.template import EventTemplate
 from analytics.dialects.openai_chat import DIALECT as CHAT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from analytics.decoded.decoded_event import DecodedEvent, as_decoded_event
 from analytics.decoded.dialect import Dialect, ExchangeInfo
+from analytics.decoded.event import DecodedEvent, as_decoded_event
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoding.accumulator import StreamAccumulator
 from analytics.decoding.sse import SSEDecoder

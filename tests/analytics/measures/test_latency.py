@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analytics.decoded.decoded_event import OUTPUT_KINDS
+from analytics.decoded.event import OUTPUT_KINDS
 from analytics.decoded.event_columns import EventColumns
 from analytics.measures.latency import NO_OUTPUT, ChunkLatencies, StallLimit, chunk_latencies, quantile
 
