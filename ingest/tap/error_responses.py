@@ -51,14 +51,9 @@ class ErrorResponse:
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if without_body else body)
 
 
-def bad_gateway(upstream: str, code: str, problem: str) -> ErrorResponse:
-    """502. `problem` completes the sentence "upstream NAME …"."""
-    return ErrorResponse(502, code, f"upstream {upstream!r} {problem}")
-
-
-def timed_out(upstream: str, code: str, problem: str) -> ErrorResponse:
-    """504. `problem` completes the sentence "upstream NAME …"."""
-    return ErrorResponse(504, code, f"upstream {upstream!r} {problem}")
+def upstream_error(status: int, upstream: str, code: str, problem: str) -> ErrorResponse:
+    """`problem` completes the sentence "upstream NAME …"."""
+    return ErrorResponse(status, code, f"upstream {upstream!r} {problem}")
 
 
 def unreachable(upstream: str, error: BaseException) -> ErrorResponse:
@@ -70,4 +65,4 @@ def unreachable(upstream: str, error: BaseException) -> ErrorResponse:
             f"has a certificate that is not trusted ({name}: {error.verify_message}). "
             "Pass the CA that signed it to the tap with --upstream-ca FILE."
         )
-    return bad_gateway(upstream, "connect_error", problem)
+    return upstream_error(502, upstream, "connect_error", problem)

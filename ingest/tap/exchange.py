@@ -17,7 +17,7 @@ from typing import Protocol
 from ingest.records import Cause
 from ingest.tap import header_rewrite as headers
 from ingest.tap.context import TapContext
-from ingest.tap.error_responses import ErrorResponse, bad_gateway, timed_out, unreachable
+from ingest.tap.error_responses import ErrorResponse, unreachable, upstream_error
 from ingest.tap.exchange_states import (
     ABORT,
     CLOSE,
@@ -207,7 +207,7 @@ class Exchange:
         self._connect_task = None
         name = self._route.upstream.name
         if isinstance(error, TimeoutError) and not getattr(error, "errno", None):
-            response = timed_out(name, "connect_timeout", "did not accept the connection in time")
+            response = upstream_error(504, name, "connect_timeout", "did not accept the connection in time")
             self._fail("connect_timeout", None, response)
         else:
             self._fail("connect_error", _error_name(error), unreachable(name, error))
@@ -443,12 +443,12 @@ class Exchange:
             self._connect_task = self._pool.connect(self)
             return
         name = self._route.upstream.name
-        response = bad_gateway(name, "upstream_reset", "closed the connection before it responded")
+        response = upstream_error(502, name, "upstream_reset", "closed the connection before it responded")
         self._fail("upstream_reset", _error_name(error), response)
 
     def _bad_upstream(self, error: BadUpstream) -> None:
-        response = bad_gateway(
-            self._route.upstream.name, "bad_upstream", f"sent an invalid HTTP response: {error}"
+        response = upstream_error(
+            502, self._route.upstream.name, "bad_upstream", f"sent an invalid HTTP response: {error}"
         )
         self._fail("bad_upstream", None, response)
 
@@ -494,14 +494,16 @@ class Exchange:
             output_ns = recorder.last_output_ns if recorder is not None else self._last_ns
             cause = timeouts.response_body_expired(now_ns, self._last_ns, output_ns, self._ready_ns)
         if cause is not None:
-            self._fail(cause, None, timed_out(self._route.upstream.name, cause, "did not respond in time"))
+            self._fail(
+                cause, None, upstream_error(504, self._route.upstream.name, cause, "did not respond in time")
+            )
 
     # --- the end
 
     def stop(self) -> None:
         """The tap stops and its drain time is over."""
-        response = bad_gateway(
-            self._route.upstream.name, "tap_stopped", "was disconnected: the tap is stopping"
+        response = upstream_error(
+            502, self._route.upstream.name, "tap_stopped", "was disconnected: the tap is stopping"
         )
         self._fail("tap_stopped", None, response)
 
@@ -534,14 +536,8 @@ class Exchange:
             if self._request is not None:
                 recorder.record_request(over=self._request_complete)
             recorder.ended(
-                cause,
-                detail,
-                now_ns,
-                self.request_bytes,
-                self.response_bytes,
-                reused=reused,
-                tunnel=tunnel is not None,
-            )
+                cause, detail, now_ns, self.request_bytes, self.response_bytes, reused=reused, tunnel=tunnel is not None
+            )  # fmt: skip
         if cause == "client_left":
             then = ABORT
         elif complete and self._keep_client and self._request_complete:

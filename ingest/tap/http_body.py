@@ -16,9 +16,7 @@ import httptools
 
 from ingest.tap.http_head import BadRequest, BadUpstream, Body
 
-_CHUNK_LINE = re.compile(
-    rb"([0-9A-Fa-f]{1,16})((?:;[\t\x20-\x7e\x80-\xff]*)?)\r\n",
-)
+_CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})((?:;[\t\x20-\x7e\x80-\xff]*)?)\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILER_BYTES = 16_384
@@ -34,22 +32,8 @@ class BodyReader(Protocol):
         """The payload in one read."""
 
 
-class NoBody:
-    """No body: complete from the start."""
-
-    __slots__ = ("complete", "excess")
-
-    def __init__(self) -> None:
-        self.complete = True
-        self.excess = 0
-
-    def feed(self, data: bytes) -> bytes:
-        self.excess = len(data)
-        return b""
-
-
 class LengthBody:
-    """A body with Content-Length."""
+    """A body of known length, also for no body (0)."""
 
     __slots__ = ("_remaining", "complete", "excess")
 
@@ -167,9 +151,7 @@ class StrictChunkedBody:
 
 
 _CHUNK_LINE_START = re.compile(rb"[0-9A-Fa-f]{1,16}(?:;[\t\x20-\x7e\x80-\xff]*)?\r?")
-_TRAILER_START = re.compile(
-    rb"\r|[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?::[\t\x20-\x7e\x80-\xff]*\r?)?",
-)
+_TRAILER_START = re.compile(rb"\r|[!#$%&'*+\-.^_`|~0-9A-Za-z]+(?::[\t\x20-\x7e\x80-\xff]*\r?)?")
 _END_OF_CHUNKS = re.compile(rb"(?:^|\r\n)0+(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n")
 # llhttp parses chunked bodies of requests and responses alike. With this head it stops at the end of the message.
 _CHUNKED_HEAD = b"POST / HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -241,18 +223,11 @@ class _Callbacks:
 
 def request_reader(body: Body, length: int) -> BodyReader:
     """The reader for a request's body."""
-    if body is Body.NONE:
-        return NoBody()
-    return LengthBody(length) if body is Body.LENGTH else StrictChunkedBody()
+    return StrictChunkedBody() if body is Body.CHUNKED else LengthBody(length)
 
 
 def response_reader(body: Body, length: int) -> BodyReader:
     """The reader for a response's body."""
-    if body is _LENGTH:
-        return LengthBody(length)
-    if body is _CHUNKED:
+    if body is Body.CHUNKED:
         return LlhttpChunkedBody()
-    return CloseBody() if body is Body.CLOSE else NoBody()
-
-
-_LENGTH, _CHUNKED = Body.LENGTH, Body.CHUNKED
+    return CloseBody() if body is Body.CLOSE else LengthBody(length)

@@ -19,6 +19,9 @@ from ingest.tap.http_header_fields import REQUEST_FIELDS, RESPONSE_FIELDS, TOKEN
 _REQUEST_LINE = re.compile(rb"(" + TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _MAX_LENGTH_DIGITS = 18
+_MAX_CACHED_LINE_BYTES = 256
+_AT_MOST_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_SLASH = ord("/")
 _BARE_LF_OR_NUL = re.compile(rb"(?<!\r)\n|\0")
 _REQUEST_LINE_WITH_VERSION = re.compile(rb"[^\r\n]* HTTP/[0-9.]+")
 
@@ -127,12 +130,12 @@ def _lines(head: bytes) -> list[bytes]:
 
 def _request_line(line: bytes) -> tuple[str, str, int, bytes]:
     """Method, target in origin form, minor version, and the authority of an absolute target. Raises `BadRequest`."""
-    found = _REQUEST_LINE.fullmatch(line)
-    if found is None:
+    match = _REQUEST_LINE.fullmatch(line)
+    if match is None:
         if _REQUEST_LINE_WITH_VERSION.fullmatch(line):
             raise BadRequest(400, "unsupported HTTP version: only HTTP/1.0 and HTTP/1.1 are supported")
         raise BadRequest(400, "the request line is malformed")
-    method, raw_target, version = found.groups()
+    method, raw_target, version = match.groups()
     if raw_target[0] == _SLASH and method != b"CONNECT":
         target, authority = raw_target.decode(), b""
     else:
@@ -160,7 +163,7 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
 
     connection = _NO_OPTIONS
     known: dict[bytes, bytes] = {}
-    body, length = _NONE, 0
+    body, length = Body.NONE, 0
     for name, _, value, special, _ in fields:
         if special:
             if name not in known:
@@ -185,25 +188,8 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         if minor and b"upgrade" in connection:
             upgrade = known.get(b"upgrade") or None
     return RequestHead(
-        method,
-        target,
-        minor,
-        fields,
-        body,
-        length,
-        keep_alive,
-        authority or host,
-        upgrade,
-        connection,
-        known,
-        len(head),
-    )
-
-
-_NONE = Body.NONE
-_MAX_CACHED_LINE_BYTES = 256
-_AT_MOST_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
-_SLASH = ord("/")
+        method, target, minor, fields, body, length, keep_alive, authority or host, upgrade, connection, known, len(head)
+    )  # fmt: skip
 
 
 def _checked_request_line(line: bytes, limits: HeadLimits) -> tuple[str, str, int, bytes]:
@@ -254,10 +240,10 @@ def _origin_form(method: bytes, target: bytes) -> tuple[str, bytes]:
 @lru_cache(maxsize=256)
 def _status_line(line: bytes) -> tuple[int, int, bytes]:
     """Minor version, status, reason. Raises `BadUpstream`."""
-    found = _STATUS_LINE.fullmatch(line)
-    if found is None:
+    match = _STATUS_LINE.fullmatch(line)
+    if match is None:
         raise BadUpstream("the status line is malformed")
-    return 1 if found[1] == b"1" else 0, int(found[2]), found[3] or b""
+    return 1 if match[1] == b"1" else 0, int(match[2]), match[3] or b""
 
 
 def read_response_head(head: bytes) -> ResponseHead:
@@ -287,31 +273,23 @@ def read_response_head(head: bytes) -> ResponseHead:
             plain = False
         elif name != b"trailer":
             plain = False
+    plain = plain and len(lengths) + bool(coding) <= 1
     return ResponseHead(
-        minor,
-        status,
-        reason,
-        fields,
-        connection,
-        coding.lower(),
-        lengths,
-        content_type,
-        plain and len(lengths) + bool(coding) <= 1,
-        len(head),
+        minor, status, reason, fields, connection, coding.lower(), lengths, content_type, plain, len(head)
     )
 
 
 def response_body(head: ResponseHead, method: str) -> tuple[Body, int]:
     """How the end of the response's body is determined, and its length (RFC 9112 §6.3). Raises `BadUpstream`."""
-    if method == "HEAD" or head.status in _WITHOUT_BODY or head.status < 200:
-        return _NONE, 0
+    if method == "HEAD" or head.status in (204, 304) or head.status < 200:
+        return Body.NONE, 0
     if head.transfer_coding == b"chunked":
-        return _CHUNKED, 0
+        return Body.CHUNKED, 0
     if head.transfer_coding:
         codings = [c.strip(b" \t") for c in head.transfer_coding.split(b",")]
         if b"chunked" in codings[:-1]:
             raise BadUpstream("chunked is not the last transfer coding or is applied twice")
-        return (_CHUNKED, 0) if codings[-1] == b"chunked" else (Body.CLOSE, 0)
+        return (Body.CHUNKED, 0) if codings[-1] == b"chunked" else (Body.CLOSE, 0)
     lengths = head.lengths
     if not lengths:
         return Body.CLOSE, 0
@@ -321,8 +299,4 @@ def response_body(head: ResponseHead, method: str) -> tuple[Body, int]:
     if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
         raise BadUpstream("a malformed Content-Length")
     size = int(length)
-    return (_LENGTH, size) if size else (_NONE, 0)
-
-
-_WITHOUT_BODY = frozenset({204, 304})
-_LENGTH, _CHUNKED = Body.LENGTH, Body.CHUNKED
+    return (Body.LENGTH, size) if size else (Body.NONE, 0)

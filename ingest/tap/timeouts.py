@@ -26,37 +26,32 @@ class Timeouts:
     """The limits of one worker's connections."""
 
     def __init__(self, options: TapOptions) -> None:
-        limits_s = (
-            options.head_timeout_s,
-            options.body_timeout_s,
-            options.keep_alive_timeout_s,
-            options.headers_timeout_s,
-            options.idle_timeout_s,
-            options.idle_output_timeout_s,
-        )
-        (
-            self._request_head_ns,
-            self._request_body_ns,
-            self._keep_alive_ns,
-            self._response_head_ns,
-            self._idle_bytes_ns,
-            self._idle_output_ns,
-        ) = (int(limit_s * 1e9) if limit_s else _NEVER_NS for limit_s in limits_s)
-        self.check_interval_s = min((s for s in limits_s if s), default=0.0) / 4
-        """How often a connection checks its limits; 0 when it has none."""
+        def limit_ns(limit_s: float) -> int:
+            return int(limit_s * 1e9) if limit_s else _NEVER_NS
+
+        self._request_head_ns = limit_ns(options.head_timeout_s)
+        self._request_body_ns = limit_ns(options.body_timeout_s)
+        self._keep_alive_ns = limit_ns(options.keep_alive_timeout_s)
+        self._response_head_ns = limit_ns(options.headers_timeout_s)
+        self._idle_bytes_ns = limit_ns(options.idle_timeout_s)
+        self._idle_output_ns = limit_ns(options.idle_output_timeout_s)
+        shortest_ns = min(
+            self._request_head_ns, self._request_body_ns, self._keep_alive_ns,
+            self._response_head_ns, self._idle_bytes_ns, self._idle_output_ns,
+        )  # fmt: skip
+        self.check_interval_s = shortest_ns / 4e9 if shortest_ns < _NEVER_NS else 0.0
+        """How often a connection checks its limits; 0 without limits."""
         self.connect_s = options.connect_timeout_s or None
         self.drain_s = options.drain_timeout_s
 
     def request_head_expired(self, now_ns: int, first_byte_ns: int, ready_ns: int) -> bool:
-        """The request's head is incomplete for too long after its first byte (slow loris)."""
+        """Too long since the first byte of an incomplete request head (slow loris)."""
         return now_ns - max(first_byte_ns, ready_ns) > self._request_head_ns
 
     def request_body_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
-        """The client has been silent for too long within its request's body."""
         return now_ns - max(last_byte_ns, ready_ns) > self._request_body_ns
 
     def keep_alive_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> bool:
-        """The client's connection has been idle for too long."""
         return now_ns - max(last_byte_ns, ready_ns) > self._keep_alive_ns
 
     def response_head_expired(self, now_ns: int, last_byte_ns: int, ready_ns: int) -> Cause | None:
@@ -64,14 +59,9 @@ class Timeouts:
         return "headers_timeout" if now_ns - max(last_byte_ns, ready_ns) > self._response_head_ns else None
 
     def response_body_expired(
-        self, now_ns: int, last_byte_ns: int, last_output_ns: int, ready_ns: int
+        self, now_ns: int, last_byte_ns: int, output_ns: int, ready_ns: int
     ) -> Cause | None:
-        """The cause to end an exchange within the response's body; None while the limits hold.
-
-        SSE comments (heartbeats) are bytes but not output.
-        """
+        """The same within the response's body. SSE comments (heartbeats) are bytes but not output."""
         if now_ns - max(last_byte_ns, ready_ns) > self._idle_bytes_ns:
             return "idle_bytes"
-        if now_ns - max(last_output_ns, ready_ns) > self._idle_output_ns:
-            return "idle_output"
-        return None
+        return "idle_output" if now_ns - max(output_ns, ready_ns) > self._idle_output_ns else None
