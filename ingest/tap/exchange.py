@@ -49,7 +49,6 @@ from ingest.tap.tunnel import Tunnel
 _MAX_RESPONSE_HEAD_BYTES = 262_144
 _MAX_UNSENT_BYTES = 262_144  # request bytes kept while the connection to the upstream is being made
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-_NO_BODY = Body.NONE
 
 
 class ClientSide(Protocol):
@@ -106,10 +105,8 @@ class Exchange:
         "_route", "_trace", "_tunnel", "_unsent", "_upstream", "_write_client", "request_bytes", "response_bytes", "state",
         "written_bytes",
     )  # fmt: skip
-    _response: BodyReader
-    """Set with the state RESPONDING."""
-    _tunnel: Tunnel
-    """Set with the state TUNNELING."""
+    _response: BodyReader  # set with the state RESPONDING
+    _tunnel: Tunnel  # set with the state TUNNELING
 
     def __init__(
         self,
@@ -137,7 +134,7 @@ class Exchange:
         self._request: BodyReader | None = None
         """None: the request has no body."""
         self._request_complete = True
-        if head.body is not _NO_BODY:
+        if head.body is not Body.NONE:
             self._request = request_reader(head.body, head.length)
             self._request_complete = False
         self.request_bytes = 0
@@ -150,11 +147,9 @@ class Exchange:
         """All bytes written to the client's transport, including heads and chunk framing."""
         trace = self._trace = join_trace(head.known.get(b"traceparent"))
         factory = context.recorder_factory
-        self._recorder: StreamRecorder | None = (
-            StreamRecorder(factory, head, route, trace, client_start_ns, now_ns)
-            if factory is not None
-            else None
-        )
+        self._recorder: StreamRecorder | None = None
+        if factory is not None:
+            self._recorder = StreamRecorder(factory, head, route, trace, client_start_ns, now_ns)
 
     @property
     def ended(self) -> bool:
@@ -164,8 +159,7 @@ class Exchange:
 
     def start(self, now_ns: int) -> None:
         """Take an idle upstream connection or open one."""
-        unsafe = self._request is not None or self._head.method not in _SAFE_METHODS
-        idle = self._pool.acquire(probe=unsafe)
+        idle = self._pool.acquire(probe=self._request is not None or self._head.method not in _SAFE_METHODS)
         if idle is not None:
             self._context.counters.upstream_reuses += 1
             self.upstream_connected(idle, now_ns)
@@ -178,15 +172,10 @@ class Exchange:
         self._connect_task = None
         self._upstream = upstream
         upstream.exchange = self
-        client, route = self._client, self._route
+        client = self._client
+        forwarding = self._context.options.forwarding
         head = headers.request_for_upstream(
-            self._head,
-            target=route.target,
-            host_line=route.upstream.host_line,
-            trace=self._trace,
-            forwarding=self._context.options.forwarding,
-            client_address=client.address,
-            client_scheme=client.scheme,
+            self._head, self._route, self._trace, forwarding, client.address, client.scheme
         )
         upstream.transport.write(head + self._unsent if self._unsent else head)
         self._unsent = b""

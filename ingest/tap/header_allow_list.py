@@ -29,13 +29,7 @@ _RESPONSE = frozenset(
     x-inference-engine x-compute-type x-compute-time x-queue-time x-total-time
     """.split()
 )
-_RESPONSE_PREFIXES = (
-    b"x-ratelimit-",
-    b"ratelimit-",
-    b"anthropic-ratelimit-",
-    b"fireworks-",
-    b"x-fireworks-",
-)
+_RESPONSE_PREFIXES = tuple(b"x-ratelimit- ratelimit- anthropic-ratelimit- fireworks- x-fireworks-".split())
 _RESPONSE_SUFFIXES = (b"-request-id", b"-worker-id", b"-processing-ms")
 _MAX_VALUE_BYTES = 2048
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ingest.tap.client_identity import API_KEY_FIELDS
 from ingest.tap.http_head import RequestHead, ResponseHead
 from ingest.tap.http_header_fields import OWN_PREFIX
+from ingest.tap.routing import Route
 from ingest.tap.trace_context import TraceContext
 
 _END_TO_END = frozenset(b"content-length content-type transfer-encoding expect".split()).union(API_KEY_FIELDS)
@@ -41,19 +42,18 @@ class Forwarding(NamedTuple):
 
 def request_for_upstream(
     head: RequestHead,
-    *,
-    target: str,
-    host_line: bytes,
+    route: Route,
     trace: TraceContext,
     forwarding: Forwarding,
     client_address: str,
     client_scheme: str,
 ) -> bytes:
     """The request's head for the upstream."""
+    host_line = route.upstream.host_line
     if forwarding.preserve_host and head.host:
         host_line = b"Host: %b\r\n" % head.host
     named = head.connection - _NEVER_DROPPED if head.connection else head.connection
-    lines = [f"{head.method} {target} HTTP/1.1\r\n".encode()]
+    lines = [f"{head.method} {route.target} HTTP/1.1\r\n".encode()]
     add = lines.append
     received: dict[bytes, bytes] = {}  # values of earlier proxies, for fields that the tap extends
     had_host = trailers = False

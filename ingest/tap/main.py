@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import uvloop
@@ -63,33 +63,25 @@ async def _run_single(options: TapOptions, key: bytes) -> None:
     async def stats() -> dict[str, int]:
         return {**worker.stats(), "workers_now": 1, "worker_restarts": 0}
 
-    admin = Admin(stats, lambda: worker.ready)
-    await admin.start(admin_sock)
-    with _ready_file(options, worker.address, admin_sock):
+    async with _ready(options, worker.address, admin_sock, Admin(stats, lambda: worker.ready)):
         await worker.serve()
-    admin.close()
 
 
 async def _run_several(options: TapOptions, key: bytes) -> None:
     bind(options.listen, shared=False).close()  # SO_REUSEPORT would silently join another tap's address
     admin_sock = bind(options.admin, shared=False)
     # Keeps the port reserved. It never listens, so it receives no connection.
-    reserved = bind(options.listen, shared=True)
-    name = reserved.getsockname()
-    address = (name[0], name[1])
-    supervisor = Supervisor(options, key, join_address(*address))
-    _on_signals(supervisor.stop)
-    await supervisor.start()
+    with bind(options.listen, shared=True) as reserved:
+        address = reserved.getsockname()[:2]
+        supervisor = Supervisor(options, key, join_address(*address))
+        _on_signals(supervisor.stop)
+        await supervisor.start()
 
-    async def stats() -> dict[str, int]:
-        return add_up(await supervisor.stats())
+        async def stats() -> dict[str, int]:
+            return add_up(await supervisor.stats())
 
-    admin = Admin(stats, lambda: supervisor.ready)
-    await admin.start(admin_sock)
-    with _ready_file(options, address, admin_sock):
-        await supervisor.serve()
-    admin.close()
-    reserved.close()
+        async with _ready(options, address, admin_sock, Admin(stats, lambda: supervisor.ready)):
+            await supervisor.serve()
 
 
 def _on_signals(stop: Callable[[], None]) -> None:
@@ -98,21 +90,23 @@ def _on_signals(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(number, stop)
 
 
-@contextlib.contextmanager
-def _ready_file(options: TapOptions, address: tuple[str, int], admin_sock: socket.socket) -> Iterator[None]:
-    """Report in DATA/run/tap.json and in the log that the tap is ready. Remove the file at the end."""
-    scheme = "https" if options.tls_cert is not None else "http"
-    listen = f"{scheme}://{join_address(*address)}"
-    admin_name = admin_sock.getsockname()
-    admin = f"http://{join_address(admin_name[0], admin_name[1])}"
+@contextlib.asynccontextmanager
+async def _ready(
+    options: TapOptions, address: tuple[str, int], admin_sock: socket.socket, admin: Admin
+) -> AsyncIterator[None]:
+    """Serve the admin port, and report in DATA/run/tap.json and in the log that the tap is ready."""
+    await admin.start(admin_sock)
+    listen = f"{'https' if options.tls_cert is not None else 'http'}://{join_address(*address)}"
+    admin_url = f"http://{join_address(*admin_sock.getsockname()[:2])}"
     path = options.data / "run" / "tap.json"
-    write_json(path, {"pid": os.getpid(), "listen": listen, "admin": admin})
+    write_json(path, {"pid": os.getpid(), "listen": listen, "admin": admin_url})
     upstreams = ", ".join(f"{u.name} ({u.url})" for u in options.upstreams)
-    logger.info("tap ready: %s, upstreams: %s, admin: %s", listen, upstreams, admin)
+    logger.info("tap ready: %s, upstreams: %s, admin: %s", listen, upstreams, admin_url)
     try:
         yield
     finally:
         path.unlink(missing_ok=True)
+        admin.close()
 
 
 def _create_folders(data: Path) -> None:
