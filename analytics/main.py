@@ -121,8 +121,8 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         first_offset=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
         hooks=hooks,
     )
-    if hasattr(reader, "leaving"):  # a reader of a consumer group calls it before it loses partitions
-        reader.leaving = consumer.release_partitions
+    if hasattr(reader, "on_revoke"):  # `KafkaGroupReader`
+        reader.on_revoke = consumer.release_partitions
     upkeep = Upkeep(
         store,
         events_s=options.retain_events_s,

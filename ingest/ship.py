@@ -150,7 +150,7 @@ class _Ship:
                 Damaged(incarnations_of(self._log_dir, one), "log_damaged", now_ns)
                 for one in dict.fromkeys(one.partition for one in damage)
             ]
-            self._writer.deliver(GroupedRecords(poison=told, alive=doubted))
+            self._writer.deliver(GroupedRecords(poison=told, broadcast=doubted))
 
     def _without_text(self, found: GroupedRecords) -> GroupedRecords:
         if self._redactor is not None:

@@ -1,11 +1,11 @@
-"""Read the embedded log from another process while it is written.
+"""Read the embedded log, also from another process while it is written.
 
 Rules
- 1. A reader never writes a segment. It may unlink what all readers have released, and set damage aside.
- 2. Entries come in order within a partition. An entry whose checksum is wrong is left out and reported, as is a damaged
-    segment from where it cannot be read; a poll returns what came before it or what came after it, never both.
- 3. The newest segment of a live writer is never set aside: the reader waits until the writer has gone on.
- 4. A segment that was dropped at the cap while we read it is left: its streams are told by `Lost` further on.
+ 1. A reader never writes to a segment. It may delete segments that all readers have released, and quarantine damaged ones.
+ 2. Entries are in order within a partition. An entry with a wrong checksum is skipped and reported. So is the unreadable part of a
+    damaged segment. One poll returns entries before the damage or after it, never both.
+ 3. The newest segment of a running writer is never quarantined: the reader waits until the writer has a newer one.
+ 4. A segment that is dropped at the cap while we read it is skipped. `Lost` records in a later segment report its streams.
 """
 
 from __future__ import annotations
@@ -41,28 +41,27 @@ from ingest.record_log.segments import (
 log = logging.getLogger(__name__)
 
 _PAUSE_S, _QUIET_PAUSE_S, _QUIET_S = 0.02, 0.05, 1.0
-"""Pause between two looks at a log where nothing is new, and between two at one that was quiet for a second. A look costs
-some 50 µs a partition."""
+"""Pause between polls of an idle log, and of a log that is idle for more than a second. A poll costs 50 µs per partition."""
 _NEW_PARTITIONS_S = 0.25
 _NEW_SEGMENT_S = 0.1
 _RETRY_S = 1.0
-_MAX_DAMAGE = 1000
+_MAX_UNREADABLE_RANGES = 1000
 
 
 @dataclass(slots=True)
 class _Tail:
-    """Where the reader is in one partition."""
+    """Read position in one partition."""
 
     partition: str
     position: int = 0
     segment: Segment | None = None
     connection: sqlite3.Connection | None = None
     blocked_until_s: float = 0.0
-    warned_of: int = -1
+    warned_segment: int = -1
     newest_at_s: float = 0.0
-    """When our segment was last seen, in this poll, to be the newest."""
+    """When our segment was last known to be the newest, in this poll."""
 
-    def leave(self) -> None:
+    def close_segment(self) -> None:
         if self.connection is not None:
             self.connection.close()
         self.connection = self.segment = None
@@ -70,11 +69,11 @@ class _Tail:
 
 
 class EmbeddedReader:
-    """A `LogReader` under a name of its own. Not thread-safe: one owner, which may be any thread.
+    """A named `LogReader`. Not thread-safe: one owner, which may be any thread.
 
-    Raises `LogInUse` (an OSError) when another process reads under that name. Without `seek`, a partition is read from
-    the oldest entry there is; `released(partition)` is where this reader's last run got to. With `sole` it takes over from
-    readers that do not run any more (analytics before Kafka came between, or the other way round) and forgets them.
+    Raises `LogInUse` (an OSError) when another process reads under that name. Without `seek`, a partition is read from its
+    oldest entry. `released(partition)` is the position of the reader's last run. `sole`: take over the positions of readers
+    that do not run (`analyze` before Kafka was introduced, or `ship` after it was removed).
     """
 
     def __init__(self, log_dir: Path, name: str, *, sole: bool = False) -> None:
@@ -83,8 +82,8 @@ class EmbeddedReader:
         self._cursors = Cursors(log_dir, name, sole=sole)
         self._tails: dict[str, _Tail] = {}
         self._last_check_s = self._last_message_s = float("-inf")
-        self._turn = 0
-        self._damage: list[UnreadableRange] = []
+        self._first_partition = 0
+        self._unreadable: list[UnreadableRange] = []
         self._stats = dict.fromkeys(
             ("entries", "bytes", "corrupt_entries", "corrupt_segments", "trimmed_segments"), 0
         )
@@ -99,15 +98,15 @@ class EmbeddedReader:
 
     def seek(self, partition: str, offset: int) -> None:
         tail = self._tail(partition)
-        tail.leave()
+        tail.close_segment()
         tail.position, tail.blocked_until_s = max(0, offset), 0.0
 
     def released(self, partition: str) -> int:
-        """Entries before this offset were released, in this run or an earlier one."""
+        """Entries before this offset were released by this or an earlier run."""
         return self._cursors.get(partition)
 
     def position(self, partition: str) -> int:
-        """The offset from which the next poll reads."""
+        """Offset where the next poll starts."""
         return self._tail(partition).position
 
     def poll(self, timeout_s: float, max_bytes: int = 8 * 2**20) -> list[Entry]:
@@ -162,8 +161,8 @@ class EmbeddedReader:
         self._stats["trimmed_segments"] += self._cursors.advance(partition, offset)
 
     def take_unreadable(self) -> list[UnreadableRange]:
-        """What could not be read since the last call (at most 1000 are remembered)."""
-        taken, self._damage = self._damage, []
+        """Unreadable ranges since the last call, at most 1000."""
+        taken, self._unreadable = self._unreadable, []
         return taken
 
     def stats(self) -> dict[str, int]:
@@ -172,7 +171,7 @@ class EmbeddedReader:
 
     def close(self) -> None:
         for tail in self._tails.values():
-            tail.leave()
+            tail.close_segment()
         self._tails.clear()
         self._cursors.close()
 
@@ -200,16 +199,16 @@ class EmbeddedReader:
         tails = list(self._tails.values())
         if not tails:
             return []
-        self._turn = (self._turn + 1) % len(
+        self._first_partition = (self._first_partition + 1) % len(
             tails
-        )  # so that a busy partition does not keep the others waiting
+        )  # start with another partition each time: a busy one must not starve the others
         entries: list[Entry] = []
-        left = max_bytes
-        for tail in tails[self._turn :] + tails[: self._turn]:
-            got = self._read_partition(tail, left)
+        remaining_bytes = max_bytes
+        for tail in tails[self._first_partition :] + tails[: self._first_partition]:
+            got = self._read_partition(tail, remaining_bytes)
             entries += got
-            left -= sum(len(entry.payload) for entry in got)
-            if left <= 0:
+            remaining_bytes -= sum(len(entry.payload) for entry in got)
+            if remaining_bytes <= 0:
                 break
         return entries
 
@@ -222,32 +221,32 @@ class EmbeddedReader:
             segment = tail.segment
             assert segment is not None
             if not segment.path.exists():
-                tail.leave()
+                tail.close_segment()
                 continue
             rows, error = self._rows(tail, max_bytes)
             if rows:
-                # An error after these rows comes again, with none before it, on the next read.
+                # If an error followed these rows, the next read returns it first.
                 return self._take(tail, rows, segment)
             if error is None and time.monotonic() - tail.newest_at_s < _NEW_SEGMENT_S:
                 return []
             newer = next((s for s in list_segments(segment.path.parent) if s.first > segment.first), None)
             if error is not None:
-                if not self._pass(tail, segment, newer, error):
+                if not self._skip_damaged(tail, segment, newer, error):
                     return []
                 continue
             if newer is None:
                 tail.newest_at_s = time.monotonic()
                 return []
-            # It was complete before the newer one was there, but perhaps not yet when we read it.
+            # The segment is complete since the newer one exists, but may not have been when we read it.
             rows, error = self._rows(tail, max_bytes)
             if rows:
                 return self._take(tail, rows, segment)
             if error is None:
-                tail.leave()
+                tail.close_segment()
                 tail.position = max(tail.position, newer.first)
 
     def _enter(self, tail: _Tail) -> bool:
-        """Choose the segment that holds the position, or the first after it; False when there is none yet."""
+        """Choose the segment with the position, or the first after it. False: there is none yet."""
         segments = list_segments(self._log_dir / tail.partition)
         if not segments:
             return False
@@ -281,7 +280,7 @@ class EmbeddedReader:
             offset, payload, _ = row
             if not _is_sound(row):
                 self._stats["corrupt_entries"] += 1
-                log.error("entry %d of %s is damaged (checksum): left out", offset, path)
+                log.error("entry %d of %s is damaged (checksum): skipped", offset, path)
                 self._report(UnreadableRange(partition, offset, offset + 1, "checksum"))
                 continue
             entries.append(Entry(partition, offset, payload))
@@ -291,18 +290,24 @@ class EmbeddedReader:
 
     # UnreadableRange
 
-    def _pass(self, tail: _Tail, segment: Segment, newer: Segment | None, error: sqlite3.Error) -> bool:
-        """Go past a damaged segment; False when that must wait (its writer still has it, the disk is in trouble)."""
-        tail.leave()
+    def _skip_damaged(
+        self, tail: _Tail, segment: Segment, newer: Segment | None, error: sqlite3.Error
+    ) -> bool:
+        """Skip a damaged segment. False: not now, because its writer still uses it or the disk fails."""
+        tail.close_segment()
         damage = is_damage(error)
         if damage and self._quarantine(tail.partition, segment, newer, tail.position, error):
             tail.position = newer.first if newer is not None else segment.first + SEGMENT_OFFSETS
             return True
         tail.blocked_until_s = time.monotonic() + _RETRY_S
-        if tail.warned_of != segment.first:
-            tail.warned_of = segment.first
+        if tail.warned_segment != segment.first:
+            tail.warned_segment = segment.first
             if damage:
-                log.error("segment %s is damaged (%s): waiting for its writer to go on", segment.path, error)
+                log.error(
+                    "segment %s is damaged (%s): waiting for its writer to start a new one",
+                    segment.path,
+                    error,
+                )
             else:
                 log.error("segment %s cannot be read (%s): trying again", segment.path, error)
         return False
@@ -312,23 +317,23 @@ class EmbeddedReader:
     ) -> bool:
         if newer is None:
             try:
-                lock = lock_file(segment.path.parent / "lock", "its writer lives", wait=False)
+                lock = lock_file(segment.path.parent / "lock", "its writer runs", wait=False)
             except LogInUse:
                 return False
             try:
-                aside = quarantine(segment)
+                quarantined = quarantine(segment)
             finally:
                 os.close(lock)
         else:
-            aside = quarantine(segment)
+            quarantined = quarantine(segment)
         end = newer.first if newer is not None else segment.first + SEGMENT_OFFSETS
         self._stats["corrupt_segments"] += 1
         self._report(UnreadableRange(partition, at, end, str(error)))
         log.error(
-            "segment %s is damaged (%s): set aside as %s, entries %d to %d of %s cannot be read",
+            "segment %s is damaged (%s): renamed to %s, entries %d to %d of %s cannot be read",
             segment.path,
             error,
-            aside.name,
+            quarantined.name,
             at,
             end - 1,
             partition,
@@ -336,11 +341,11 @@ class EmbeddedReader:
         return True
 
     def _report(self, damage: UnreadableRange) -> None:
-        if len(self._damage) < _MAX_DAMAGE:
-            self._damage.append(damage)
+        if len(self._unreadable) < _MAX_UNREADABLE_RANGES:
+            self._unreadable.append(damage)
 
 
 def _is_sound(row: Row) -> bool:
-    """Whether an entry is what its writer wrote."""
+    """Whether the checksum of an entry is correct."""
     _, payload, crc = row
     return isinstance(payload, bytes) and zlib.crc32(payload) == crc

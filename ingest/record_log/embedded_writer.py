@@ -1,15 +1,22 @@
 """Append entries to one partition of the embedded log.
 
+Durability
+- After `append` returned, entries survive a kill of the process (`kill -9`): the transaction is in the page cache.
+- A power cut can lose the entries of the last `sync_s` seconds (1 by default) plus the time to the next append: segments use
+  `synchronous=NORMAL`, and the writer flushes the `-wal` at that pace. The rest is a prefix, because SQLite's checksums end the
+  `-wal` at the first page that did not reach the disk.
+- Sealed segments (full, or closed by a clean stop) are flushed.
+- An offset is never reused, even if a power cut removed an entry that a reader had seen.
+
 Rules
- 1. One writer per partition, guarded by a lock that the kernel drops with the process.
- 2. An offset that was tried is used up, whether its transaction went through or not.
- 3. Segments end by size, by age or by count; the next one begins with the next append, so an idle writer makes none.
- 4. The cap is over the whole log. Over it, what every reader has released goes first, then files set aside, then
-    the oldest unread segment: those of partitions without a writer before our own. Before a segment goes,
-    the ranges of every stream in it are appended to the same partition as `Lost`. A log that holds little but such
-    losses refuses.
- 5. A segment that nobody has read for `max_age_s` goes the same way (in a partition without a writer, too).
- 6. After an error the writer is usable: the next append tries again, in a new segment if this one is in doubt.
+ 1. One writer per partition, guarded by a lock that the kernel releases with the process.
+ 2. An append uses up its offsets, even if its transaction fails.
+ 3. A segment ends by size, age or number of entries. The next append creates the next one, so an idle writer creates none.
+ 4. The cap applies to the whole log. Over it, segments that every reader has released are deleted first, then quarantined ones, then
+    the oldest unread segment: those of partitions without a writer before our own. Before an unread segment is deleted, its
+    ranges are appended to the same partition as `Lost`. A segment with little but such losses is kept, and appends fail.
+ 5. A segment that stays unread for `max_age_s` is deleted the same way, also in a partition without a writer.
+ 6. After an error the writer is usable. The next append tries again, in a new segment if the current one may be damaged.
 """
 
 from __future__ import annotations
@@ -56,7 +63,7 @@ from ingest.record_log.segments import (
 log = logging.getLogger(__name__)
 
 _SCAN_S = 1.0
-"""How old our sum of the log's bytes may be: other workers write too."""
+"""Maximum age of the sum of the log's bytes. Other workers write too."""
 
 _COUNTED = (
     "entries", "bytes", "segments", "trimmed_segments", "dropped_segments", "dropped_entries", "dropped_records",
@@ -67,8 +74,8 @@ _COUNTED = (
 class EmbeddedWriter:
     """A `LogWriter` for one partition. Not thread-safe: one owner.
 
-    Raises `LogInUse` (an OSError) when another writer has the partition, `LogBroken` when the folder is no log of
-    ours, OSError when it cannot be written.
+    Raises `LogInUse` (an OSError) when another writer has the partition, `LogBroken` when the folder is not a log,
+    OSError when it cannot be written.
     """
 
     def __init__(
@@ -87,12 +94,12 @@ class EmbeddedWriter:
         self._folder = log_dir / partition
         self._cap_bytes, self._max_age_s = cap_bytes, max_age_s
         self._ages = SegmentAges()
-        # Eighths, so that a drop takes an eighth of the log and not all of it.
+        # At most an eighth of the cap, so a dropped segment is at most an eighth of the log.
         self._segment_bytes = max(1, min(segment_bytes, cap_bytes // 8))
         self._segment_age_s, self._sync_s = segment_age_s, sync_s
         self.log_id = log_identity(log_dir)
         make_private_folder(self._folder)
-        sync_folder(log_dir)  # were the folder lost with the power, its offsets would begin again
+        sync_folder(log_dir)  # if a power cut removed the folder, offsets would be reused
         self._lock = lock_file(
             self._folder / "lock", f"another process already writes {self._folder}", wait=wait
         )
@@ -117,9 +124,9 @@ class EmbeddedWriter:
         return self._next
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Append entries in order, as one transaction; on return they survive a kill of the process.
+        """Append entries in order, in one transaction. After the return they survive a kill of the process.
 
-        Raises `LogFull` by policy, else OSError (no space, bad disk); none of `payloads` is to be counted on then.
+        Raises `LogFull` at the cap, OSError for a full or failing disk. The payloads may be lost then.
         """
         if not payloads:
             return
@@ -134,17 +141,17 @@ class EmbeddedWriter:
         except (OSError, sqlite3.Error) as error:
             self._stats["failed_entries"] += len(payloads)
             if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_FULL:
-                self._close_segment()  # in doubt; a full disk only rolls the transaction back
+                self._close_segment()  # the segment may be damaged; a full disk only rolls back
             raise _translated(error, self._folder) from error
         self._stats["entries"] += len(payloads)
         self._stats["bytes"] += size
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and `log_bytes`: all segments of the log as last summed, plus ours since."""
+        """Counters since the start, and `log_bytes`: the size of the log at the last scan plus our appends since."""
         return {**self._stats, "log_bytes": self._scanned_bytes + self._since_scan_bytes}
 
     def close(self) -> None:
-        """Seal the segment and let the partition go. Safe to call twice."""
+        """Seal the segment and release the partition. Safe to call twice."""
         if self._lock < 0:
             return
         try:
@@ -161,13 +168,13 @@ class EmbeddedWriter:
     ) -> None:
         self.close()
 
-    # Where to go on
+    # Start
 
     def _continue_at(self) -> int:
-        """The first offset that was surely never given."""
-        segments, aside = list_segments(self._folder), list_quarantined(self._folder)
+        """The first offset that was certainly never used."""
+        segments, quarantined = list_segments(self._folder), list_quarantined(self._folder)
         at = highest_cursor(self._log_dir, self._partition)
-        at = max([at, *(segment.first + SEGMENT_OFFSETS for segment in aside)])
+        at = max([at, *(segment.first + SEGMENT_OFFSETS for segment in quarantined)])
         if segments:
             newest = segments[-1]
             try:
@@ -221,13 +228,13 @@ class EmbeddedWriter:
         return self._connection
 
     def _sync(self) -> None:
-        """Flush the -wal at the pace of `sync_s`: what is flushed survives the loss of power."""
+        """Flush the -wal every `sync_s` seconds. Flushed entries survive a power cut."""
         now_s = time.monotonic()
         if now_s - self._synced_s < self._sync_s:
             return
         self._synced_s = now_s
         if self._wal < 0 and self._segment is not None:
-            # Plain descriptors are safe on the -wal: SQLite's locks are on the -shm.
+            # A plain descriptor is safe here: SQLite locks the -shm, not the -wal.
             self._wal = os.open(f"{self._segment.path}-wal", os.O_RDWR | os.O_CLOEXEC)
         os.fdatasync(self._wal)
 
@@ -238,13 +245,13 @@ class EmbeddedWriter:
         try:
             seal(connection, self._next)
         except sqlite3.Error as error:
-            # Unsealed, the segment keeps its whole range of offsets: so must the one after it.
-            log.warning("could not seal %s: %s", self._segment.path if self._segment else "a segment", error)
+            # An unsealed segment keeps its whole range of offsets: the next one starts after it.
+            log.warning("cannot seal %s: %s", self._segment.path if self._segment else "a segment", error)
         finally:
             self._close_segment()
 
     def _close_segment(self) -> None:
-        """Close the segment as it is. The next append makes a new one, past this one's whole range."""
+        """Close the segment unsealed. The next append creates one after its range of offsets."""
         if self._wal >= 0:
             os.close(self._wal)
             self._wal = -1
@@ -254,10 +261,10 @@ class EmbeddedWriter:
         self._connection = self._segment = None
 
     def _quarantine(self, segment: Segment, error: BaseException) -> None:
-        aside = quarantine(segment)
+        quarantined = quarantine(segment)
         self._stats["corrupt_segments"] += 1
         self._next = max(self._next, segment.first + SEGMENT_OFFSETS)
-        log.error("segment %s is damaged (%s): set aside as %s", segment.path, error, aside.name)
+        log.error("segment %s is damaged (%s): renamed to %s", segment.path, error, quarantined.name)
 
     # Room
 
@@ -277,7 +284,7 @@ class EmbeddedWriter:
                 self._stats["refused_entries"] += count
                 raise LogFull(
                     f"the log {self._log_dir} has reached its cap of {self._cap_bytes} bytes: "
-                    "start what reads it, or raise the cap"
+                    "start its reader or raise the cap"
                 )
             self._scan()
 
@@ -289,11 +296,11 @@ class EmbeddedWriter:
         self._scanned_s = time.monotonic()
 
     def _free_space(self) -> bool:
-        """Unlink one thing; False when there is nothing that may go."""
+        """Delete one segment. False: none may be deleted."""
         for partition in list_partitions(self._log_dir):
-            for aside in list_quarantined(self._log_dir / partition)[:1]:
-                log.warning("removing %s to make room in the log", aside.path)
-                remove_files(aside.path)
+            for segment in list_quarantined(self._log_dir / partition)[:1]:
+                log.warning("deleting %s to free space in the log", segment.path)
+                remove_files(segment.path)
                 return True
         others = (name for name in list_partitions(self._log_dir) if name != self._partition)
         return any(self._drop_in(other, "log_full") for other in others) or self._drop_oldest("log_full")
@@ -310,12 +317,12 @@ class EmbeddedWriter:
                 if not segment.path.exists():
                     continue
                 if not (self._drop_oldest("log_aged") if ours else self._drop_in(partition, "log_aged")):
-                    self._ages.renew(segment.path)  # it holds but losses: no need to read it every second
+                    self._ages.renew(segment.path)  # it has only losses: do not read it again every second
                     break
         self._ages.keep(complete)
 
     def _drop_in(self, partition: str, cause: str) -> bool:
-        """Drop the oldest segment of a partition that nobody writes any more."""
+        """Drop the oldest segment of a partition without a writer."""
         if len(list_segments(self._log_dir / partition)) < 2:
             return False
         try:
@@ -336,7 +343,7 @@ class EmbeddedWriter:
         return dropped
 
     def _drop_oldest(self, cause: str) -> bool:
-        """Drop our oldest segment; False when that would tell more than it holds."""
+        """Drop our oldest segment. False: its losses would take as much space as the segment."""
         segments = list_segments(self._folder)
         if len(segments) < 2:
             return False
@@ -344,14 +351,14 @@ class EmbeddedWriter:
         unread_from = lowest_cursor(self._log_dir, self._partition) or 0
         ranges, counts, error = ranges_in(oldest.path, unread_from)
         if error is not None:
-            log.error("segment %s is damaged (%s) and was to be dropped", oldest.path, error)
+            log.error("segment %s, which is about to be dropped, is damaged (%s)", oldest.path, error)
             self._stats["corrupt_segments"] += 1
-        told = lost_entries(ranges, cause, time.time_ns())
-        told_bytes = sum(map(len, told))
-        if 2 * told_bytes > max(counts.bytes, PAGE_BYTES):
-            return False  # it holds little but losses told before: dropping it would only write them again
-        if told:
-            self._insert(told, told_bytes)
+        losses = lost_entries(ranges, cause, time.time_ns())
+        losses_bytes = sum(map(len, losses))
+        if 2 * losses_bytes > max(counts.bytes, PAGE_BYTES):
+            return False  # it has little but earlier losses, which would only be written again
+        if losses:
+            self._insert(losses, losses_bytes)
         self._stats["dropped_segments"] += 1
         self._stats["dropped_entries"] += counts.entries
         self._stats["dropped_records"] += counts.records
@@ -369,7 +376,7 @@ class EmbeddedWriter:
 
 
 def _translated(error: OSError | sqlite3.Error, folder: Path) -> OSError | LogBroken:
-    """What the disk said, as an OSError; anything else as LogBroken with the way out."""
+    """Errors of the disk as OSError, all others as LogBroken."""
     if isinstance(error, OSError):
         return error
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,19 +1,16 @@
-"""Read a share of the topic's partitions, as the members of one consumer group divide them among themselves.
+"""Read the partitions of the topic that a consumer group assigns to this member.
 
-Rules, beside those of `ingest.record_log.kafka_reader`
- 1. The group decides who reads what, and nothing else: positions are the caller's, fenced where they are stored. Assignment is
-    cooperative: a partition that stays is read on while others move.
- 2. A partition that comes is silent until the caller has sent the reader to its position (`seek`).
- 3. Before a partition goes, `leaving` is called, while this member still owns it: what is committed by then need not be done
-    again by the next one. It is called too when the partition is lost already; then a commit finds that somebody else has it.
-    What it raises is raised by `poll`.
- 4. Nothing that was fetched of a partition is returned after it has left.
- 5. An answer of the group counts whenever it comes (`_keep_answers`): a busy member is seldom waiting when it does.
+Rules, in addition to those of `ingest.record_log.kafka_reader`
+ 1. The group decides the assignment and nothing else. The caller keeps the positions and fences them where they are stored.
+    Assignment is cooperative: partitions that stay are read while others move.
+ 2. A new partition is paused until the caller seeks its position.
+ 3. `on_revoke` is called before a partition is revoked, while this member still owns it. Work that it commits is not repeated by
+    the next owner. It is also called when the partition is lost already: then a commit is rejected. `poll` raises its exceptions.
+ 4. Messages of a revoked partition are not returned.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -24,43 +21,41 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from ingest.record_log.interface import Entry
 from ingest.record_log.kafka_reader import KafkaReader
 
-log = logging.getLogger(__name__)
-
 SESSION_MS, HEARTBEAT_MS = 15_000, 3_000
-"""A member that is killed is missed after 15 s; the client's own thread sends the heartbeats, whatever the caller does."""
+"""A killed member is detected after 15 s. The client's own thread sends the heartbeats."""
 MAX_POLL_INTERVAL_MS = 300_000
-"""A restart may read for as long (`range` gives up after a minute each)."""
-_ANSWERED_MS = 1000
-"""Enough to take an answer that is here."""
+"""A restart may read this long without a poll (each `range` fails after a minute)."""
+_RESPONSE_MS = 1000
+"""Enough to process a response that has arrived."""
 
 
 class KafkaGroupReader(KafkaReader):
-    """A `LogReader` of the partitions that its group gives it. Not thread-safe: one owner."""
+    """A `LogReader` of the partitions assigned to this group member. Not thread-safe: one owner."""
 
     def __init__(self, brokers: str, topic: str, options: Mapping[str, Any], group: str) -> None:
         super().__init__(brokers, topic, options)
-        self.leaving: Callable[[Collection[str]], None] = lambda partitions: None
+        self.on_revoke: Callable[[Collection[str]], None] = lambda partitions: None
         self._group = group
         self._subscribed: Any = None
-        """The client that has joined."""
-        self._left: set[str] = set()
-        """Partitions that have gone since the last entries were returned."""
+        """The client that has subscribed."""
+        self._revoked: set[str] = set()
+        """Partitions revoked since the last entries were returned."""
         self._failure: Exception | None = None
 
     def seek(self, partition: str, offset: int) -> None:
-        """Read it from there on; 0 is the oldest message there is. Nothing for a partition that is not ours any more."""
+        """Read from this offset; 0 is the oldest message. Ignored for a partition that is not assigned."""
         if int(partition) in self._positions:
             super().seek(partition, offset)
             if self._consumer is not None:
                 self._consumer.resume(TopicPartition(self._topic, int(partition)))
 
     def poll(self, timeout_s: float, max_bytes: int = 8 * 2**20) -> list[Entry]:
-        """Raises LogChanged, and what `leaving` raised."""
+        """Raises LogChanged and exceptions of `on_revoke`."""
         entries = super().poll(timeout_s, max_bytes)
         self._raise_failure()
-        if self._left:
-            entries = [entry for entry in entries if entry.partition not in self._left]
-            self._left.clear()
+        if self._revoked:
+            entries = [entry for entry in entries if entry.partition not in self._revoked]
+            self._revoked.clear()
         return entries
 
     def close(self) -> None:
@@ -81,34 +76,34 @@ class KafkaGroupReader(KafkaReader):
             max_poll_interval_ms=MAX_POLL_INTERVAL_MS,
             partition_assignment_strategy=(CooperativeStickyAssignor,),
         )
-        _keep_answers(member._coordinator)
+        _keep_join_response(member._coordinator)
         return member
 
     def _drop(self) -> None:
         super()._drop()
-        self._go([TopicPartition(self._topic, number) for number in self._positions])
+        self._revoke([TopicPartition(self._topic, number) for number in self._positions])
 
     def _assign(self, there: set[int]) -> None:
         if self._subscribed is not self._consumer:
             self._subscribed = self._consumer
             self._consumer.subscribe([self._topic], listener=_Listener(self))
 
-    def _come(self, partitions: Collection[TopicPartition]) -> None:
+    def _add(self, partitions: Collection[TopicPartition]) -> None:
         for at in partitions:
             self._consumer.pause(at)
-            # It is sent to its position later; but a member without one could not be polled.
+            # The caller seeks later, but the client cannot poll a partition without a position.
             self._consumer.seek(at, 0)
             self._positions[at.partition] = None
 
-    def _go(self, partitions: Collection[TopicPartition]) -> None:
+    def _revoke(self, partitions: Collection[TopicPartition]) -> None:
         names = {str(at.partition) for at in partitions if at.partition in self._positions}
         try:
             if names and self._failure is None:
-                self.leaving(sorted(names))
-        except Exception as error:  # the client would wrap it, and say it at length
+                self.on_revoke(sorted(names))
+        except Exception as error:  # the client would wrap it and log a long message
             self._failure = error
         finally:
-            self._left |= names
+            self._revoked |= names
             for name in names:
                 self._positions.pop(int(name), None)
 
@@ -118,24 +113,24 @@ class KafkaGroupReader(KafkaReader):
             raise failure
 
 
-def _keep_answers(coordinator: Any) -> None:
-    """Let an answer to a join that comes between two polls count at the next one.
+def _keep_join_response(coordinator: Any) -> None:
+    """Accept a join response that arrives between two polls.
 
-    kafka-python 3.0 leaves a join under way when `poll` returns before the answer; but one that is answered when `poll` comes
-    again it throws away, and asks anew. Asked by its leader, the whole group begins again. So a member that works more than it
-    waits, as one with a backlog does, could ask again and again, and held up all others.
+    kafka-python 3.0 keeps a join in flight when `poll` returns before the response, but discards a response that is there when
+    `poll` is called again, and sends a new join. A join of the leader makes the whole group rejoin. So a member with a backlog,
+    which waits little, could rejoin forever and block the group. The library has no option for this.
     """
     join = coordinator.join_group_async
 
     async def join_group_async(timeout_ms: float | None = None) -> bool:
-        asked = coordinator._join_task
-        if asked is not None and asked.succeeded():
+        task = coordinator._join_task
+        if task is not None and task.succeeded():
 
-            async def answer() -> Any:
-                return asked.value
+            async def response() -> Any:
+                return task.value
 
-            coordinator._join_task = coordinator._manager.call_soon(answer)
-            timeout_ms = _ANSWERED_MS
+            coordinator._join_task = coordinator._manager.call_soon(response)
+            timeout_ms = _RESPONSE_MS
         joined: bool = await join(timeout_ms)
         return joined
 
@@ -149,10 +144,10 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-pytho
         self._reader = reader
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        self._reader._come(assigned)
+        self._reader._add(assigned)
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        self._reader._go(revoked)
+        self._reader._revoke(revoked)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        self._reader._go(lost)
+        self._reader._revoke(lost)

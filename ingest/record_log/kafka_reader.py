@@ -1,13 +1,13 @@
-"""Read the topic as a log: all partitions, assigned by hand, from positions that the caller keeps (in DuckDB).
+"""Read all partitions of the topic as a log, from positions that the caller keeps.
 
 Rules
- 1. No consumer group: the offsets that count are committed with the rows. `release` has nothing to do. (Several readers of one
-    topic share its partitions by `ingest.record_log.kafka_group_reader`.)
- 2. While Kafka cannot be reached, `poll` returns nothing and it is said once; positions are kept, reading goes on by itself.
- 3. The log's identity is cluster id and topic id. A topic made anew raises `LogChanged`: its offsets are another log's.
- 4. Messages that retention took before they were read are reported by `take_unreadable`.
- 5. A batch that cannot be read (damaged on the broker's disk, in a codec that is not here, a bomb) is left out and reported.
- 6. Partitions that are added are found within seconds and read from their beginning.
+ 1. No consumer group: the caller stores the offsets with its rows, so `release` does nothing. (`kafka_group_reader` shares the
+    partitions between several readers.)
+ 2. While Kafka is unreachable, `poll` returns nothing, logs it once, keeps positions, and resumes by itself.
+ 3. The log's identity is cluster id and topic id. A topic that was deleted and created again raises `LogChanged`.
+ 4. Messages that retention deleted before they were read are reported by `take_unreadable`.
+ 5. An unreadable batch (damaged on the broker's disk, unknown codec, too large when decompressed) is skipped and reported.
+ 6. New partitions are found within seconds and read from their beginning.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ log = logging.getLogger(__name__)
 
 bound_codecs()
 
-_AGAIN_S = 1.0
-"""Between two attempts to connect."""
+_RETRY_S = 1.0
+"""Pause between two attempts to connect."""
 _CHECK_S = 2.0
-"""How often partitions and the log's identity are compared with the client's metadata."""
+"""Interval between comparisons of partitions and log identity with the client's metadata."""
 _METADATA_MS = 10_000
 _QUIET_S = 10.0
-"""After this long without a message, see whether a broker is there at all."""
+"""After this long without a message, check that a broker is reachable."""
 _RANGE_S = 60.0
-_ASK_MS = 5000
-_MAX_DAMAGE = 1000
+_REQUEST_MS = 5000
+_MAX_UNREADABLE_RANGES = 1000
 _RECORDS = 100
-"""Messages taken at once, so that `max_bytes` is overshot by 100 messages at most."""
+"""Messages per poll of the client: `max_bytes` is exceeded by at most this many."""
 
 
 class _TopicMissing(KafkaError):  # type: ignore[misc]  # kafka-python has no types
-    """The topic is not there."""
+    """The topic does not exist."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class KafkaReader:
-    """A `LogReader` of a topic. Not thread-safe: one owner. Raises ValueError for options that cannot be."""
+    """A `LogReader` of a topic. Not thread-safe: one owner. Raises ValueError for invalid options."""
 
     def __init__(self, brokers: str, topic: str, options: Mapping[str, Any]) -> None:
         self._brokers, self._topic = split_brokers(brokers), topic
         self._options = check_options(options)
         self._consumer: Any = None
         self._replayer: Any = None
-        """Kept from one `range` to the next, for a restart asks for many; let go by `poll`."""
+        """The client of `range`. A restart calls `range` often, so it is kept until the next `poll`."""
         self._log_id = ""
         self._positions: dict[int, int | None] = {}
-        """Next offset of each partition that is read; None: the oldest."""
+        """Next offset of each assigned partition. None: the oldest."""
         self._requested: dict[int, int] = {}
-        """Positions given before the partition was known."""
+        """Positions given before the partition was assigned."""
         self._ends: dict[int, int] = {}
-        self._damage: list[UnreadableRange] = []
+        self._unreadable: list[UnreadableRange] = []
         self._outage = OutageLog(f"Kafka at {brokers} answers again")
         self._tried_s = self._last_check_s = self._last_message_s = float("-inf")
 
     @property
     def log_id(self) -> str:
-        """Identity of the log. Raises LogBroken while it has never been reached: then nothing can be read either."""
+        """Identity of the log. Raises LogBroken if Kafka was never reached."""
         if not self._log_id and not self._connected():
             raise LogBroken(
                 f"Kafka at {','.join(self._brokers)} has not been reached yet: {self._outage.last_error}"
@@ -83,7 +83,7 @@ class KafkaReader:
         return self._log_id
 
     def partitions(self) -> Sequence[str]:
-        """None while Kafka has not been reached."""
+        """Empty until Kafka was reached."""
         self._connected()
         return [str(partition) for partition in sorted(self._positions)]
 
@@ -94,7 +94,7 @@ class KafkaReader:
             return
         self._positions[number] = offset
         if self._consumer is not None:
-            self._go_to(TopicPartition(self._topic, number), offset)
+            self._seek(TopicPartition(self._topic, number), offset)
 
     def poll(self, timeout_s: float, max_bytes: int = 8 * 2**20) -> list[Entry]:
         """Raises LogChanged."""
@@ -103,21 +103,21 @@ class KafkaReader:
         entries: list[Entry] = []
         size = 0
         while True:
-            left_s = max(0.0, deadline_s - time.monotonic())
+            remaining_s = max(0.0, deadline_s - time.monotonic())
             if not self._connected():
-                time.sleep(min(left_s, _AGAIN_S / 2))
-                if left_s <= 0:
+                time.sleep(min(remaining_s, _RETRY_S / 2))
+                if remaining_s <= 0:
                     return entries
                 continue
-            # What waits already is taken at once; only the first wait may be long.
-            got = self._take(0.0 if entries else min(left_s, 1.0))
+            # Only the first wait may be long. After it, take what has arrived.
+            got = self._take(0.0 if entries else min(remaining_s, 1.0))
             entries += got
             size += sum(len(entry.payload) for entry in got)
             if (entries and not got) or size >= max_bytes or time.monotonic() >= deadline_s:
                 return entries
 
     def range(self, partition: str, start: int, end: int) -> list[Entry]:
-        """Raises LogBroken when Kafka does not give the entries within a minute."""
+        """Raises LogBroken when Kafka does not return the entries within a minute."""
         if end <= start:
             return []
         at = TopicPartition(self._topic, int(partition))
@@ -130,10 +130,10 @@ class KafkaReader:
                 self._outage.failed(self._explained(error))
                 if time.monotonic() >= deadline_s:
                     raise LogBroken(
-                        f"Kafka at {','.join(self._brokers)} did not give what a restart needs of {at.topic!r} "
+                        f"Kafka at {','.join(self._brokers)} did not return the entries of {at.topic!r} that a restart needs "
                         f"within {_RANGE_S:.0f} s ({error})"
                     ) from error
-                time.sleep(_AGAIN_S)
+                time.sleep(_RETRY_S)
 
     def end(self, partition: str) -> int:
         number = int(partition)
@@ -148,10 +148,10 @@ class KafkaReader:
         return max(self._ends.get(number, 0), self._positions.get(number) or 0)
 
     def release(self, partition: str, offset: int) -> None:
-        """Nothing: the topic's retention decides what goes."""
+        """Does nothing: the topic's retention deletes entries."""
 
     def take_unreadable(self) -> list[UnreadableRange]:
-        taken, self._damage = self._damage, []
+        taken, self._unreadable = self._unreadable, []
         return taken
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class KafkaReader:
             self._check_topic()
             return True
         now_s = time.monotonic()
-        if now_s - self._tried_s < _AGAIN_S:
+        if now_s - self._tried_s < _RETRY_S:
             return False
         self._tried_s = now_s
         try:
@@ -183,7 +183,9 @@ class KafkaReader:
         consumer = self._new_member()
         self._consumer = consumer
         if not consumer.partitions_for_topic(self._topic):
-            raise _TopicMissing(f"the topic {self._topic!r} is not there yet: `streamgauge ship` makes it")
+            raise _TopicMissing(
+                f"the topic {self._topic!r} does not exist yet: start `streamgauge ship`, which creates it"
+            )
         self._last_message_s = time.monotonic()
         self._check_topic(now=True)
 
@@ -199,7 +201,7 @@ class KafkaReader:
             **membership,
             enable_auto_commit=False,
             auto_offset_reset="none",
-            # In pure Python the check runs at 4 MB/s; the brokers make it too, and entries are checked as records.
+            # The check in pure Python runs at 4 MB/s. The brokers check too, and so does decoding the records.
             check_crcs=importlib.util.find_spec("crc32c") is not None,
             metadata_max_age_ms=_METADATA_MS,
             max_partition_fetch_bytes=2 * 2**20,
@@ -208,7 +210,7 @@ class KafkaReader:
         )
 
     def _check_topic(self, *, now: bool = False) -> None:
-        """Compare what is read with the client's metadata."""
+        """Compare the assignment and the log identity with the client's metadata."""
         now_s = time.monotonic()
         if not now and now_s - self._last_check_s < _CHECK_S:
             return
@@ -220,12 +222,12 @@ class KafkaReader:
             if self._log_id and log_id != self._log_id:
                 self._drop()
                 raise LogChanged(
-                    f"the Kafka topic {self._topic!r} was made anew: reading begins again at its oldest message"
+                    f"the Kafka topic {self._topic!r} was deleted and created again: reading restarts at its oldest message"
                 )
             self._log_id = log_id
-        there = cluster.partitions_for_topic(self._topic) or set()
-        if now or not there <= self._positions.keys():
-            self._assign(there)
+        existing = cluster.partitions_for_topic(self._topic) or set()
+        if now or not existing <= self._positions.keys():
+            self._assign(existing)
         if now_s - self._last_message_s > _QUIET_S:
             self._last_message_s = now_s
             try:
@@ -235,17 +237,17 @@ class KafkaReader:
             else:
                 self._outage.recovered()
 
-    def _assign(self, there: set[int]) -> None:
+    def _assign(self, existing: set[int]) -> None:
         known = set(self._consumer.assignment())
-        wanted = {TopicPartition(self._topic, number) for number in there | self._positions.keys()}
-        self._consumer.assign(sorted(wanted))
-        for at in wanted - known:
+        partitions = {TopicPartition(self._topic, number) for number in existing | self._positions.keys()}
+        self._consumer.assign(sorted(partitions))
+        for at in partitions - known:
             position = self._positions.get(at.partition, self._requested.pop(at.partition, None))
             self._positions[at.partition] = position
-            self._go_to(at, position)
+            self._seek(at, position)
 
-    def _go_to(self, at: TopicPartition, position: int | None) -> None:
-        """None and 0: the oldest message, for what retention took before anybody read was never missed."""
+    def _seek(self, at: TopicPartition, position: int | None) -> None:
+        """None and 0: the oldest message. Messages that retention deleted before the first read are not a loss."""
         if position:
             self._consumer.seek(at, position)
         else:
@@ -262,7 +264,7 @@ class KafkaReader:
     def _explained(self, error: Exception) -> str:
         where = f"Kafka at {','.join(self._brokers)}"
         if isinstance(error, OSError):
-            return f"{where} cannot be reached ({error.strerror or error}): reading goes on when it answers"
+            return f"{where} cannot be reached ({error.strerror or error}): reading resumes when it answers"
         return f"{where}: {error if isinstance(error, _TopicMissing) else error_line(error)}"
 
     # Reading
@@ -275,7 +277,7 @@ class KafkaReader:
             return []
         except Exception as error:
             if is_unreadable(error):
-                self._pass_unreadable(error)
+                self._skip_unreadable(error)
                 return []
             if not isinstance(error, KafkaError):
                 raise
@@ -291,13 +293,13 @@ class KafkaReader:
             self._outage.recovered()
         return entries
 
-    def _pass_unreadable(self, error: Exception) -> None:
-        """Some batch cannot be read and never will be: find it, and go on behind it. What it held is told as damage."""
+    def _skip_unreadable(self, error: Exception) -> None:
+        """A batch cannot be read: find it by bisection, report its range, and continue after it."""
         try:
             for number, position in list(self._positions.items()):
                 at = TopicPartition(self._topic, number)
-                first = position or self._consumer.beginning_offsets([at], timeout_ms=_ASK_MS)[at]
-                end = self._consumer.end_offsets([at], timeout_ms=_ASK_MS)[at]
+                first = position or self._consumer.beginning_offsets([at], timeout_ms=_REQUEST_MS)[at]
+                end = self._consumer.end_offsets([at], timeout_ms=_REQUEST_MS)[at]
                 if self._can_read(at, first):
                     continue
                 bad, good, step = first, min(first + 1, end), 1
@@ -308,7 +310,7 @@ class KafkaReader:
                     middle = (bad + good) // 2
                     bad, good = (bad, middle) if self._can_read(at, middle) else (middle, good)
                 log.error(
-                    "messages %d to %d of partition %d of %r cannot be read (%s): left out",
+                    "messages %d to %d of partition %d of %r cannot be read (%s): skipped",
                     first, good - 1, number, self._topic, error_line(error),
                 )  # fmt: skip
                 self._report(UnreadableRange(str(number), first, good, "unreadable"))
@@ -320,26 +322,26 @@ class KafkaReader:
             self._drop_replayer()
 
     def _can_read(self, at: TopicPartition, offset: int) -> bool:
-        """Whether the batch that holds this offset can be read. Raises KafkaError for other trouble."""
+        """Whether the batch with this offset can be read. Raises KafkaError for other errors."""
         if self._replayer is None:
             self._replayer = self._new_consumer(group_id=None)
         self._replayer.assign([at])
         self._replayer.seek(at, offset)
         try:
-            self._replayer.poll(timeout_ms=_ASK_MS, max_records=1)
+            self._replayer.poll(timeout_ms=_REQUEST_MS, max_records=1)
         except Exception as error:
-            self._drop_replayer()  # it would say the same of any offset
+            self._drop_replayer()  # it would fail at any offset now
             if not is_unreadable(error):
                 raise
             return False
         return True
 
     def _out_of_range(self, error: OffsetOutOfRangeError) -> None:
-        """Retention took messages, or the topic was made anew (or cut), which `_look` will tell."""
+        """Retention deleted messages, or the topic was recreated or truncated (`_check_topic` detects it)."""
         ranges = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
         try:
-            oldest = self._consumer.beginning_offsets(list(ranges), timeout_ms=_ASK_MS)
-            newest = self._consumer.end_offsets(list(ranges), timeout_ms=_ASK_MS)
+            oldest = self._consumer.beginning_offsets(list(ranges), timeout_ms=_REQUEST_MS)
+            newest = self._consumer.end_offsets(list(ranges), timeout_ms=_REQUEST_MS)
         except KafkaError as failure:
             self._outage.failed(self._explained(failure))
             self._drop()
@@ -347,7 +349,7 @@ class KafkaReader:
         for at, position in ranges.items():
             if position < oldest[at]:
                 log.error(
-                    "retention took messages %d to %d of partition %d of %r before they were read",
+                    "retention deleted messages %d to %d of partition %d of %r before they were read",
                     position,
                     oldest[at] - 1,
                     at.partition,
@@ -370,8 +372,8 @@ class KafkaReader:
         if self._replayer is None:
             self._replayer = self._new_consumer(group_id=None)
         consumer = self._replayer
-        oldest = consumer.beginning_offsets([at], timeout_ms=_ASK_MS)[at]
-        newest = consumer.end_offsets([at], timeout_ms=_ASK_MS)[at]
+        oldest = consumer.beginning_offsets([at], timeout_ms=_REQUEST_MS)[at]
+        newest = consumer.end_offsets([at], timeout_ms=_REQUEST_MS)[at]
         if start < oldest:
             self._report(UnreadableRange(str(at.partition), start, min(oldest, end), "retention"))
         position, end = max(start, oldest), min(end, newest)
@@ -390,12 +392,12 @@ class KafkaReader:
         return entries
 
     def _report(self, damage: UnreadableRange) -> None:
-        if len(self._damage) < _MAX_DAMAGE:
-            self._damage.append(damage)
+        if len(self._unreadable) < _MAX_UNREADABLE_RANGES:
+            self._unreadable.append(damage)
 
 
 def is_unreadable(error: Exception) -> bool:
-    """Whether the bytes of a batch are what is wrong: asking again brings the same."""
+    """Whether the bytes of a batch are the cause, so a retry fails too."""
     if isinstance(error, KafkaError):
         return isinstance(error, CorruptRecordError | UnsupportedCodecError)
     return isinstance(

@@ -1,17 +1,16 @@
-"""Move entries into a Kafka topic: idempotent, acks=all, in order per stream, for as long as it takes.
+"""Deliver entries to a Kafka topic: idempotent, acks=all, in order per stream. Retries without a time limit.
 
-How a batch of entries is delivered
- 1. It is regrouped by stream, and streams by partition: that which Kafka's own partitioner has for a message whose key is the
-    stream's id. So one partition gets one message of it, or as few as their size allows (`ingest.record_log.kafka_messages`). A message
-    has no key: it is of many streams.
- 2. In each round every partition is sent its next message and all of them are awaited. A message is never under way before the
-    one ahead of it was acknowledged: so a failure in between leaves no hole, whatever the broker answers.
- 3. When all streams are through, `Alive` goes to every partition, so that no partition hears of a newer incarnation before
-    the records of the older one.
- 4. What failed is laid out anew and sent by a new producer. If its acknowledgement had only been late, it is in the topic
-    twice; analytics drops the second by (stream, seq). Within one producer Kafka drops it itself.
+Delivery of a batch of entries
+ 1. The records are grouped by stream, and the streams by partition: the partition that Kafka's default partitioner chooses for the
+    stream id as key. So a partition gets one message, or as few as size allows (`kafka_messages`). Messages have no key, because they
+    contain many streams.
+ 2. Each round sends the next message of every partition and waits for all acknowledgements. A message is sent only after the one
+    before it was acknowledged, so a failure leaves no gap.
+ 3. `Alive` is sent to every partition after all streams. So no partition gets a newer incarnation before records of the older one.
+ 4. Failed messages are laid out again and sent by a new producer. If only the acknowledgement was late, the topic has them twice, and
+    analytics drops the duplicates by (stream, seq). Kafka drops duplicates of one producer itself.
 
-Memory: one batch of entries, unpacked, and its messages. The caller bounds the batch.
+Memory: one unpacked batch of entries and its messages. The caller bounds the batch.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ from ingest.record_log.kafka_messages import (
 from ingest.records import Alive, AnyRecord, Damaged
 
 _CHECK_S = 0.25
-"""How often a wait looks whether to give up."""
+"""Interval at which a wait checks `give_up`."""
 _PATIENCE_S = 5.0
-"""After this long without an acknowledgement, say so."""
+"""After this long without an acknowledgement, log it."""
 _STUCK_S = 20.0
-"""After this long without one although the broker takes connections, begin anew with a new producer."""
+"""After this long without one, although the broker accepts connections, use a new producer."""
 _PAUSE_FIRST_S, _PAUSE_LAST_S = 0.2, 5.0
 _SMALLEST_LIMIT = 16 * 2**10
 _DAY_MS = 24 * 3600 * 1000
@@ -67,7 +66,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 @dataclass(slots=True)
 class _PartitionQueue:
-    """What is still to be sent to one partition, in order; None: to any."""
+    """Messages to send to one partition, in order. None: to any partition."""
 
     partition: int | None
     messages: deque[Message]
@@ -75,15 +74,15 @@ class _PartitionQueue:
 
 @lru_cache(2**16)
 def key_hash(stream: str) -> int:
-    """A stream's place among partitions, modulo their number: where a message would go that had its id as key."""
+    """Hash of Kafka's default partitioner for a stream id as key. The partition is the remainder modulo their number."""
     return int(murmur2(stream.encode())) & 0x7FFFFFFF
 
 
 class KafkaWriter:
     """A `LogWriter` into a topic. Not thread-safe: one owner.
 
-    Raises ValueError for options that cannot be; an unreachable Kafka is no error: `append` waits. `give_up` is asked
-    while it waits; once it is true, `append` raises LogBroken and what was not acknowledged must be appended again.
+    Raises ValueError for invalid options. While Kafka is unreachable, `append` waits and calls `give_up` and `progress`
+    regularly. When `give_up` returns True, `append` raises LogBroken; unacknowledged entries must be appended again.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class KafkaWriter:
         self._options = check_options(options)
         self._give_up, self._progress = give_up, progress
         self._producer: Any = None
-        self._facts: Topic | None = None
+        self._topic_info: Topic | None = None
         self._limit_bytes = 0
         self._outage = OutageLog(f"Kafka at {brokers} answers again")
         self._stats = dict.fromkeys(
@@ -109,40 +108,39 @@ class KafkaWriter:
 
     @property
     def last_error(self) -> str | None:
-        """The last trouble, None if there was none."""
+        """The newest error, None if there was none."""
         return self._outage.last_error
 
     @property
     def failing(self) -> bool:
-        """Whether Kafka does not take records at the moment."""
+        """Kafka does not accept records at the moment."""
         return self._outage.ongoing
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start. `bytes` are values as sent, compressed."""
+        """Counters since the start. `bytes` are compressed values."""
         return dict(self._stats)
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Deliver entries; on return the brokers have acknowledged all of them."""
+        """Deliver entries. After the return the brokers have acknowledged all of them."""
         self.deliver(group_by_stream(payloads))
 
     def deliver(self, found: GroupedRecords) -> None:
-        """Deliver what entries held; on return the brokers have acknowledged all of it."""
+        """Deliver grouped records. After the return the brokers have acknowledged all of them."""
         self._deliver([record for records in found.streams.values() for record in records], found.poison)
-        if found.alive:
-            self._deliver_everywhere(found.alive)
+        if found.broadcast:
+            self._deliver_everywhere(found.broadcast)
         self._stats["records"] += found.records
         self._stats["poison"] += len(found.poison)
 
     def close(self) -> None:
-        """Let the connection go; nothing is under way between two appends."""
+        """Close the connection. No message is in flight between two appends."""
         self._drop_producer()
 
     # Delivery
 
     def _deliver(self, records: Sequence[AnyRecord], poison: Sequence[bytes]) -> None:
         while records or poison:
-            if not self._connected():
-                continue
+            self._ensure_connected()
             queues = [_PartitionQueue(None, deque([Message(one)])) for one in poison] + self._queues_of(
                 records
             )
@@ -151,7 +149,7 @@ class KafkaWriter:
                     queues = self._round(queues)
             except (MessageSizeTooLargeError, RecordListTooLargeError) as error:
                 self._lower_limit()
-                # Poison that is too large for the broker is left out: it is no record of ours and already counted.
+                # Drop poison that is too large for the broker: it is not a record and already counted.
                 queues = [queue for queue in queues if queue.partition is not None]
                 self._failed(error)
             except (KafkaError, OSError) as error:
@@ -161,11 +159,11 @@ class KafkaWriter:
 
     def _queues_of(self, records: Iterable[AnyRecord]) -> list[_PartitionQueue]:
         """A queue for each partition that gets any of these."""
-        assert self._facts is not None
+        assert self._topic_info is not None
         by_partition: dict[int, list[AnyRecord]] = {}
         for record in records:
             assert not isinstance(record, (Alive, Damaged))
-            by_partition.setdefault(key_hash(record.stream) % self._facts.partitions, []).append(record)
+            by_partition.setdefault(key_hash(record.stream) % self._topic_info.partitions, []).append(record)
         queues = []
         for partition, of_partition in by_partition.items():
             messages, lost = messages_of(of_partition, self._limit_bytes, time.time_ns())
@@ -174,30 +172,33 @@ class KafkaWriter:
         return queues
 
     def _deliver_everywhere(self, alive: list[AnyRecord]) -> None:
-        to: set[int] | None = None
-        """Partitions that have not heard it. None: all."""
-        while to is None or to:
-            if not self._connected():
-                continue
-            assert self._facts is not None
-            there = range(self._facts.partitions)
+        pending: set[int] | None = None
+        """Partitions that have not acknowledged it. None: all."""
+        while pending is None or pending:
+            self._ensure_connected()
+            assert self._topic_info is not None
+            partitions = range(self._topic_info.partitions)
             messages, _ = messages_of(alive, self._limit_bytes, 0)
-            queues = [_PartitionQueue(one, deque(messages)) for one in there if to is None or one in to]
+            queues = [
+                _PartitionQueue(one, deque(messages))
+                for one in partitions
+                if pending is None or one in pending
+            ]
             try:
                 while queues:
                     queues = self._round(queues)
             except (KafkaError, OSError) as error:
                 self._failed(error)
-            to = {queue.partition for queue in queues if queue.partition is not None and queue.messages}
+            pending = {queue.partition for queue in queues if queue.partition is not None and queue.messages}
 
     def _round(self, queues: list[_PartitionQueue]) -> list[_PartitionQueue]:
-        """Send the next message of each, await all; who has more to send. Raises the first failure."""
+        """Send the next message of each queue and await all. Returns the queues that are not empty. Raises the first failure."""
         producer = self._producer
         sent = []
         for queue in queues:
             try:
                 future = producer.send(self._topic, value=queue.messages[0].value, partition=queue.partition)
-            except ValueError as error:  # the topic has not the partitions that it had
+            except ValueError as error:  # the topic has fewer partitions now
                 raise UnknownTopicOrPartitionError(str(error)) from error
             sent.append((queue, future))
         self._await(producer, [future for _, future in sent])
@@ -230,12 +231,10 @@ class KafkaWriter:
 
     # Connection
 
-    def _connected(self) -> bool:
-        """Whether there is a producer now; waits a little after a failure."""
-        if self._producer is not None:
-            return True
+    def _ensure_connected(self) -> None:
+        """Connect if necessary, retrying until `give_up`."""
         pause_s = _PAUSE_FIRST_S
-        while True:
+        while self._producer is None:
             self._raise_if_stopped()
             try:
                 self._connect()
@@ -243,13 +242,11 @@ class KafkaWriter:
                 self._outage.failed(_explained(self._brokers, error))
                 self._pause(pause_s)
                 pause_s = min(pause_s * 2, _PAUSE_LAST_S)
-            else:
-                return True
 
     def _connect(self) -> None:
         facts = ensure_topic(",".join(self._brokers), self._topic, self._options)
-        if self._facts != facts:
-            self._facts, self._limit_bytes = facts, facts.max_message_bytes
+        if self._topic_info != facts:
+            self._topic_info, self._limit_bytes = facts, facts.max_message_bytes
         self._producer = connect(
             KafkaProducer,
             self._brokers,
@@ -257,10 +254,10 @@ class KafkaWriter:
             client_id="streamgauge-ship",
             acks="all",
             enable_idempotence=True,
-            compression_type=None,  # messages are compressed as the entries that they are
+            compression_type=None,  # entries are compressed already
             batch_size=min(TARGET_BYTES, max(_SMALLEST_LIMIT, self._limit_bytes // 2)),
             max_request_size=max(2 * self._limit_bytes, 2 * TARGET_BYTES),
-            # Retrying is what we are for: a batch never expires while its producer lives.
+            # We retry ourselves: a batch never expires while its producer exists.
             delivery_timeout_ms=_DAY_MS,
             max_block_ms=5000,
             metrics_enabled=False,
@@ -273,10 +270,8 @@ class KafkaWriter:
         self._pause(_PAUSE_FIRST_S)
 
     def _lower_limit(self) -> None:
-        """The broker takes less than it said, or would not say."""
+        """The broker accepts less than its configuration says, or the configuration is unreadable."""
         self._limit_bytes = max(_SMALLEST_LIMIT, self._limit_bytes // 2)
-        if self._facts is not None:
-            self._facts = Topic(self._facts.partitions, self._facts.max_message_bytes)
 
     def _drop_producer(self) -> None:
         producer, self._producer = self._producer, None
@@ -285,7 +280,7 @@ class KafkaWriter:
         with contextlib.suppress(Exception):
             producer.close(timeout=0)
         if not getattr(producer, "_closed", True):
-            # close() gives up when a message is still under way, and leaves the thread that would send it.
+            # close() gives up when a message is still in flight, and leaves the sender thread running.
             self._stats["possible_duplicates"] += 1
             with contextlib.suppress(Exception):
                 producer._sender.force_close()
@@ -298,7 +293,7 @@ class KafkaWriter:
         return True
 
     def _silent(self) -> str:
-        return f"Kafka at {','.join(self._brokers)} does not acknowledge: what it has not taken stays in the local log"
+        return f"Kafka at {','.join(self._brokers)} does not acknowledge records: they stay in the local log"
 
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
@@ -311,7 +306,7 @@ class KafkaWriter:
         if self._give_up():
             self._drop_producer()
             raise LogBroken(
-                "stopped before Kafka had acknowledged everything: the rest stays in the local log"
+                "stopped before Kafka had acknowledged all records: the rest stays in the local log"
             )
 
 
@@ -320,4 +315,4 @@ def _explained(brokers: Sequence[str], error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError):
         return f"Kafka at {','.join(brokers)} cannot be reached ({error.strerror or error}): records wait in the local log"
-    return f"Kafka at {','.join(brokers)} did not take records ({error_line(error)}): trying again"
+    return f"Kafka at {','.join(brokers)} did not take records ({error_line(error)}): retrying"

@@ -1,10 +1,10 @@
-"""What each run of a partition's writer took for the log, kept where kill -9 cannot reach it: `<log>/w<N>/runs`.
+"""Totals of each run of a tap worker, stored so that they survive kill -9: `<log>/w<N>/runs`.
 
-The last `Alive` of a tap that was killed is seconds old. So the log's thread writes a run's totals down around each append
-(a small write, in place): before it, so that whatever is in the log of that run is in its totals; after it, so that
-`streams_in_log` tells what surely is. Between the two lies what the last append may not have brought into the log.
+The last `Alive` of a killed tap is seconds old. So the log thread writes the totals around each append, in place. The totals before
+an append cover all records of the run that can be in the log. After the append, `streams_in_log` covers the streams that are in the
+log for certain. The difference is at most the last append.
 
-The file holds the newest MAX_RUNS runs, oldest first; each entry has a checksum, for a power cut may tear it.
+The file holds the newest MAX_RUNS runs, oldest first. Each entry has a checksum, because a power cut can tear it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RunTotals:
 
     streams_opened: int = 0
     streams_in_log: int = 0
-    """Of these, those whose `Opened` the log has."""
+    """Streams whose `Opened` is in the log."""
     records: int = 0
     captured_bytes: int = 0
     """Body bytes in records."""
@@ -43,7 +43,7 @@ class RunTotals:
 
 
 class RunTotalsFile:
-    """Where one run writes its totals. Not thread-safe: one owner."""
+    """Totals of one run. Not thread-safe: one owner."""
 
     def __init__(self, folder: Path, incarnation: str) -> None:
         """Raises OSError when the file cannot be written."""
@@ -67,32 +67,32 @@ class RunTotalsFile:
 
 
 class RunTotalsWriter:
-    """A `LogWriter` that notes the totals of its run around each append."""
+    """A `LogWriter` that stores the totals of its run before and after each append."""
 
     def __init__(self, writer: LogWriter, file: RunTotalsFile, totals: Callable[[], RunTotals]) -> None:
-        """`totals` is asked before an append, and its `streams_in_log` is what there will be after it."""
+        """`totals` is called before an append. Its `streams_in_log` includes the streams of that append."""
         self._writer, self._file, self._totals = writer, file, totals
         self._in_log = 0
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """As the writer's own."""
-        then = self._totals()
-        self._note(replace(then, streams_in_log=self._in_log))
+        """Append, see `LogWriter`."""
+        totals = self._totals()
+        self._save(replace(totals, streams_in_log=self._in_log))
         self._writer.append(payloads)
-        self._in_log = then.streams_in_log
-        self._note(then)
+        self._in_log = totals.streams_in_log
+        self._save(totals)
 
     def close(self) -> None:
         self._file.close()
         self._writer.close()
 
-    def _note(self, totals: RunTotals) -> None:
-        with contextlib.suppress(OSError):  # a disk in trouble: the append says so
+    def _save(self, totals: RunTotals) -> None:
+        with contextlib.suppress(OSError):  # the append reports a failing disk
             self._file.write(totals)
 
 
 def read_run_totals(log_dir: Path) -> dict[str, RunTotals]:
-    """The totals of every run that is known in this log, by incarnation."""
+    """Totals of all known runs in this log, by incarnation."""
     return {
         _incarnation(entry): RunTotals(*_TOTALS.unpack_from(entry)[1:])
         for partition in list_partitions(log_dir)
@@ -101,7 +101,7 @@ def read_run_totals(log_dir: Path) -> dict[str, RunTotals]:
 
 
 def incarnations_of(log_dir: Path, partition: str) -> list[str]:
-    """The incarnations that are known to have written a partition, the oldest first."""
+    """Known incarnations that wrote a partition, oldest first."""
     return [_incarnation(entry) for entry in _entries(log_dir / partition / "runs")]
 
 

@@ -1,7 +1,7 @@
-"""How old each segment is: since its newest entry. A wall clock that steps while we run changes no age.
+"""Age of each segment: the time since its newest entry.
 
-A segment that is seen for the first time is as old as its files say (they were written by an earlier run, so nothing but
-the wall clock can tell); from then on CLOCK_MONOTONIC counts. Files from the future are new.
+A segment from an earlier run starts with the age of its file by the wall clock. From then on CLOCK_MONOTONIC counts, so clock steps
+change no age. A file with a future time counts as new.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class SegmentAges:
         self._ended_s: dict[Path, float] = {}
 
     def age_s(self, path: Path) -> float:
-        """Seconds since the newest entry of a segment that is complete; 0 when it has gone."""
+        """Seconds since the newest entry of a complete segment; 0 when the segment is deleted."""
         now_s = time.monotonic()
         if path not in self._ended_s:
             try:
@@ -29,9 +29,9 @@ class SegmentAges:
         return now_s - self._ended_s[path]
 
     def renew(self, path: Path) -> None:
-        """From now on it counts as new."""
+        """Treat the segment as new."""
         self._ended_s[path] = time.monotonic()
 
     def keep(self, paths: Iterable[Path]) -> None:
-        """Forget all others."""
+        """Remove all other segments from the table."""
         self._ended_s = {path: self._ended_s[path] for path in paths if path in self._ended_s}

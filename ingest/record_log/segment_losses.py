@@ -1,4 +1,4 @@
-"""What is lost with a segment, by stream: so that a dropped range is told and never silent."""
+"""Ranges of records lost with a segment, by stream, so a dropped segment is reported in its streams."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingest.records import Alive, AnyRecord, Closed, Damaged, Frames, Lost, Requ
 
 _READ_BYTES = 4 * 2**20
 _PER_ENTRY = 1000
-"""Records in one entry of `Lost`: about 100 bytes each."""
+"""`Lost` records in one entry, about 100 bytes each."""
 
 
 @dataclass(slots=True)
@@ -24,12 +24,12 @@ class LostRange:
     last: int
     bytes: int
     closed: bool = False
-    """The stream's last record is in it."""
+    """The range includes the stream's last record."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a segment held."""
+    """Content of a segment."""
 
     entries: int = 0
     records: int = 0
@@ -53,7 +53,7 @@ def captured_bytes(record: AnyRecord) -> int:
 
 
 def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord]) -> int:
-    """Add records to the ranges of their streams, joining neighbours; how many records had a stream."""
+    """Add records to the ranges of their streams and merge adjacent ranges. Returns the number of records that belong to streams."""
     count = 0
     for record in records:
         if isinstance(record, (Alive, Damaged)):
@@ -72,7 +72,7 @@ def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord])
 
 
 def ranges_in(path: Path, start: int) -> tuple[Ranges, Counts, sqlite3.Error | None]:
-    """Ranges of every stream in a segment's entries from `start` on, as far as it can be read."""
+    """Ranges of every stream in a segment's readable entries from `start` on."""
     ranges: dict[str, list[LostRange]] = {}
     counts = Counts()
     try:
@@ -92,7 +92,7 @@ def ranges_in(path: Path, start: int) -> tuple[Ranges, Counts, sqlite3.Error | N
 
 
 def lost_entries(ranges: Ranges, cause: str, at_wall_ns: int) -> list[bytes]:
-    """Entries that tell the ranges as `Lost`."""
+    """Entries that report the ranges as `Lost`."""
     lost: list[AnyRecord] = [
         Lost(stream, one.first, one.last, cause, at_wall_ns, one.bytes, one.closed)
         for stream, of_stream in ranges.items()

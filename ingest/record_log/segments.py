@@ -1,23 +1,22 @@
-"""One segment: a SQLite file in WAL mode that one run of one writer fills, and its place in the folder.
+"""Segments of the embedded log: SQLite files in WAL mode, each filled by one run of one writer.
 
 Layout
     <log>/id                        UUID of this log: offsets belong to it
     <log>/w<N>/lock                 flock held by the partition's writer
-    <log>/w<N>/<offset>.sqlite      segment, named by its first offset (20 digits), with `-wal` and `-shm` beside it
-    <log>/w<N>/<offset>.sqlite.corrupt   a damaged segment that was set aside; the first to go when space is needed
-    <log>/readers/<name>.json       how far a reader has released each partition (`ingest.record_log.reader_cursors`)
+    <log>/w<N>/<offset>.sqlite      segment, named by its first offset (20 digits), with its `-wal` and `-shm`
+    <log>/w<N>/<offset>.sqlite.corrupt   quarantined segment, deleted first when space is needed
+    <log>/readers/<name>.json       positions of a reader (`ingest.record_log.reader_cursors`)
 
 Rules
- 1. A segment appears whole: it is made under another name and renamed, so an empty or half-made file is damage.
- 2. Only the run of the writer that made a segment writes it. A writer that starts makes a new one.
- 3. A segment owns the offsets [first, first + SEGMENT_OFFSETS) and no more: a writer that finds the newest one
-    unsealed (it was killed, or the power went) goes on after that whole range, so an offset that a reader may have
-    seen is never given twice, whatever the disk took back.
- 4. The main file is unlinked before its `-wal`: nobody can open it without what the `-wal` adds.
- 5. Files are 0600 and folders 0700: segments hold what people wrote to their models.
+ 1. A segment is created under another name and renamed. So an empty or incomplete file is damage.
+ 2. Only the run that created a segment writes it. A writer that starts creates a new segment.
+ 3. A segment owns the offsets [first, first + SEGMENT_OFFSETS). A writer that finds the newest segment unsealed (after a kill or a
+    power cut) continues after that range. So an offset that a reader may have seen is never reused.
+ 4. The main file is deleted before its `-wal`, so it cannot be opened without the content of the `-wal`.
+ 5. Files have mode 0600 and folders 0700: segments contain prompts.
 
-No process may open a segment's main file except through SQLite: closing a plain descriptor would drop the locks that
-SQLite holds on it in the same process.
+No process may open a segment's main file except through SQLite: closing a plain descriptor drops the locks that SQLite holds on the
+file in the same process.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ from ingest.private_files import make_private_folder
 from ingest.record_log.interface import LogBroken, LogInUse
 
 SEGMENT_OFFSETS = 2**20
-"""Offsets that a segment owns: 16 MiB of entries of 16 bytes, so size ends a segment long before this does."""
+"""Offsets that a segment owns. Its size limit is reached first: 16 MiB are this many entries of 16 bytes."""
 
 PAGE_BYTES = 8192
 WAL_BYTES = 4 * 2**20
-"""How far a -wal may grow before SQLite moves it to the main file: a quarter of a segment, and no more than this."""
+"""Limit for a -wal before SQLite moves it to the main file: a quarter of a segment, at most this."""
 
 _SEGMENT = re.compile(r"(\d{20})\.sqlite")
-_SET_ASIDE = re.compile(r"(\d{20})\.sqlite\.corrupt")
+_QUARANTINED = re.compile(r"(\d{20})\.sqlite\.corrupt")
 _PARTITION = re.compile(r"w\d{1,6}")
 _LOCK_TRIES, _LOCK_PAUSE_S = 20, 0.05
 
@@ -62,7 +61,7 @@ class Segment:
 
 
 def log_identity(log_dir: Path) -> str:
-    """UUID of the log, made once by whoever comes first."""
+    """UUID of the log. The first process creates it."""
     make_private_folder(log_dir)
     path = log_dir / "id"
     try:
@@ -70,7 +69,7 @@ def log_identity(log_dir: Path) -> str:
     except FileNotFoundError:
         pass
     except ValueError:
-        raise LogBroken(f"{path} is not a UUID: move the folder {log_dir} away to begin a new log") from None
+        raise LogBroken(f"{path} is not a UUID: move the folder {log_dir} away to start a new log") from None
     mine = log_dir / f".id-{uuid.uuid4()}"
     descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -79,7 +78,7 @@ def log_identity(log_dir: Path) -> str:
     finally:
         os.close(descriptor)
     try:
-        os.link(mine, path)  # fails when another process was first: then its id is the id
+        os.link(mine, path)  # fails when another process was first: its id counts
     except FileExistsError:
         pass
     finally:
@@ -89,14 +88,14 @@ def log_identity(log_dir: Path) -> str:
 
 
 def check_partition(name: str) -> str:
-    """The name, if it is one. Raises ValueError."""
+    """The name. Raises ValueError for an invalid one."""
     if not _PARTITION.fullmatch(name):
-        raise ValueError(f"{name!r} is not a partition of the embedded log: it must be w0, w1 …")
+        raise ValueError(f"invalid partition {name!r} of the embedded log: use w0, w1 …")
     return name
 
 
 def list_partitions(log_dir: Path) -> list[str]:
-    """Partitions there are, in order of their numbers."""
+    """Existing partitions, in order of their numbers."""
     try:
         names = [name for name in os.listdir(log_dir) if _PARTITION.fullmatch(name)]
     except FileNotFoundError:
@@ -110,8 +109,8 @@ def list_segments(folder: Path) -> list[Segment]:
 
 
 def list_quarantined(folder: Path) -> list[Segment]:
-    """Damaged segments that were set aside, oldest first."""
-    return _listed(folder, _SET_ASIDE)
+    """Damaged segments in quarantine, oldest first."""
+    return _listed(folder, _QUARANTINED)
 
 
 def _listed(folder: Path, pattern: re.Pattern[str]) -> list[Segment]:
@@ -127,7 +126,7 @@ def _listed(folder: Path, pattern: re.Pattern[str]) -> list[Segment]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all segments of a partition, those set aside included."""
+    """Bytes of all segments of a partition, including quarantined ones."""
     total = 0
     try:
         with os.scandir(folder) as files:
@@ -145,10 +144,10 @@ def log_bytes(log_dir: Path) -> int:
 
 
 def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment, sqlite3.Connection]:
-    """Make a new segment that is to hold about `target_bytes`, and open it for writing. Raises OSError or sqlite3.Error."""
+    """Create a segment for about `target_bytes` and open it for writing. Raises OSError or sqlite3.Error."""
     final = folder / f"{first:020d}.sqlite"
     if final.exists():
-        raise LogBroken(f"{final} is there already: offsets would be given twice")
+        raise LogBroken(f"{final} exists already: offsets would be used twice")
     making = folder / f".new-{first:020d}"
     remove_files(making)
     os.close(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -177,7 +176,7 @@ def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment
 
 
 def insert_entries(connection: sqlite3.Connection, first: int, payloads: Sequence[bytes]) -> None:
-    """Append entries with growing offsets from `first`, as one transaction."""
+    """Append entries with offsets from `first` on, in one transaction."""
     now_ns = time.time_ns()
     rows = [
         (offset, now_ns, payload, zlib.crc32(payload)) for offset, payload in enumerate(payloads, start=first)
@@ -193,27 +192,27 @@ def insert_entries(connection: sqlite3.Connection, first: int, payloads: Sequenc
 
 
 def seal(connection: sqlite3.Connection, next_offset: int) -> None:
-    """Write down durably that the segment is complete and where the next one goes on."""
+    """Mark the segment as complete, durably. `next_offset` is where the next segment starts."""
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("INSERT INTO sealed VALUES (?)", (next_offset,))
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def sealed_at(connection: sqlite3.Connection) -> int | None:
-    """Where the log goes on after this segment; None when its writer never said."""
+    """The offset after this segment. None: it was never sealed."""
     row = connection.execute("SELECT max(next_offset) FROM sealed").fetchone()
     return None if row[0] is None else int(row[0])
 
 
 def open_segment(path: Path, *, complete: bool = False) -> sqlite3.Connection:
-    """Open a segment for reading. Raises FileNotFoundError when it has gone, sqlite3.Error else.
+    """Open a segment for reading. Raises FileNotFoundError when it is deleted, else sqlite3.Error.
 
-    A full disk must not keep us from reading what we could then release, and a reader in WAL mode needs a `-shm`. So one
-    that is complete (a newer one is there) is opened as immutable if its -wal is empty; and where no `-shm` can be had,
-    alone, with the index of the -wal in memory.
+    Reading in WAL mode creates a `-shm`, which fails on a full disk. But there we must read, to release segments. So a
+    complete segment (a newer one exists) with an empty `-wal` is opened as immutable. Where the `-shm` cannot be created, the
+    segment is opened exclusively, with the index of the `-wal` in memory.
     """
     if not path.exists():
-        raise FileNotFoundError(errno.ENOENT, "segment has gone", str(path))
+        raise FileNotFoundError(errno.ENOENT, "segment is deleted", str(path))
     if complete and _file_bytes(_with_suffix(path, "-wal")) == 0:
         return _connect(path, "ro&immutable=1")
     connection = _connect(path, "ro")
@@ -224,7 +223,7 @@ def open_segment(path: Path, *, complete: bool = False) -> sqlite3.Connection:
             sqlite3.SQLITE_IOERR,
             sqlite3.SQLITE_CANTOPEN,
         ):
-            return connection  # damage is for whoever reads on
+            return connection  # damage is reported when rows are read
         connection.close()
         connection = _connect(path, "rw")
         connection.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -234,7 +233,7 @@ def open_segment(path: Path, *, complete: bool = False) -> sqlite3.Connection:
 
 
 def _connect(path: Path, how: str) -> sqlite3.Connection:
-    # One owner at a time, but it may be another thread than the one that opened it.
+    # One owner at a time, but not always the thread that opened it.
     connection = sqlite3.connect(
         f"file:{_quoted(path)}?mode={how}",
         uri=True,
@@ -253,9 +252,9 @@ def _quoted(path: Path) -> str:
 def read_rows(
     connection: sqlite3.Connection, start: int, max_bytes: int, end: int = 2**63 - 1
 ) -> tuple[list[Row], sqlite3.DatabaseError | None]:
-    """Rows with start ≤ offset < end, at least one if there is one, then until `max_bytes` are reached.
+    """(rows with start ≤ offset < end, error). At least one row if there is one, then up to `max_bytes`.
 
-    An error that comes after rows is returned beside them: what can still be read is read.
+    An error after the first rows is returned with them.
     """
     rows: list[Row] = []
     size = 0
@@ -273,20 +272,20 @@ def read_rows(
     except sqlite3.DatabaseError as error:
         return rows, error
     finally:
-        cursor.close()  # ends the read transaction, which would keep the -wal from starting over
+        cursor.close()  # end the read transaction: it keeps the -wal from restarting
     return rows, None
 
 
 def last_offset(connection: sqlite3.Connection) -> int | None:
-    """The newest entry's offset."""
+    """Offset of the newest entry."""
     row = connection.execute("SELECT max(offset) FROM entry").fetchone()
     return None if row[0] is None else int(row[0])
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is at fault (and not the disk, the lock or the number of open files).
+    """Whether the file is damaged (and the cause is not the disk, a lock or the number of open files).
 
-    SQLITE_ERROR is damage too: our own statements are right, so it means that the table is not there.
+    SQLITE_ERROR is damage too: our statements are valid, so the table is missing.
     """
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
@@ -300,25 +299,25 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def quarantine(segment: Segment) -> Path:
-    """Rename a damaged segment so that nobody opens it again; its name still tells its offsets."""
-    aside = segment.path.with_name(segment.path.name + ".corrupt")
+    """Rename a damaged segment, so it is not opened again. The new name still has its first offset."""
+    quarantined = segment.path.with_name(segment.path.name + ".corrupt")
     for suffix in ("", "-wal"):
         try:
-            _with_suffix(segment.path, suffix).rename(_with_suffix(aside, suffix))
+            _with_suffix(segment.path, suffix).rename(_with_suffix(quarantined, suffix))
         except FileNotFoundError:
             continue
     _with_suffix(segment.path, "-shm").unlink(missing_ok=True)
-    return aside
+    return quarantined
 
 
 def remove_files(path: Path) -> None:
-    """Unlink a segment, main file first (rule 4). What has gone already is no error."""
+    """Delete a segment, main file first (rule 4). Missing files are ignored."""
     for suffix in ("", "-wal", "-shm"):
         _with_suffix(path, suffix).unlink(missing_ok=True)
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Unlink half-made segments and the -wal and -shm of segments that have gone. For the writer, under its lock."""
+    """Delete incomplete segments, and the -wal and -shm of deleted segments. Only for the writer, under its lock."""
     for path in folder.iterdir():
         base = path.name.removesuffix("-wal").removesuffix("-shm")
         if path.name.startswith(".new-") or (base != path.name and not (folder / base).exists()):
@@ -326,7 +325,7 @@ def remove_partial_files(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable."""
+    """Flush the folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -335,9 +334,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock_file(path: Path, message: str, *, wait: bool = True) -> int:
-    """Take the flock on a file, made if need be, and return its descriptor: closing it lets go. Raises LogInUse.
+    """Take the flock on a file, which is created if needed. Closing the returned descriptor releases it. Raises LogInUse.
 
-    A short wait covers the moment that another process needs to set a damaged segment aside.
+    `wait`: retry for a second, because another process holds the lock for a moment while it quarantines a segment.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for attempt in range(_LOCK_TRIES if wait else 1):

@@ -263,7 +263,7 @@ def test_an_unreachable_kafka_is_one_warning_and_a_quick_stop(
     assert warnings == [
         "WARNING:ingest.record_log.kafka_client:Kafka at 127.0.0.1:1 cannot be reached (Connection refused): "
         "records wait in the local log",
-        "WARNING:ingest.ship:stopped before Kafka had acknowledged everything: the rest stays in the local log",
+        "WARNING:ingest.ship:stopped before Kafka had acknowledged all records: the rest stays in the local log",
     ]
     with EmbeddedReader(shipping.data / "log", "ship") as reader:
         assert reader.released("w0") == 0

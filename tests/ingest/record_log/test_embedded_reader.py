@@ -152,7 +152,7 @@ def test_a_damaged_cursor_file_begins_again_with_a_warning(
         (tmp_path / "readers" / "one.json").write_text(content)
         with EmbeddedReader(tmp_path, "one") as reader:
             assert reader.released("w0") == 0
-    assert sum("begins again" in record.message for record in caplog.records) == 4
+    assert sum("starts again" in record.message for record in caplog.records) == 4
 
 
 def test_a_reader_that_will_not_come_back_can_be_forgotten(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_sole_reader_goes_on_where_another_left_off(
         former.release("w0", 7)
         with EmbeddedReader(tmp_path, "ship", sole=True) as reader:
             assert reader.released("w0") == 0  # it still runs: the log waits for both
-    assert "also waits for its reader 'analyze'" in caplog.text
+    assert "also keeps entries for its reader 'analyze'" in caplog.text
     with EmbeddedReader(tmp_path, "ship", sole=True) as reader:
         assert reader.released("w0") == 7
         assert json.loads((tmp_path / "readers" / "ship.json").read_text()) == {"w0": 7}
@@ -204,7 +204,7 @@ def test_a_damaged_segment_is_set_aside_and_the_rest_is_read(
         assert reader.stats()["corrupt_segments"] == 1
     assert len(caplog.records) == 1
     assert (
-        "set aside as 00000000000000000003.sqlite.corrupt, entries 3 to 5 of w0 cannot be read" in caplog.text
+        "renamed to 00000000000000000003.sqlite.corrupt, entries 3 to 5 of w0 cannot be read" in caplog.text
     )
     assert payloads(drain(tmp_path, "two")) == sent[:3] + sent[6:]  # once aside, it is not met again
 
@@ -259,7 +259,7 @@ def test_the_newest_segment_of_a_live_writer_stays_until_the_writer_has_gone_on(
         spoil(segment, 8192, 8192)  # the first page of the entries
         reader.poll(0)
         assert segment.exists()
-        assert "waiting for its writer to go on" in caplog.text
+        assert "waiting for its writer to start a new one" in caplog.text
         writer._close_segment()
         writer.append([b"next"])
         assert payloads(reader.poll(10)) == [b"next"]

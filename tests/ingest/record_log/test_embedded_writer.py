@@ -68,7 +68,7 @@ def test_a_second_writer_of_a_partition_is_refused_in_one_line(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["", "0", "w", "w-1", "../w0", "readers"])
 def test_a_partition_has_a_name_of_ours(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="not a partition"):
+    with pytest.raises(ValueError, match="invalid partition"):
         writer_of(tmp_path, name)
 
 
@@ -148,7 +148,7 @@ def test_a_damaged_newest_segment_is_set_aside_at_the_start(
             first = writer.next_offset - 1
         assert first >= SEGMENT_OFFSETS
     assert [record.message for record in caplog.records if "damaged" in record.message] == [
-        f"segment {segment} is damaged (file is not a database): set aside as {segment.name}.corrupt"
+        f"segment {segment} is damaged (file is not a database): renamed to {segment.name}.corrupt"
     ]
     assert payloads(drain(tmp_path)) == [b"b", b"b"]
 

@@ -229,7 +229,7 @@ def test_a_reader_waits_for_a_topic_that_is_not_there_and_does_not_make_it(
     reader = open_reader(kafka_broker, topic, {})
     with caplog.at_level(logging.WARNING, "ingest"):
         assert reader.poll(2.5) == []
-    assert len([record for record in caplog.records if "is not there yet" in record.message]) == 1
+    assert len([record for record in caplog.records if "does not exist yet" in record.message]) == 1
     with pytest.raises(LogBroken, match="has not been reached yet"):
         _ = reader.log_id
     assert ensure_topic(kafka_broker, topic, {}, partitions=3).partitions == 3
@@ -287,7 +287,7 @@ def test_a_topic_made_anew_is_another_log(
     admin.delete_topics([topic])
     admin.close()
     open_writer(kafka_broker, topic, {}).append([entry_of(frames("s", 1))])
-    with pytest.raises(LogChanged, match="was made anew"):
+    with pytest.raises(LogChanged, match="was deleted and created again"):
         read_until(reader, lambda got: False, polls=30)
     again = open_reader(kafka_broker, topic, options)
     assert seqs_by_stream(read_until(again, lambda got: len(got) >= 1)) == {"s": [1]}
@@ -320,7 +320,7 @@ def test_nothing_listening_is_said_once_and_costs_nothing_else(
         assert [reader.poll(1.2) for _ in range(2)] == [[], []]
         assert reader.partitions() == []
     assert [record.message for record in caplog.records] == [
-        "Kafka at 127.0.0.1:1 cannot be reached (Connection refused): reading goes on when it answers"
+        "Kafka at 127.0.0.1:1 cannot be reached (Connection refused): reading resumes when it answers"
     ]
 
 

@@ -41,7 +41,7 @@ def test_the_last_alive_of_each_incarnation_is_kept() -> None:
     found = group_by_stream(
         [pack([alive("i", 1), alive("j", 2)], compress=True), pack([alive("i", 3)], compress=True)]
     )
-    assert {(one.incarnation, one.wall_ns) for one in found.alive if isinstance(one, Alive)} == {
+    assert {(one.incarnation, one.wall_ns) for one in found.broadcast if isinstance(one, Alive)} == {
         ("i", 3),
         ("j", 2),
     }
