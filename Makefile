@@ -38,7 +38,7 @@ lint: setup ## check rules and format (ruff) and layers (import-linter)
 	$(PY) -m ruff format --check .
 	.venv/bin/lint-imports --no-cache
 
-format: setup ## format in place
+format: setup ## format the code
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
@@ -66,7 +66,7 @@ fuzz: setup ## fuzz the decoders for five minutes; needs atheris in .venv
 bench: setup ## run the benchmarks and write docs/explanation/performance.md
 	$(PY) -m bench $(ARGS)
 
-reference: setup ## write the generated pages of docs/reference
+reference: setup ## generate the pages of docs/reference
 	$(PY) docs/generate.py
 
 site: setup ## build the documentation site in site/

@@ -1,4 +1,4 @@
-"""What the tests of the deployment files share: reading them, and the schemas that their own projects publish."""
+"""Read deployment files and published schemas, for the tests of the deployment files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def assert_command_parses(argv: list[str]) -> None:
-    """As click would parse a streamgauge command line, without running it."""
+    """Parse a streamgauge command line without running it."""
     context = click.Context(cli, info_name="streamgauge")
     name, command, rest = cli.resolve_command(context, [str(word) for word in argv])
     assert command is not None
@@ -34,21 +34,21 @@ def assert_command_parses(argv: list[str]) -> None:
 
 
 def assert_settings_exist(names: set[str]) -> None:
-    """STREAMGAUGE_* variables are settings, or name where settings are."""
+    """Assert that STREAMGAUGE_* variables are settings or locations of settings."""
     known = {f"STREAMGAUGE_{name.upper()}" for name in Settings.model_fields}
-    ours = {name for name in names if not name.startswith(("AWS_", "PG"))}  # these are their own tools'
+    ours = {name for name in names if not name.startswith(("AWS_", "PG"))}  # variables of other tools
     assert ours <= known | {"STREAMGAUGE_CONFIG", "STREAMGAUGE_SECRETS_DIR"}
 
 
 @cache
 def published(module: str, version: str) -> Path:
-    """The folder of a Go module from the module proxy: where projects publish the schemas of their files."""
+    """The folder of a Go module, which has the schemas of its project."""
     if shutil.which("go") is None:
-        pytest.skip("no Go, which fetches the schema")
+        pytest.skip("Go is not installed; it fetches the schema")
     done = subprocess.run(
         ["go", "mod", "download", "-json", f"{module}@{version}"], capture_output=True, text=True, cwd="/"
     )
-    said = json.loads(done.stdout or "{}")
-    if "Dir" not in said:
-        pytest.skip(f"{module}@{version} cannot be had: {said.get('Error', done.stderr)[:200]}")
-    return Path(said["Dir"])
+    result = json.loads(done.stdout or "{}")
+    if "Dir" not in result:
+        pytest.skip(f"{module}@{version} is not available: {result.get('Error', done.stderr)[:200]}")
+    return Path(result["Dir"])

@@ -1,4 +1,4 @@
-"""The images as built (`make image`), looked into with buildah; skipped where there is no buildah or no image.
+"""The images of `make image`, inspected with buildah; skipped without buildah or image.
 
 STREAMGAUGE_IMAGES names others than `streamgauge-tap,streamgauge`.
 """
@@ -17,7 +17,7 @@ import pytest
 
 IMAGES = os.environ.get("STREAMGAUGE_IMAGES", "localhost/streamgauge-tap,localhost/streamgauge").split(",")
 LARGEST_BYTES = {"tap": 600 * 2**20, "streamgauge": 1_600 * 2**20}
-"""With a base of 335 MB; python:3.12-slim-bookworm has less than half of that."""
+"""For a base image of 335 MB; python:3.12-slim-bookworm has less than half of it."""
 
 
 def buildah(*words: str) -> subprocess.CompletedProcess[str]:
@@ -50,7 +50,7 @@ def config(image: str) -> dict[str, Any]:
     return said
 
 
-def test_it_runs_as_nobody_special_says_whether_it_is_well_and_writes_to_one_place(image: str) -> None:
+def test_image_has_unprivileged_user_healthcheck_and_one_volume(image: str) -> None:
     told = config(image)["config"]
     assert told["User"] == "10001:10001"
     assert told["Entrypoint"] == ["streamgauge"]
@@ -59,7 +59,7 @@ def test_it_runs_as_nobody_special_says_whether_it_is_well_and_writes_to_one_pla
     assert not [one for one in told["Env"] if "KEY" in one or "TOKEN" in one or "PASSWORD" in one]
 
 
-def test_its_command_runs_and_nothing_but_its_data_can_be_written(container: str) -> None:
+def test_command_runs_and_only_the_data_folder_is_writable(container: str) -> None:
     done = inside(container, "streamgauge", "version")
     assert done.stdout.startswith("streamgauge "), done.stderr
     script = "import os, streamgauge; print(os.getuid(), os.path.dirname(streamgauge.__file__))"
@@ -70,7 +70,7 @@ def test_its_command_runs_and_nothing_but_its_data_can_be_written(container: str
     assert inside(container, "touch", "/data/x").returncode == 0
 
 
-def test_it_carries_its_bill_of_materials_and_no_installer(image: str, container: str) -> None:
+def test_image_has_its_bill_of_materials_and_no_installer(image: str, container: str) -> None:
     bill = json.loads(inside(container, "cat", "/opt/streamgauge/sbom.cdx.json").stdout)
     names = {plain(component["name"]) for component in bill["components"]}
     script = "from importlib.metadata import distributions as d; print(*{x.metadata['Name'] for x in d()})"
@@ -83,11 +83,11 @@ def test_it_carries_its_bill_of_materials_and_no_installer(image: str, container
 
 
 def plain(name: str) -> str:
-    """A package's name as indexes compare it."""
+    """The normalised package name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_it_is_small(image: str) -> None:
+def test_image_size_is_below_the_limit(image: str) -> None:
     (said,) = json.loads(buildah("images", "--json", image).stdout)
     used = said.get("size") or ""
     number, unit = used.split()

@@ -1,4 +1,4 @@
-"""The wheel with the tap as machine code (`make wheel COMPILED=1`), in an environment of its own, behaves like the source."""
+"""The compiled wheel (`make wheel COMPILED=1`), in a separate environment, behaves like the source."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHARE = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built as `make wheel` does."""
+    """The wheel, built like `make wheel`."""
     folder = tmp_path_factory.mktemp("wheel")
     before = set(ROOT.glob("**/*.so"))
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has the wheel, and its dependencies from where the tests have theirs."""
+    """A Python with the wheel and the dependencies of the tests."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=False, symlinks=True)
     program = folder / "bin" / "python"
@@ -59,7 +59,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-def test_it_is_for_this_python_alone_and_has_the_data_path_as_machine_code(
+def test_wheel_is_specific_to_this_python_and_has_compiled_modules(
     wheel: Path, python: Path, tmp_path: Path
 ) -> None:
     assert "-none-any" not in wheel.name
@@ -72,8 +72,8 @@ def test_it_is_for_this_python_alone_and_has_the_data_path_as_machine_code(
     } <= set(told.stdout.split())
 
 
-def test_the_taps_own_tests_hold(python: Path, tmp_path: Path) -> None:
-    """Real requests through a tap of one and of two workers, random exchanges against the direct answer, and the parts."""
+def test_tests_of_the_tap_pass_with_the_compiled_wheel(python: Path, tmp_path: Path) -> None:
+    """Includes requests through taps with one and two workers, and random exchanges compared with direct ones."""
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     files = [f"tests/ingest/{name}.py" for name in SHARE]

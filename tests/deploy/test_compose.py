@@ -1,4 +1,4 @@
-"""The compose files: valid by the Compose specification's own schema, and of commands and settings that exist."""
+"""The compose files match the Compose schema, and their commands and settings exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compose(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_file_fits_the_compose_specification(name: str) -> None:
+def test_file_matches_the_compose_schema(name: str) -> None:
     schema = published("github.com/compose-spec/compose-go/v2", "v2.16.2") / "schema" / "compose-spec.json"
     jsonschema.validate(compose(name), json.loads(schema.read_text()))
 
@@ -41,7 +41,7 @@ def test_commands_settings_volumes_and_images_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_our_containers_are_locked_down_and_only_the_tap_is_reached_from_elsewhere(name: str) -> None:
+def test_containers_are_hardened_and_only_the_tap_is_exposed(name: str) -> None:
     for service in compose(name)["services"].values():
         for port in service.get("ports", []):
             assert port == "4100:4100" or port.startswith("127.0.0.1:")

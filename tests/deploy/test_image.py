@@ -1,4 +1,4 @@
-"""The image: its commands exist, it copies what is there, and the sidecar's packages suffice for the tap and ship."""
+"""The Dockerfile: commands and copied files exist; the sidecar's packages suffice for tap and ship."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def test_every_command_exists(words: list[str]) -> None:
         assert_command_parses(words[1:] if words[0] == "streamgauge" else words)
 
 
-def test_it_copies_what_is_there() -> None:
+def test_copied_files_exist() -> None:
     for sources in re.findall(r"^COPY (?!--)(.+) \S+$", DOCKERFILE, re.M):
         for name in sources.split():
             assert (ROOT / name).exists(), name
 
 
-def test_no_stage_that_is_shipped_runs_as_root() -> None:
+def test_shipped_stages_do_not_run_as_root() -> None:
     shipped = [stage for stage in DOCKERFILE.split("\nFROM ") if "ENTRYPOINT" in stage]
     assert len(shipped) == 2
     for stage in shipped:
         assert stage.index("USER 10001:10001") < stage.index("ENTRYPOINT")
 
 
-def test_what_is_shipped_says_whether_it_is_well_and_what_is_in_it() -> None:
+def test_shipped_stages_have_healthcheck_and_bill_of_materials() -> None:
     stages = dict(re.findall(r"^FROM \S+(?: AS (\S+))?\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.M | re.S))
     for shipped in (stages["tap"], stages[""]):
         assert re.search(r"^HEALTHCHECK .+\n +CMD \[", shipped, re.M)
@@ -48,7 +48,7 @@ def test_what_is_shipped_says_whether_it_is_well_and_what_is_in_it() -> None:
         assert f"--require-hashes -r {lock} " in stages[packages], "the bill is of what is installed"
 
 
-def test_the_tap_and_ship_import_nothing_beyond_their_lock() -> None:
+def test_tap_and_ship_import_only_locked_packages() -> None:
     code = """
 import importlib, pathlib, sys
 from importlib.metadata import packages_distributions
@@ -65,7 +65,7 @@ print(*{name for module in list(sys.modules) for name in known.get(module.partit
     assert imported - locked - {"streamgauge", "setuptools"} == set()
 
 
-def test_the_tap_lock_has_the_versions_of_the_whole_lock() -> None:
+def test_tap_lock_has_the_versions_of_the_full_lock() -> None:
     def pins(text: str) -> set[str]:
         return set(re.findall(r"^([a-z0-9-]+==\S+)", text, re.M))
 

@@ -1,4 +1,4 @@
-"""The script that runs a real Kafka: idempotent, one line when it cannot, nothing left behind."""
+"""The broker script is idempotent, reports errors as one line, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -22,59 +22,61 @@ def broker(*arguments: str | Path, path: str | None = None) -> subprocess.Comple
     )
 
 
-def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+def test_missing_java_is_one_line_with_the_package_to_install(tmp_path: Path) -> None:
     done = broker("start", "--port", "0", "--data", tmp_path, path=str(tmp_path))
     assert done.returncode == 2
     assert done.stderr == (
-        "broker: Java 17 is not installed; on Debian: apt-get install openjdk-17-jre-headless maven (or --install)\n"
+        "broker: Java 17 is not installed. On Debian: apt-get install openjdk-17-jre-headless maven, or pass --install.\n"
     )
 
 
-def test_without_maven_one_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_maven_is_one_line_with_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "java").write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
     (tmp_path / "java").chmod(0o755)
     done = broker("start", "--port", "0", "--data", tmp_path / "data", path=str(tmp_path))
     assert (done.returncode, done.stderr) == (
         2,
-        "broker: Maven is not installed; on Debian: apt-get install maven (or --install)\n",
+        "broker: Maven is not installed. On Debian: apt-get install maven, or pass --install.\n",
     )
 
 
-def test_an_old_java_is_refused(tmp_path: Path) -> None:
+def test_old_java_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "java").write_text("#!/bin/sh\necho 'java version \"11.0.2\"' >&2\n")
     (tmp_path / "java").chmod(0o755)
     done = broker("start", "--port", "0", "--data", tmp_path / "data", path=str(tmp_path))
     assert done.returncode == 2
-    assert "needs Java 17 or newer" in done.stderr
+    assert "is older than Java 17" in done.stderr
 
 
-def test_stopping_and_asking_for_what_does_not_run_is_no_error(tmp_path: Path) -> None:
+def test_stop_and_status_without_a_broker_are_no_errors(tmp_path: Path) -> None:
     assert broker("stop", "--data", tmp_path / "none").returncode == 0
     done = broker("status", "--data", tmp_path / "none")
     assert (done.returncode, done.stdout) == (1, f"not running ({tmp_path / 'none'})\n")
 
 
-def test_a_property_must_be_key_and_value(tmp_path: Path) -> None:
+def test_config_must_be_key_and_value(tmp_path: Path) -> None:
     done = broker("start", "--data", tmp_path, "--config", "x")
     assert (done.returncode, done.stderr) == (2, "broker: --config 'x' is not KEY=VALUE\n")
 
 
 @pytest.mark.kafka
-def test_a_port_in_use_is_said(tmp_path: Path) -> None:
+def test_port_in_use_is_one_line(tmp_path: Path) -> None:
     skip_without_java()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = broker("start", "--port", str(port), "--data", tmp_path)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         2,
-        f"broker: port {port} is in use: choose another with --port",
+        f"broker: cannot listen on port {port}: already in use. Choose another with --port.",
     )
 
 
 @pytest.mark.kafka
 @pytest.mark.timeout(180)
-def test_starting_and_stopping_twice_is_once(own_broker: Callable[..., Broker]) -> None:
+def test_start_and_stop_are_idempotent(own_broker: Callable[..., Broker]) -> None:
     running = own_broker()
     pid = running.pid
     assert running.start() == running.address
@@ -89,7 +91,7 @@ def test_starting_and_stopping_twice_is_once(own_broker: Callable[..., Broker]) 
 
 @pytest.mark.kafka
 @pytest.mark.timeout(180)
-def test_a_property_that_kafka_refuses_is_its_reason_in_one_line(tmp_path: Path) -> None:
+def test_property_that_kafka_rejects_is_one_line_with_its_reason(tmp_path: Path) -> None:
     skip_without_java()
     done = broker("start", "--port", "0", "--data", tmp_path, "--config", "log.retention.bytes=many")
     assert done.returncode == 2

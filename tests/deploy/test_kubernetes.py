@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: valid by Kubernetes' own schemas, locked down, and what they refer to is there."""
+"""The Kubernetes manifests match the schemas, are hardened, and their references exist."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def test_every_file_belongs_to_its_kustomization(folder: str) -> None:
         if p not in PATCHES and "." not in o["apiVersion"].split("/")[0].removesuffix(".k8s.io")
     ],
 )
-def test_every_object_fits_the_schema_of_kubernetes(document: dict[str, Any]) -> None:
+def test_every_object_matches_the_kubernetes_schema(document: dict[str, Any]) -> None:
     kubernetes_validate.validate(document, "1.33", strict=True)
 
 
-def test_the_sidecar_patch_fits_the_schema_once_it_is_in_a_gateways_deployment() -> None:
+def test_deployment_with_the_sidecar_patch_matches_the_schema() -> None:
     (patch,) = documents(KUBERNETES / "sidecar" / "tap.yaml")
     patch["spec"]["selector"] = {"matchLabels": {"app": "gateway"}}
     patch["spec"]["template"]["metadata"] = {"labels": {"app": "gateway"}}
@@ -75,7 +75,7 @@ def test_the_sidecar_patch_fits_the_schema_once_it_is_in_a_gateways_deployment()
     kubernetes_validate.validate(patch, "1.33", strict=True)
 
 
-def test_the_monitors_fit_the_schema_of_the_prometheus_operator() -> None:
+def test_monitors_match_the_schema_of_the_prometheus_operator() -> None:
     folder = published("github.com/prometheus-operator/prometheus-operator", "v0.85.0")
     crd = yaml.safe_load(
         (folder / "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml").read_text()
@@ -89,7 +89,7 @@ def test_the_monitors_fit_the_schema_of_the_prometheus_operator() -> None:
 
 
 @pytest.mark.parametrize("pod", pods())
-def test_every_container_is_locked_down_and_runs_a_command_that_exists(pod: dict[str, Any]) -> None:
+def test_every_container_is_hardened_and_its_command_parses(pod: dict[str, Any]) -> None:
     assert pod["enableServiceLinks"] is False
     for container in containers(pod):
         security = {**pod.get("securityContext", {}), **container["securityContext"]}
@@ -105,7 +105,7 @@ def test_every_container_is_locked_down_and_runs_a_command_that_exists(pod: dict
 
 
 @pytest.mark.parametrize("pod", pods())
-def test_volumes_and_ports_that_are_referred_to_are_there(pod: dict[str, Any]) -> None:
+def test_referenced_volumes_and_ports_exist(pod: dict[str, Any]) -> None:
     volumes = {volume["name"] for volume in pod["volumes"]} | {"data"}  # data may be a claim's
     for container in containers(pod):
         assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
@@ -119,7 +119,7 @@ def test_volumes_and_ports_that_are_referred_to_are_there(pod: dict[str, Any]) -
                 assert container[probe]["httpGet"]["port"] in ports
 
 
-def test_services_and_policies_select_pods_and_ports_that_exist() -> None:
+def test_services_and_policies_select_existing_pods_and_ports() -> None:
     for folder in ("single", "kafka"):
         mine = [o for path, o in objects() if path.parent.name == folder]
         templates = [o["spec"]["template"] for o in mine if "template" in o.get("spec", {})]
@@ -135,7 +135,7 @@ def test_services_and_policies_select_pods_and_ports_that_exist() -> None:
                 assert {p["port"] for rule in o["spec"]["ingress"] for p in rule["ports"]} <= ports
 
 
-def test_the_services_of_kafka_find_the_pods_of_a_lake_in_its_place() -> None:
+def test_services_of_kafka_select_the_pods_of_the_lake_component() -> None:
     templates = [
         o["spec"]["template"]
         for p, o in objects()
@@ -158,7 +158,7 @@ def test_the_services_of_kafka_find_the_pods_of_a_lake_in_its_place() -> None:
     ("folder", "components"),
     [("single", ["monitoring"]), ("kafka", ["monitoring"]), ("kafka", ["lake", "monitoring"])],
 )
-def test_kustomize_builds_it(folder: str, components: list[str], tmp_path: Path) -> None:
+def test_kustomize_builds_the_folder(folder: str, components: list[str], tmp_path: Path) -> None:
     if shutil.which("kustomize") is None:
         pytest.skip("no kustomize")
     shutil.copytree(KUBERNETES, tmp_path / "kubernetes")

@@ -1,4 +1,4 @@
-"""What deploy/otel ships, judged by the programs that read it: promtool and the collector itself."""
+"""The files of deploy/otel are valid for promtool and the collector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.e2e.prometheus import OTEL
 
 
 def promtool(*argv: str | Path, told: str | None = None) -> str:
-    """What promtool says; fails with it."""
+    """Run promtool and return its output. Fails if it fails."""
     done = subprocess.run(
         [built("prometheus-for-tests") / "promtool", *argv],
         input=told,
@@ -33,11 +33,11 @@ def promtool(*argv: str | Path, told: str | None = None) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_alert_rules_are_sound() -> None:
+def test_alert_rules_are_valid() -> None:
     assert "SUCCESS" in promtool("check", "rules", "--lint=all", "--lint-fatal", "alerts.yaml")
 
 
-def test_each_alert_speaks_when_it_should_and_only_then() -> None:
+def test_each_alert_fires_only_when_expected() -> None:
     promtool("test", "rules", "alerts.test.yaml")
     tested = yaml.safe_load((OTEL / "alerts.test.yaml").read_text())["tests"]
     cases = [case for test in tested for case in test["alert_rule_test"]]
@@ -50,11 +50,11 @@ def test_each_alert_speaks_when_it_should_and_only_then() -> None:
     assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == alerts
 
 
-def test_the_scrape_configuration_is_sound() -> None:
+def test_scrape_configuration_is_valid() -> None:
     assert "SUCCESS" in promtool("check", "config", "prometheus.yaml")
 
 
-def test_the_collectors_configuration_is_sound() -> None:
+def test_collector_configuration_is_valid() -> None:
     endpoints = {f"{signal}_ENDPOINT": "http://127.0.0.1:1" for signal in ("TRACES", "LOGS", "METRICS")}
     done = subprocess.run(
         [built("collector-for-tests"), "validate", "--config", OTEL / "collector.yaml"],
@@ -68,8 +68,8 @@ def test_the_collectors_configuration_is_sound() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_metrics_as_prometheus_would_have_them(profile: str) -> None:
-    """Names that the linter of Prometheus takes, of the endpoint as it answers."""
+def test_metrics_pass_the_prometheus_linter(profile: str) -> None:
+    """The metrics endpoint passes `promtool check metrics`."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import generate_latest
 
@@ -87,7 +87,7 @@ def test_metrics_as_prometheus_would_have_them(profile: str) -> None:
     assert {m.removesuffix("_total") for m in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)} <= named
 
 
-def test_the_panels_parse_and_stand_side_by_side(tmp_path: Path) -> None:
+def test_grafana_panels_parse_and_do_not_overlap(tmp_path: Path) -> None:
     dashboard = json.loads((OTEL / "grafana.json").read_text())
     taken: set[tuple[int, int]] = set()
     expressions: list[str] = []

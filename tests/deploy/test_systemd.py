@@ -1,4 +1,4 @@
-"""The systemd units: systemd itself accepts them, finds them well locked down, and their commands exist."""
+"""systemd accepts the units and rates their exposure low; their commands exist."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def test_command_and_settings_exist(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_memory_is_bounded_and_who_takes_too_much_does_not_take_the_tap_along(unit: Path) -> None:
+def test_memory_is_bounded_and_the_oom_killer_spares_the_tap(unit: Path) -> None:
     text = unit.read_text()
     assert re.search(r"^MemoryMax=\d+[MG]$", text, re.M)
     assert ("\nOOMPolicy=continue\n" in text) == ("streamgauge up" in text)
 
 
-def test_query_processes_may_confine_themselves() -> None:
-    """`@system-service` lacks Landlock's system calls: without them the kernel would confine no query process."""
+def test_query_processes_may_use_landlock() -> None:
+    """`@system-service` does not include Landlock's system calls."""
     lines = (DEPLOY / "systemd" / "streamgauge.service").read_text().splitlines()
     assert (
         allowed := "SystemCallFilter=landlock_create_ruleset landlock_add_rule landlock_restrict_self"
@@ -40,7 +40,7 @@ def test_query_processes_may_confine_themselves() -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_systemd_accepts_the_unit_and_its_exposure_is_low(unit: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit_with_low_exposure(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze")
     for other in UNITS:  # as installed, but for the program, which must exist

@@ -1,4 +1,4 @@
-"""A real gateway behind the tap: the LiteLLM proxy, with its mock responses and with the simulator behind it."""
+"""The LiteLLM proxy behind the tap, with its mock responses and with the simulator as upstream."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 @pytest.mark.parametrize("model", ["mock", "atlas-large", "claude-sim"])
-def test_openai_route_of_litellm_agrees_with_what_the_sdk_saw(running: Up, model: str) -> None:
+def test_row_agrees_with_the_openai_sdk_through_litellm(running: Up, model: str) -> None:
     client = openai.OpenAI(base_url=f"{running.tap}/v1", api_key="sk-test", max_retries=0)
     name = f"litellm-openai-{model}"
     text, finish, usage, events = "", None, None, 0
@@ -74,7 +74,7 @@ def test_openai_route_of_litellm_agrees_with_what_the_sdk_saw(running: Up, model
 
 
 @pytest.mark.parametrize("model", ["atlas-large", "claude-sim"])
-def test_anthropic_route_of_litellm_agrees_with_what_the_sdk_saw(running: Up, model: str) -> None:
+def test_row_agrees_with_the_anthropic_sdk_through_litellm(running: Up, model: str) -> None:
     client = anthropic.Anthropic(base_url=running.tap, api_key="sk-test", max_retries=0)
     name = f"litellm-anthropic-{model}"
     text, stop, output_tokens, events = "", None, None, 0
@@ -100,7 +100,7 @@ def test_anthropic_route_of_litellm_agrees_with_what_the_sdk_saw(running: Up, mo
     assert row["event_count"] >= events
 
 
-def test_an_error_of_litellm_is_measured(running: Up) -> None:
+def test_litellm_error_is_measured(running: Up) -> None:
     client = openai.OpenAI(base_url=f"{running.tap}/v1", api_key="sk-wrong", max_retries=0)
     with pytest.raises(openai.APIStatusError) as error:
         client.chat.completions.create(
@@ -115,7 +115,7 @@ def test_an_error_of_litellm_is_measured(running: Up) -> None:
     assert row["error_phase"] == "pre_headers"
 
 
-def test_a_non_streamed_answer_is_measured_too(running: Up, tmp_path: Path) -> None:
+def test_response_without_streaming_is_measured(running: Up, tmp_path: Path) -> None:
     client = openai.OpenAI(base_url=f"{running.tap}/v1", api_key="sk-test", max_retries=0)
     answer = client.chat.completions.create(
         model="mock",

@@ -311,7 +311,7 @@ def otlp_environment(to: Upstream) -> dict[str, str]:
     }
 
 
-def test_nothing_of_what_was_planted_is_found(
+def test_planted_secrets_are_not_stored_or_logged(
     tmp_path: Path, searched: Searched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
@@ -354,9 +354,7 @@ def test_nothing_of_what_was_planted_is_found(
 
 
 @pytest.mark.kafka
-def test_nothing_of_what_was_planted_leaves_by_kafka(
-    tmp_path: Path, searched: Searched, kafka_broker: str
-) -> None:
+def test_planted_secrets_are_not_in_kafka(tmp_path: Path, searched: Searched, kafka_broker: str) -> None:
     data, topic = tmp_path / "data", f"planted-{tmp_path.name}"
     with (
         upstream() as server,
@@ -394,7 +392,7 @@ def test_nothing_of_what_was_planted_leaves_by_kafka(
 
 
 @pytest.mark.kafka
-def test_nothing_of_what_was_planted_is_in_a_lake(
+def test_planted_secrets_are_not_in_the_lake(
     tmp_path: Path, searched: Searched, kafka_broker: str, postgres: Postgres
 ) -> None:
     dsn = postgres.new_database()
@@ -450,7 +448,7 @@ def search_catalog(searched: Searched, postgres: Postgres, dsn: str) -> None:
                 searched.look("PostgreSQL's files", file.read_bytes())
 
 
-def test_the_raw_log_is_gone_once_it_was_read(tmp_path: Path, searched: Searched) -> None:
+def test_record_log_is_deleted_after_it_was_read(tmp_path: Path, searched: Searched) -> None:
     data = tmp_path / "data"
     with (
         upstream() as server,

@@ -1,4 +1,4 @@
-"""The recipes of the how-to guides, followed literally in a clean folder."""
+"""Run the recipes of the how-to guides in a clean folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def steps(text: str) -> list[tuple[str, str]]:
 
 
 def follow(text: str, folder: Path, *, deadline_s: float = 90, **variables: str) -> None:
-    """Write the recipe's files, start what stays, and try the rest until it shows what the page shows."""
+    """Write the recipe's files, start its services, and retry its commands until their output is as documented."""
     for name, content in re.findall(r"```\w+ title=\"(.+?)\"\n(.*?)```", text, re.S):
         (folder / name).write_text(content)
     programs = os.pathsep.join([str(Path(sys.executable).parent), str(LITELLM.parent), os.environ["PATH"]])

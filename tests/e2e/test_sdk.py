@@ -1,4 +1,4 @@
-"""The official SDKs get through the tap exactly what they get without it."""
+"""The official SDKs receive the same through the tap as without it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.running import Up, simulator, up
 
 OWN = {"id", "created", "created_at", "completed_at"}
-"""What differs between two answers to the same question anyway."""
+"""Fields that differ between two responses to the same request."""
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def anthropic_events(base: str, headers: dict[str, str]) -> list[Any]:
 @pytest.mark.parametrize(
     "what", [{"tokens": 20}, {"tokens": 12, "tool_calls": 1}, {"tokens": 9, "reasoning_tokens": 6}]
 )
-def test_openai_sdk_sees_the_same_with_and_without_the_tap(
+def test_openai_sdk_receives_the_same_with_and_without_the_tap(
     running: tuple[str, Up], what: dict[str, int]
 ) -> None:
     upstream, instance = running
@@ -85,7 +85,7 @@ def test_openai_sdk_sees_the_same_with_and_without_the_tap(
 
 
 @pytest.mark.parametrize("what", [{"tokens": 20}, {"tokens": 12, "tool_calls": 1}])
-def test_anthropic_sdk_sees_the_same_with_and_without_the_tap(
+def test_anthropic_sdk_receives_the_same_with_and_without_the_tap(
     running: tuple[str, Up], what: dict[str, int]
 ) -> None:
     upstream, instance = running
@@ -101,7 +101,7 @@ def test_anthropic_sdk_sees_the_same_with_and_without_the_tap(
     assert row["finish_reason"] == delta["delta"]["stop_reason"]
 
 
-def test_an_error_reaches_the_sdk_as_it_is_and_the_row_names_it(running: tuple[str, Up]) -> None:
+def test_error_reaches_the_sdk_unchanged_and_is_in_the_row(running: tuple[str, Up]) -> None:
     upstream, instance = running
     caught = []
     for base in (upstream, instance.tap):
@@ -113,7 +113,7 @@ def test_an_error_reaches_the_sdk_as_it_is_and_the_row_names_it(running: tuple[s
     assert (row["outcome"], row["http_status"], row["error_phase"]) == ("http_error", 429, "pre_headers")
 
 
-def test_a_client_that_leaves_is_a_client_abort(running: tuple[str, Up]) -> None:
+def test_client_disconnect_is_a_client_abort(running: tuple[str, Up]) -> None:
     _, instance = running
     client = openai.OpenAI(base_url=f"{instance.tap}/v1", api_key="sk-client", max_retries=0)
     stream = client.chat.completions.create(
@@ -130,7 +130,9 @@ def test_a_client_that_leaves_is_a_client_abort(running: tuple[str, Up]) -> None
     assert row["error_phase"] == "mid_stream"
 
 
-def test_clients_are_told_apart_without_their_keys(running: tuple[str, Up], tmp_path: Path) -> None:
+def test_client_id_distinguishes_clients_without_storing_keys(
+    running: tuple[str, Up], tmp_path: Path
+) -> None:
     _, instance = running
     for number, key in enumerate(("sk-one", "sk-two", "sk-one")):
         client = openai.OpenAI(base_url=f"{instance.tap}/v1", api_key=key, max_retries=0)

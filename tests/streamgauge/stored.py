@@ -1,4 +1,4 @@
-"""Stores filled through analytics, for the commands that read or restore them."""
+"""Fill a store through analytics, for tests of commands that read or restore it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.analytics.log_entries import entries
 
 
 def write_streams(data: Path, numbers: range) -> None:
-    """Append whole streams to the log of a data folder."""
+    """Append complete streams to the record log of a data folder."""
     with EmbeddedWriter(data / "log", "w0", cap_bytes=2**30) as writer:
         writer.append([*entries(numbers)])
 
 
 def analyse(data: Path, *, back_up: bool = False, flush: bool = False) -> None:
-    """Read what the log holds, as analytics does, and stop. `flush`: no row stays inlined in the catalog."""
+    """Run analytics on the record log until its end. `flush` writes inlined rows to Parquet files."""
     store = Store(locate(SQLITE, data))
     with EmbeddedReader(data / "log", "analyze") as reader:
         consumer = Consumer(reader, store, Assembler(), measure)

@@ -1,4 +1,4 @@
-"""`streamgauge export`: one plain DuckDB file with tables, views and comments."""
+"""`streamgauge export` writes one DuckDB file with tables, views and comments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.streamgauge.stored import analyse, write_streams
 
 STREAMS = 5
 START = datetime.fromtimestamp(T0_WALL_NS / 1e9, UTC)
-"""Of stream 0; each further one starts a millisecond later."""
+"""Start of stream 0; each next stream starts a millisecond later."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def export(data: Path, file: Path, *argv: str) -> Result:
     return CliRunner().invoke(export_command, ["--data", str(data), "--duckdb", str(file), *argv])
 
 
-def test_a_plain_duckdb_opens_tables_views_and_comments(data: Path, tmp_path: Path) -> None:
+def test_duckdb_opens_exported_tables_views_and_comments(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "export.duckdb"
     done = export(data, file)
     assert done.exit_code == 0, done.output
@@ -62,7 +62,7 @@ def test_a_plain_duckdb_opens_tables_views_and_comments(data: Path, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["export.duckdb"]
 
 
-def test_a_time_range_has_the_streams_that_start_in_it_and_their_events(data: Path, tmp_path: Path) -> None:
+def test_time_range_selects_streams_by_start_with_their_events(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "export.duckdb"
     since, until = (START.replace(microsecond=ms * 1000).isoformat() for ms in (1, 3))
     done = export(data, file, "--since", since, "--until", until)
@@ -76,7 +76,7 @@ def test_a_time_range_has_the_streams_that_start_in_it_and_their_events(data: Pa
         assert connection.execute("SELECT count(DISTINCT stream_id) FROM events").fetchone() == (2,)
 
 
-def test_an_existing_file_is_not_overwritten(data: Path, tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "export.duckdb"
     file.write_text("mine")
     done = export(data, file)
@@ -85,7 +85,7 @@ def test_an_existing_file_is_not_overwritten(data: Path, tmp_path: Path) -> None
     assert file.read_text() == "mine"
 
 
-def test_no_store_and_a_folder_that_does_not_exist_are_one_line(data: Path, tmp_path: Path) -> None:
+def test_missing_store_and_missing_folder_are_one_line(data: Path, tmp_path: Path) -> None:
     for folder, file in ((tmp_path / "none", tmp_path / "x.duckdb"), (data, tmp_path / "none" / "x.duckdb")):
         done = export(folder, file)
         assert isinstance(done.exception, OSError)

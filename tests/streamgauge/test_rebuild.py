@@ -1,4 +1,4 @@
-"""`streamgauge rebuild`: a catalog that was removed or damaged is restored, from its backup or from the Parquet files."""
+"""`streamgauge rebuild` restores a missing or damaged catalog from its backup or from the Parquet files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows(data: Path, query: str = TOTALS) -> list[dict[str, int]]:
     return found
 
 
-def test_the_backup_restores_every_row_and_position(data: Path, original: Path) -> None:
+def test_backup_restores_every_row_and_position(data: Path, original: Path) -> None:
     done = rebuild(data)
     assert done.exit_code == 0, done.output
     assert "from the last backup" in done.output
@@ -64,14 +64,14 @@ def test_the_backup_restores_every_row_and_position(data: Path, original: Path) 
         assert rows(data, query) == rows(original, query)
 
 
-def test_analytics_goes_on_after_a_restored_backup_without_doubled_rows(data: Path) -> None:
+def test_analytics_continues_after_a_restored_backup_without_duplicates(data: Path) -> None:
     assert rebuild(data).exit_code == 0
     write_streams(data, range(STREAMS, STREAMS + 3))
     analyse(data)
     assert rows(data)[0]["streams"] == STREAMS + 3
 
 
-def test_the_files_alone_restore_every_row(data: Path, original: Path) -> None:
+def test_parquet_files_alone_restore_every_row(data: Path, original: Path) -> None:
     done = rebuild(data, "--from-files")
     assert done.exit_code == 0, done.output
     assert "from the Parquet files" in done.output
@@ -82,7 +82,7 @@ def test_the_files_alone_restore_every_row(data: Path, original: Path) -> None:
     assert rows(data, counts) == rows(original, counts)
 
 
-def test_a_damaged_backup_is_not_used(data: Path) -> None:
+def test_damaged_backup_is_not_used(data: Path) -> None:
     (data / "catalog.backup.sqlite").write_bytes(os.urandom(50_000))
     done = rebuild(data)
     assert done.exit_code == 0, done.output
@@ -90,7 +90,7 @@ def test_a_damaged_backup_is_not_used(data: Path) -> None:
     assert rows(data)[0]["streams"] == STREAMS
 
 
-def test_a_damaged_catalog_is_kept(data: Path) -> None:
+def test_damaged_catalog_is_kept(data: Path) -> None:
     damage = os.urandom(50_000)
     (data / "catalog.sqlite").write_bytes(damage)
     assert rebuild(data).exit_code == 0
@@ -98,7 +98,7 @@ def test_a_damaged_catalog_is_kept(data: Path) -> None:
     assert rows(data)[0]["streams"] == STREAMS
 
 
-def test_analytics_that_runs_is_not_disturbed(data: Path) -> None:
+def test_rebuild_is_an_error_while_analytics_runs(data: Path) -> None:
     with lock_data_folder(data):
         done = rebuild(data)
     assert isinstance(done.exception, OSError)

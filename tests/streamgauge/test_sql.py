@@ -1,4 +1,4 @@
-"""`streamgauge sql`: what it prints, and how it fails, whether analytics runs or not."""
+"""`streamgauge sql`: output and errors, while analytics runs or not."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def test_json_is_one_array_of_objects(data: Path) -> None:
     ]
 
 
-def test_an_empty_answer_is_an_empty_array(data: Path) -> None:
+def test_empty_result_is_an_empty_json_array(data: Path) -> None:
     assert sql(data, "FROM streams WHERE outcome = 'none'", "--format", "json") == (0, "[]\n")
 
 
-def test_odd_types_have_a_json_form(data: Path) -> None:
+def test_all_types_have_a_json_form(data: Path) -> None:
     _, out = sql(
         data,
         "SELECT 'nan'::DOUBLE AS n, 'inf'::FLOAT AS i, 1000000000000000000000000000000::HUGEINT AS h, 1.5::DECIMAL(4,2) AS d, "
@@ -120,7 +120,7 @@ def test_parquet_can_be_read_back(data: Path, tmp_path: Path) -> None:
     assert pl.read_parquet(io.BytesIO(render(pl.DataFrame({"a": [1]}), "parquet"))).item() == 1
 
 
-def test_the_query_may_come_from_stdin(data: Path) -> None:
+def test_query_is_read_from_stdin(data: Path) -> None:
     assert sql(data, "-", "--format", "csv", stdin="SELECT 40 + 2 AS x") == (0, "x\n42\n")
 
 
@@ -137,7 +137,7 @@ def test_the_query_may_come_from_stdin(data: Path) -> None:
         ("FROM internal.taps", "taps"),
     ],
 )
-def test_what_cannot_be_answered_is_one_line_whether_analytics_runs_or_not(
+def test_query_errors_are_one_line_while_analytics_runs_or_not(
     data: Path, owned: Path, query: str, says: str
 ) -> None:
     for folder in (data, owned):
@@ -147,7 +147,7 @@ def test_what_cannot_be_answered_is_one_line_whether_analytics_runs_or_not(
         assert out.count("\n") == 1
 
 
-def test_it_exits_with_2_as_a_command(data: Path) -> None:
+def test_query_error_exits_with_2(data: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "streamgauge", "sql", "selec 1", "--data", str(data)],
         capture_output=True,
@@ -157,13 +157,13 @@ def test_it_exits_with_2_as_a_command(data: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_too_many_rows_is_an_error_and_not_a_shortened_answer(data: Path) -> None:
+def test_too_many_rows_are_an_error_not_a_truncated_result(data: Path) -> None:
     code, out = sql(data, "FROM streams", "--max-rows", "2")
     assert code != 0
     assert "more than 2 rows" in out
 
 
-def test_a_runaway_query_is_stopped_at_its_deadline(data: Path) -> None:
+def test_long_query_is_stopped_at_its_time_limit(data: Path) -> None:
     began_s = time.monotonic()
     code, out = sql(
         data, "SELECT count(*) FROM range(100000000000) a, range(100000000000) b", "--timeout", "0.3"
@@ -173,7 +173,7 @@ def test_a_runaway_query_is_stopped_at_its_deadline(data: Path) -> None:
     assert time.monotonic() - began_s < 10
 
 
-def test_the_rows_of_a_running_analytics_are_read(owned: Path) -> None:
+def test_rows_of_a_running_analytics_are_queryable(owned: Path) -> None:
     assert sql(owned, COUNT, "--format", "csv") == (0, "n\n0\n")
 
 
@@ -190,19 +190,19 @@ def test_missing_folder_and_missing_tables_are_one_line(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []  # reading creates nothing
 
 
-def test_a_moved_data_folder_is_read(data: Path, tmp_path: Path) -> None:
+def test_moved_data_folder_is_queryable(data: Path, tmp_path: Path) -> None:
     moved = tmp_path / "it's moved"
     shutil.copytree(data, tmp_path / "copy")
     (tmp_path / "copy").rename(moved)
     assert sql(moved, COUNT, "--format", "csv") == (0, "n\n3\n")
 
 
-def test_a_data_folder_behind_a_symbolic_link_is_read(data: Path, tmp_path: Path) -> None:
+def test_data_folder_behind_a_symbolic_link_is_queryable(data: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(data)
     assert sql(tmp_path / "link", COUNT, "--format", "csv") == (0, "n\n3\n")
 
 
-def test_a_catalog_behind_a_symbolic_link_is_read_or_refused_in_one_line(data: Path, tmp_path: Path) -> None:
+def test_catalog_behind_a_symbolic_link_is_queryable_or_one_line(data: Path, tmp_path: Path) -> None:
     shutil.copytree(data, tmp_path / "copy")
     (tmp_path / "copy" / CATALOG_FILE).rename(tmp_path / "elsewhere.sqlite")
     (tmp_path / "copy" / CATALOG_FILE).symlink_to(tmp_path / "elsewhere.sqlite")
@@ -213,7 +213,7 @@ def test_a_catalog_behind_a_symbolic_link_is_read_or_refused_in_one_line(data: P
     assert out.count("\n") == 1
 
 
-def test_a_catalog_that_is_no_database_is_one_line(data: Path, tmp_path: Path) -> None:
+def test_catalog_that_is_not_a_database_is_one_line(data: Path, tmp_path: Path) -> None:
     shutil.copytree(data, tmp_path / "copy")
     catalog = tmp_path / "copy" / CATALOG_FILE
     catalog.write_bytes(os.urandom(100_000))
@@ -223,7 +223,7 @@ def test_a_catalog_that_is_no_database_is_one_line(data: Path, tmp_path: Path) -
     assert out.count("\n") == 1
 
 
-def test_a_store_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_unknown_store_is_an_error(tmp_path: Path) -> None:
     code, out = sql(tmp_path, "SELECT 1", "--store", "duckdb")
     assert code == 2
     assert "--store must be sqlite or postgres:DSN" in out

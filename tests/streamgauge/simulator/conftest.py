@@ -1,4 +1,4 @@
-"""One simulator for a test module: no faults but forced ones, ten times faster, remembering what it said."""
+"""One simulator per test module: only forced faults, short times, with generated text in the ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def client(simulator: Simulator) -> Iterator[httpx.Client]:
 
 
 def ended(simulator: Simulator, request_id: str) -> LedgerRow:
-    """The ledger's row of a request, once the simulator is through with it: its client may have read all of it before."""
+    """Wait for the completed ledger row of a request. The client may finish reading earlier."""
 
     def row() -> LedgerRow | None:
         rows = list(simulator.ledger.rows(request_id=request_id))
@@ -43,7 +43,7 @@ def ended(simulator: Simulator, request_id: str) -> LedgerRow:
 
 
 def all_ended(simulator: Simulator) -> None:
-    """The same of all requests."""
+    """Wait until all responses have ended."""
     until(lambda: not simulator.ledger.open or None, "all responses to end")
 
 
@@ -51,22 +51,22 @@ _numbers = itertools.count()
 
 
 class Script:
-    """Sends one scripted request and reads the whole answer."""
+    """Sends one scripted request and reads the response."""
 
     def __init__(self, simulator: Simulator, client: httpx.Client) -> None:
         self._simulator, self._client = simulator, client
 
     def __call__(
         self, model: str = "gpt-sim-mini", path: str = "/v1/chat/completions", body: dict[str, Any] | None = None,
-        **wish: Any,
+        **forced: Any,
     ) -> tuple[httpx.Response, bytes, LedgerRow]:  # fmt: skip
-        """The response, its body as it came over the wire, and the ledger's row. A broken body is what had come."""
+        """The response, its raw body (possibly partial), and the ledger row."""
         request_id = f"script-{next(_numbers)}"
-        asked = {"model": model, "messages": [{"role": "user", "content": "How high?"}], "stream": True}
-        wish = {"ttft_ms": 1, "gap_ms": 0, "tokens": 10, **wish}
-        headers = {"x-request-id": request_id, "x-simulate": json.dumps(wish)}
+        payload = {"model": model, "messages": [{"role": "user", "content": "How high?"}], "stream": True}
+        forced = {"ttft_ms": 1, "gap_ms": 0, "tokens": 10, **forced}
+        headers = {"x-request-id": request_id, "x-simulate": json.dumps(forced)}
         parts: list[bytes] = []
-        with self._client.stream("POST", path, json=asked | (body or {}), headers=headers) as response:
+        with self._client.stream("POST", path, json=payload | (body or {}), headers=headers) as response:
             try:
                 parts += response.iter_raw()
             except httpx.TransportError as e:

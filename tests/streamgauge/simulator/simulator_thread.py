@@ -1,4 +1,4 @@
-"""A simulator in a thread of the tests."""
+"""Run a simulator in a thread, for tests without an event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions
 
 @contextlib.contextmanager
 def simulator_thread(options: SimulatorOptions | None = None) -> Iterator[Simulator]:
-    """A simulator in a thread of this process, for callers without a loop: `with simulator_thread() as simulator`."""
+    """Run a simulator until the context ends."""
     simulator = Simulator(options or SimulatorOptions(listen="127.0.0.1:0"))
     ready: threading.Event = threading.Event()
     failed: list[BaseException] = []

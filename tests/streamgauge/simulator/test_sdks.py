@@ -1,4 +1,4 @@
-"""The official SDKs read the simulator as they read the real services, and see what the ledger says."""
+"""The official SDKs work with the simulator, and their results agree with the ledger."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from streamgauge.simulator.server import Simulator
 from tests.streamgauge.simulator.conftest import ended
 
 
-class Asked:
-    """Headers of one request, and its row afterwards."""
+class ScriptedRequest:
+    """Headers of one request, and its ledger row."""
 
     _next = 0
 
-    def __init__(self, simulator: Simulator, **wish: Any) -> None:
-        Asked._next += 1
+    def __init__(self, simulator: Simulator, **forced: Any) -> None:
+        ScriptedRequest._next += 1
         self._simulator = simulator
-        self._id = f"sdk-{Asked._next}"
-        wish = {"ttft_ms": 1, "gap_ms": 0, "tokens": 12, "input_tokens": 40, "cached_tokens": 8, **wish}
-        self.headers = {"x-request-id": self._id, "x-simulate": json.dumps(wish)}
+        self._id = f"sdk-{ScriptedRequest._next}"
+        forced = {"ttft_ms": 1, "gap_ms": 0, "tokens": 12, "input_tokens": 40, "cached_tokens": 8, **forced}
+        self.headers = {"x-request-id": self._id, "x-simulate": json.dumps(forced)}
 
     @property
     def row(self) -> LedgerRow:
@@ -50,14 +50,14 @@ MESSAGES: Any = [{"role": "user", "content": "How high is the water?"}]
 
 @pytest.mark.parametrize("speaker", [writer.vendor for writer in CHAT_WRITERS])
 def test_openai_chat_stream(simulator: Simulator, chat: openai.OpenAI, speaker: str) -> None:
-    asked = Asked(simulator, speaker=speaker, tool_calls=1)
+    request_ = ScriptedRequest(simulator, speaker=speaker, tool_calls=1)
     text, arguments, names, usage, chunks = "", "", [], None, 0
     with chat.chat.completions.create(
         model="gpt-sim-mini",
         messages=MESSAGES,
         stream=True,
         stream_options={"include_usage": True},
-        extra_headers=asked.headers,
+        extra_headers=request_.headers,
     ) as stream:
         for chunk in stream:
             chunks += 1
@@ -70,7 +70,7 @@ def test_openai_chat_stream(simulator: Simulator, chat: openai.OpenAI, speaker: 
                     assert call.function is not None
                     arguments += call.function.arguments or ""
                     names += [call.function.name] if call.function.name else []
-    row = asked.row
+    row = request_.row
     assert row.expected_outcome == "ok"
     assert text == row.text
     assert len(names) == row.tool_calls == 1
@@ -85,26 +85,26 @@ def test_openai_chat_stream(simulator: Simulator, chat: openai.OpenAI, speaker: 
 
 
 def test_openai_chat_not_streamed(simulator: Simulator, chat: openai.OpenAI) -> None:
-    asked = Asked(simulator, tool_calls=1)
+    request_ = ScriptedRequest(simulator, tool_calls=1)
     answer = chat.chat.completions.create(
-        model="gpt-sim-mini", messages=MESSAGES, extra_headers=asked.headers
+        model="gpt-sim-mini", messages=MESSAGES, extra_headers=request_.headers
     )
-    assert answer.choices[0].message.content == asked.row.text
+    assert answer.choices[0].message.content == request_.row.text
     assert answer.choices[0].finish_reason == "tool_calls"
     assert answer.usage is not None
-    assert answer.usage.completion_tokens == asked.row.output_tokens
+    assert answer.usage.completion_tokens == request_.row.output_tokens
 
 
 def test_openai_legacy_completions(simulator: Simulator, chat: openai.OpenAI) -> None:
-    asked = Asked(simulator)
+    request_ = ScriptedRequest(simulator)
     stream = chat.completions.create(
-        model="gpt-sim-instruct", prompt="How high?", stream=True, extra_headers=asked.headers
+        model="gpt-sim-instruct", prompt="How high?", stream=True, extra_headers=request_.headers
     )
-    assert "".join(chunk.choices[0].text for chunk in stream) == asked.row.text
+    assert "".join(chunk.choices[0].text for chunk in stream) == request_.row.text
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "forced",
     [
         {},
         {"tool_calls": 2},
@@ -113,11 +113,11 @@ def test_openai_legacy_completions(simulator: Simulator, chat: openai.OpenAI) ->
         {"reasoning": "hidden", "reasoning_tokens": 9},
     ],
 )
-def test_openai_responses_stream(simulator: Simulator, chat: openai.OpenAI, wish: dict[str, Any]) -> None:
-    asked = Asked(simulator, **wish)
+def test_openai_responses_stream(simulator: Simulator, chat: openai.OpenAI, forced: dict[str, Any]) -> None:
+    request_ = ScriptedRequest(simulator, **forced)
     text, reasoning, calls, last, numbers = "", "", 0, None, []
     for event in chat.responses.create(
-        model="gpt-sim-responses", input="How high?", stream=True, extra_headers=asked.headers
+        model="gpt-sim-responses", input="How high?", stream=True, extra_headers=request_.headers
     ):
         numbers.append(event.sequence_number)
         if event.type == "response.output_text.delta":
@@ -129,7 +129,7 @@ def test_openai_responses_stream(simulator: Simulator, chat: openai.OpenAI, wish
             assert json.loads(event.arguments)
         elif event.type in ("response.completed", "response.incomplete"):
             last = event.response
-    row = asked.row
+    row = request_.row
     assert last is not None
     assert last.usage is not None
     assert last.output_text == text == row.text
@@ -142,12 +142,12 @@ def test_openai_responses_stream(simulator: Simulator, chat: openai.OpenAI, wish
 
 
 def test_anthropic_stream(simulator: Simulator, claude: anthropic.Anthropic) -> None:
-    asked = Asked(simulator, tool_calls=2, reasoning_tokens=7)
+    request_ = ScriptedRequest(simulator, tool_calls=2, reasoning_tokens=7)
     with claude.messages.stream(
-        model="claude-sim-thinker", max_tokens=1000, messages=MESSAGES, extra_headers=asked.headers
+        model="claude-sim-thinker", max_tokens=1000, messages=MESSAGES, extra_headers=request_.headers
     ) as stream:
         message = stream.get_final_message()
-    row = asked.row
+    row = request_.row
     kinds = [block.type for block in message.content]
     assert kinds == ["thinking", "text", "tool_use", "tool_use"]
     assert next(block.thinking for block in message.content if block.type == "thinking") == row.reasoning
@@ -160,11 +160,11 @@ def test_anthropic_stream(simulator: Simulator, claude: anthropic.Anthropic) -> 
 
 
 def test_anthropic_not_streamed(simulator: Simulator, claude: anthropic.Anthropic) -> None:
-    asked = Asked(simulator)
+    request_ = ScriptedRequest(simulator)
     message = claude.messages.create(
-        model="claude-sim-large", max_tokens=1000, messages=MESSAGES, extra_headers=asked.headers
+        model="claude-sim-large", max_tokens=1000, messages=MESSAGES, extra_headers=request_.headers
     )
-    assert [block.text for block in message.content if block.type == "text"] == [asked.row.text]
+    assert [block.text for block in message.content if block.type == "text"] == [request_.row.text]
     assert message.usage.output_tokens == 12
 
 
@@ -177,20 +177,23 @@ def test_anthropic_not_streamed(simulator: Simulator, claude: anthropic.Anthropi
         (500, openai.InternalServerError),
     ],
 )
-def test_openai_raises_what_it_raises_for_the_real_service(
+def test_openai_sdk_raises_the_same_exceptions_as_for_the_real_service(
     simulator: Simulator, chat: openai.OpenAI, status: int, error: type[openai.APIStatusError]
 ) -> None:
-    asked = Asked(simulator, fault=f"http_{status}")
+    request_ = ScriptedRequest(simulator, fault=f"http_{status}")
     with pytest.raises(error) as raised:
-        chat.chat.completions.create(model="gpt-sim-mini", messages=MESSAGES, extra_headers=asked.headers)
-    assert raised.value.type == asked.row.error_type
-    assert raised.value.request_id == asked.row.request_id
+        chat.chat.completions.create(model="gpt-sim-mini", messages=MESSAGES, extra_headers=request_.headers)
+    assert raised.value.type == request_.row.error_type
+    assert raised.value.request_id == request_.row.request_id
 
 
 def test_sdks_raise_on_errors_inside_the_stream(
     simulator: Simulator, chat: openai.OpenAI, claude: anthropic.Anthropic
 ) -> None:
-    first, second = Asked(simulator, fault="inband_error"), Asked(simulator, fault="inband_error")
+    first, second = (
+        ScriptedRequest(simulator, fault="inband_error"),
+        ScriptedRequest(simulator, fault="inband_error"),
+    )
     with pytest.raises(openai.APIError):
         list(
             chat.chat.completions.create(
