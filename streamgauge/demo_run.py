@@ -31,6 +31,7 @@ from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
 from ingest.tap.options import split_address
 from streamgauge.demo_progress import Progress, measured_text
+from streamgauge.ready_files import read_ready_file
 from streamgauge.simulator.comparison_table import comparison_table
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.measured_streams import streams_since
@@ -42,7 +43,6 @@ from streamgauge.simulator.measurement_check import (
 )
 from streamgauge.simulator.remote_ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
-from streamgauge.up import read_ready_file
 
 READY_TIMEOUT_S = 120.0
 SETTLE_TIMEOUT_S = 60.0

@@ -31,7 +31,7 @@ from analytics.storage.reconciliation import (
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.flags import load, settings_options
-from streamgauge.up import read_ready_file
+from streamgauge.ready_files import read_ready_file
 
 KAFKA_TIMEOUT_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]

@@ -26,6 +26,7 @@ from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
 from streamgauge.flags import flag, flags
+from streamgauge.ready_files import read_ready_file
 from streamgauge.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -155,15 +156,6 @@ class Supervisor:
             write_json(path, {"pid": os.getpid(), "parts": parts})
         except OSError as e:  # the parts can continue, for example on a full disk
             log.warning("cannot write %s: %s. Its content is outdated.", path, e.strerror)
-
-
-def read_ready_file(run_dir: Path, part: str) -> dict[str, Any] | None:
-    """The content of `run/<part>.json`; None if there is none."""
-    try:
-        content: dict[str, Any] = json.loads((run_dir / f"{part}.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) and "pid" in content else None
 
 
 def run(settings: Settings) -> int:
