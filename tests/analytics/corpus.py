@@ -1,4 +1,4 @@
-"""Where the recorded streams are, and what an independent reader found in them. They stay where they are."""
+"""Recorded streams outside the repository, with the result of an independent reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 CORPUS = Path(
     os.environ.get("STREAMGAUGE_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus"
 )
-WHY_NOT = f"no recorded streams in {CORPUS} (STREAMGAUGE_CORPUS says where they are)"
+SKIP_REASON = f"no recorded streams in {CORPUS} (set STREAMGAUGE_CORPUS to their folder)"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Recording:
 
     @property
     def found(self) -> dict[str, Any]:
-        """What the independent reader found."""
+        """The result of the independent reader."""
         value: dict[str, Any] = json.loads(self.body.with_suffix(".json").read_bytes())
         return value
 
@@ -33,7 +33,7 @@ class Recording:
 
 
 def recordings(*folders: str) -> list[Recording]:
-    """All recordings, or those of some folders."""
+    """All recordings, or those of the given folders."""
     if not CORPUS.is_dir():
         return []
     return [

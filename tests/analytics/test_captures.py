@@ -1,7 +1,7 @@
-"""Captures of our own, written by hand: `captures/<system>/<what>.sse`, and beside it what must be found in it.
+"""Hand-written captures: `captures/<system>/<name>.sse` with the expected result in `<name>.json`.
 
-The `.json` holds what was asked and answered (`url`, `http_status`, `content_type`) and `expected`: any keys of what
-`streamgauge read --format json` prints. A new dialect's test data goes here; nothing else needs to be touched.
+The `.json` holds `url`, `http_status` and `content_type` of the exchange, and under `expected` any keys that
+`streamgauge read --format json` prints. Captures for a new dialect go here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CAPTURES = sorted((Path(__file__).parent / "captures").glob("*/*.sse"))
 
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_capture_reads_as_it_was_written(capture: Path) -> None:
+def test_capture_matches_its_expected_result(capture: Path) -> None:
     expected = json.loads(capture.with_suffix(".json").read_text())["expected"]
     found = read_file(capture, ExchangeHints())
     assert {key: found[key] for key in expected} == expected

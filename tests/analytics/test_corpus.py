@@ -1,4 +1,4 @@
-"""Every recorded stream is read as an independent reader read it, through the code of `streamgauge read`."""
+"""`streamgauge read` on recorded streams gives the result of an independent reader."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from streamgauge.read import ExchangeHints, read_file
-from tests.analytics.corpus import WHY_NOT, Recording, recordings
+from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 
 RECORDINGS = recordings()
-pytestmark = pytest.mark.skipif(not RECORDINGS, reason=WHY_NOT)
+pytestmark = pytest.mark.skipif(not RECORDINGS, reason=SKIP_REASON)
 
 
 def _arguments(text: str, *, as_json: bool) -> Any:
@@ -19,7 +19,7 @@ def _arguments(text: str, *, as_json: bool) -> Any:
 
 
 def _compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """name → (what we found, what is expected)."""
+    """name → (our value, reference value)."""
     wanted = expected["tool_calls"]
     were_objects = [call.get("args_were_object", False) for call in wanted]
     were_objects += [False] * len(found["tool_calls"])
@@ -54,7 +54,7 @@ def _compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tupl
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-def test_recorded_stream_reads_as_the_independent_reader_read_it(recording: Recording) -> None:
+def test_recorded_stream_matches_the_reference_result(recording: Recording) -> None:
     expected = recording.found
     found = read_file(recording.body, ExchangeHints())
     compared = _compared(found, expected)
@@ -69,7 +69,7 @@ def test_recorded_stream_reads_as_the_independent_reader_read_it(recording: Reco
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-def test_recorded_stream_ends_as_its_status_and_error_say(recording: Recording) -> None:
+def test_outcome_matches_recorded_status_and_error(recording: Recording) -> None:
     expected = recording.found
     outcome = read_file(recording.body, ExchangeHints())["outcome"]
     if expected["http_status"] >= 400:

@@ -36,12 +36,12 @@ def _providers() -> set[str]:
     return known | {dialect.provider for dialect in all_dialects()}
 
 
-def test_every_dialect_is_in_the_table_and_no_other() -> None:
+def test_table_lists_exactly_the_dialects() -> None:
     assert {_quoted(row[2])[0] for row in _rows()} == {*BY_NAME, "unknown"}
 
 
 @pytest.mark.parametrize("row", _rows(), ids=lambda row: row[0])
-def test_endpoints_are_claimed_by_their_dialect_and_the_provider_is_known(row: list[str]) -> None:
+def test_documented_endpoints_are_claimed_by_their_dialect(row: list[str]) -> None:
     _, provider, dialect, endpoints, _, _ = row
     if _quoted(dialect) == ["unknown"]:
         return
@@ -64,7 +64,7 @@ def test_the_list_of_providers_is_current() -> None:
         assert set(_quoted(listed)) == names, how
 
 
-def test_a_host_or_a_header_tells_the_vendor() -> None:
+def test_vendor_by_host_header_or_path() -> None:
     def vendor(**exchange: Any) -> str | None:
         return vendors.vendor_of(ExchangeInfo(**exchange))
 
@@ -78,7 +78,7 @@ def test_a_host_or_a_header_tells_the_vendor() -> None:
     assert vendor() is None
 
 
-def test_the_how_to_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_to_example_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, body, sidecar = (
         re.findall(rf"```{kind}\n(.*?)```", HOW_TO, re.DOTALL)[0] for kind in ("python", "text", "json")
     )
@@ -96,6 +96,6 @@ def test_the_how_to_works_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found["dialect"] == "acme_talk", "recognised by its events too"
 
 
-def test_the_how_to_is_under_a_page() -> None:
+def test_how_to_is_short() -> None:
     words = re.sub(r"```.*?```", "", HOW_TO, flags=re.DOTALL).split()
     assert len(words) < 250

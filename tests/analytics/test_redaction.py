@@ -21,7 +21,7 @@ from analytics.decoding.content_coding import BodyDecoder
 from analytics.measures.measure import measure
 from ingest.records import AnyRecord, Frames, Request, ResponseHeaders, unpack
 from ingest.redaction.record_redactor import Redactor
-from tests.analytics.corpus import WHY_NOT, Recording, recordings
+from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 from tests.analytics.stream_records import alive, closed, opened, stream_id
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -106,7 +106,7 @@ def recorded(recording: Recording, reads: Sequence[bytes]) -> list[AnyRecord]:
     )
 
 
-@pytest.mark.skipif(not RECORDINGS, reason=WHY_NOT)
+@pytest.mark.skipif(not RECORDINGS, reason=SKIP_REASON)
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
 def test_recorded_stream_has_the_same_measures_after_redaction(recording: Recording) -> None:
     body = recording.body.read_bytes()
@@ -114,7 +114,7 @@ def test_recorded_stream_has_the_same_measures_after_redaction(recording: Record
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not RECORDINGS, reason=WHY_NOT)
+@pytest.mark.skipif(not RECORDINGS, reason=SKIP_REASON)
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
 def test_redaction_keeps_measures_for_any_record_boundaries(recording: Recording) -> None:
     for reads in whole_and_cut(recording.body.read_bytes(), str(recording)):

@@ -1,4 +1,4 @@
-"""The fuzz target itself holds on inputs of its own shape: a short share of what atheris does at length."""
+"""The fuzz target holds on random inputs: a short version of a run with atheris."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ TOKENS = [f'"{word}"'.encode() for word in WORDS] + [
     head=st.binary(min_size=5, max_size=5),
     body=st.lists(st.sampled_from(TOKENS) | st.binary(max_size=3), max_size=30).map(b"".join),
 )
-def test_the_target_holds(head: bytes, body: bytes) -> None:
+def test_fuzz_target_holds_on_random_inputs(head: bytes, body: bytes) -> None:
     one_input(head + body)

@@ -1,4 +1,4 @@
-"""`streamgauge read`: what it prints, where it takes the exchange from, and how it refuses."""
+"""`streamgauge read`: output, source of path and status, notes and errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def body(tmp_path: Path) -> Path:
     return file
 
 
-def test_json_is_one_object_a_line_with_the_documented_keys(body: Path, tmp_path: Path) -> None:
+def test_json_format_prints_one_object_per_line(body: Path, tmp_path: Path) -> None:
     (tmp_path / "y.sse").write_text(STREAM)
     lines = run("--format", "json", body, tmp_path / "y.sse").stdout.splitlines()
     values = [json.loads(line) for line in lines]
@@ -62,7 +62,7 @@ def test_json_is_one_object_a_line_with_the_documented_keys(body: Path, tmp_path
     }  # fmt: skip
 
 
-def test_sidecar_says_what_the_exchange_was_and_nothing_else(body: Path) -> None:
+def test_sidecar_provides_url_status_and_content_type_only(body: Path) -> None:
     body.write_text('{"error": {"type": "slow_down", "message": "no"}}')
     body.with_suffix(".json").write_text(
         json.dumps(
@@ -79,7 +79,7 @@ def test_sidecar_says_what_the_exchange_was_and_nothing_else(body: Path) -> None
     assert (value["dialect"], value["text"], value["provider"]) == ("openai_chat", "", "openai")
 
 
-def test_options_win_over_the_sidecar(body: Path) -> None:
+def test_options_take_precedence_over_the_sidecar(body: Path) -> None:
     body.with_suffix(".json").write_text(
         json.dumps({"url": "/v1/messages", "http_status": 500, "content_type": "text/html"})
     )
@@ -92,12 +92,12 @@ def test_options_win_over_the_sidecar(body: Path) -> None:
 @pytest.mark.parametrize(
     "sidecar", ["{", "[]", '"x"', '{"name": 1}', '{"url": 5, "http_status": "x", "content_type": []}']
 )
-def test_a_sidecar_that_says_nothing_useful_is_ignored(body: Path, sidecar: str) -> None:
+def test_sidecar_without_usable_members_is_ignored(body: Path, sidecar: str) -> None:
     body.with_suffix(".json").write_text(sidecar)
     assert found(body)["text"] == "Hi"
 
 
-def test_a_json_file_is_no_sidecar_of_itself(tmp_path: Path) -> None:
+def test_json_file_is_not_its_own_sidecar(tmp_path: Path) -> None:
     file = tmp_path / "answer.json"
     file.write_text(
         json.dumps(
@@ -113,7 +113,7 @@ def test_a_json_file_is_no_sidecar_of_itself(tmp_path: Path) -> None:
     assert (value["text"], value["streamed"], value["outcome"]) == ("Hi", False, "ok")
 
 
-def test_what_curl_writes_with_its_head_is_read_with_it(tmp_path: Path) -> None:
+def test_headers_written_by_curl_are_used(tmp_path: Path) -> None:
     file = tmp_path / "dump"
     file.write_bytes(
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nFireworks-Prompt-Tokens: 3\r\n\r\n"
@@ -128,7 +128,7 @@ def test_what_curl_writes_with_its_head_is_read_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, lambda data: zstandard.ZstdCompressor().compress(data)])
-def test_compressed_files_are_known_by_their_first_bytes(tmp_path: Path, compress: Any) -> None:
+def test_compressed_files_are_detected_by_their_first_bytes(tmp_path: Path, compress: Any) -> None:
     file = tmp_path / "x.sse.bin"
     file.write_bytes(compress(STREAM.encode()))
     assert found(file)["text"] == "Hi"
@@ -147,14 +147,14 @@ def test_compressed_files_are_known_by_their_first_bytes(tmp_path: Path, compres
         ('[{"candidates": []},\n{"candidates": []}]', "a JSON array"),
     ],
 )
-def test_unknown_and_broken_input_is_explained(tmp_path: Path, content: str, note: str) -> None:
+def test_unknown_and_invalid_input_has_a_note(tmp_path: Path, content: str, note: str) -> None:
     file = tmp_path / "x"
     file.write_text(content)
     assert any(note in line for line in found(file)["notes"]), found(file)["notes"]
     assert note in run(file).output
 
 
-def test_binary_noise_is_explained(tmp_path: Path) -> None:
+def test_binary_noise_has_a_note(tmp_path: Path) -> None:
     file = tmp_path / "noise"
     for noise in (
         bytes(range(256)) * 50,
@@ -167,28 +167,28 @@ def test_binary_noise_is_explained(tmp_path: Path) -> None:
         assert value["notes"]
 
 
-def test_table_leaves_out_what_is_not_there(body: Path) -> None:
+def test_table_omits_empty_values(body: Path) -> None:
     output = run(body).output
     assert output.startswith(f"{body}\n")
     assert "finish_reason" in output
     assert "refusal" not in output
 
 
-def test_unreadable_file_is_one_clear_line_and_exit_2(body: Path, tmp_path: Path) -> None:
+def test_unreadable_file_prints_one_line_and_exits_2(body: Path, tmp_path: Path) -> None:
     for bad in (tmp_path / "missing.sse", tmp_path):
         result = run("--format", "json", bad, body)
         assert result.exit_code == 2
         assert result.stderr.count("\n") == 1
         assert str(bad) in result.stderr
-        assert json.loads(result.stdout)["text"] == "Hi", "the others are read all the same"
+        assert json.loads(result.stdout)["text"] == "Hi", "the other files are decoded"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--status", "7", "x"], ["--format", "xml", "x"]])
-def test_wrong_usage_is_refused(arguments: list[str]) -> None:
+def test_invalid_usage_exits_2(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 
 
-def test_truncated_and_in_band_errors_have_their_phase(tmp_path: Path) -> None:
+def test_error_phase_of_truncated_and_in_band_errors(tmp_path: Path) -> None:
     file = tmp_path / "x.sse"
     file.write_text(chunk({"content": "Hi"}))
     value = found("--path", "/v1/chat/completions", file)

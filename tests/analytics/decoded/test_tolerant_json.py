@@ -1,4 +1,4 @@
-"""JSON as servers really write it."""
+"""Decoding of the lenient JSON that servers send."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from analytics.decoded.tolerant_json import compact, decode_or_none, json_or_none, repair, text_of
 
 
-class Said(msgspec.Struct):
+class Chunk(msgspec.Struct):
     text: str | None = None
     index: int | None = None
 
 
-DECODER = msgspec.json.Decoder(Said)
+DECODER = msgspec.json.Decoder(Chunk)
 
 
 @pytest.mark.parametrize(
@@ -33,25 +33,25 @@ DECODER = msgspec.json.Decoder(Said)
         (b'{"text": null}', None),
     ],
 )
-def test_what_a_client_could_read_is_read(data: bytes, text: str | None) -> None:
-    said = decode_or_none(DECODER, data)
-    assert said is not None
-    assert said.text == text
+def test_lenient_json_is_decoded(data: bytes, text: str | None) -> None:
+    chunk = decode_or_none(DECODER, data)
+    assert chunk is not None
+    assert chunk.text == text
 
 
-def test_number_given_as_a_string_is_taken() -> None:
-    assert decode_or_none(DECODER, b'{"index": "3"}') == Said(index=3)
+def test_number_sent_as_a_string_is_accepted() -> None:
+    assert decode_or_none(DECODER, b'{"index": "3"}') == Chunk(index=3)
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"text": {}}', b'{"text": "a"} x', b"[" * 100_000, b"\x00"]
 )
-def test_what_is_not_of_the_shape_is_none(data: bytes) -> None:
+def test_other_shapes_are_none(data: bytes) -> None:
     assert decode_or_none(DECODER, data) is None
 
 
 @given(st.binary(max_size=80))
-def test_no_bytes_raise(data: bytes) -> None:
+def test_any_bytes_never_raise(data: bytes) -> None:
     decode_or_none(DECODER, data)
     json_or_none(data)
     text_of(data)
@@ -64,7 +64,7 @@ def test_no_bytes_raise(data: bytes) -> None:
         max_leaves=10,
     )
 )
-def test_repair_changes_nothing_that_is_whole(value: Any) -> None:
+def test_repair_keeps_valid_json_unchanged(value: Any) -> None:
     data = json.dumps(value).encode()
     repaired = repair(data)
     assert repaired is not None

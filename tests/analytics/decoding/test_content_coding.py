@@ -1,4 +1,4 @@
-"""Compressed bodies are decoded for measuring, read by read, and broken or exploding ones end it quietly."""
+"""Content codings are undone read by read; invalid bodies and decompression bombs end the decoding."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cut(data: bytes, step: int) -> list[bytes]:
 
 @pytest.mark.parametrize("coding", CODERS)
 @pytest.mark.parametrize("step", [1, 3, 1000, 10**6])
-def test_body_is_decoded_whatever_the_cut(coding: str, step: int) -> None:
+def test_body_is_decoded_however_it_is_split(coding: str, step: int) -> None:
     found, decoder = decode(coding, cut(CODERS[coding](BODY), step))
     assert found == BODY
     assert not decoder.broken
@@ -55,7 +55,7 @@ def test_body_is_decoded_whatever_the_cut(coding: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
-def test_flushed_pieces_come_out_at_once(coding: str) -> None:
+def test_flushed_pieces_are_decoded_at_once(coding: str) -> None:
     pieces: list[bytes] = []
     events = cut(BODY, 100)[:20]
     if coding == "br":
@@ -86,7 +86,7 @@ def test_several_zstd_frames_are_one_body() -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
-def test_plain_body_under_a_coding_header_is_taken_as_it_is(coding: str) -> None:
+def test_plain_body_with_a_coding_header_is_not_decoded(coding: str) -> None:
     found, decoder = decode(coding, cut(BODY, 10))
     assert found == BODY
     assert not decoder.broken
@@ -97,7 +97,7 @@ def test_plain_body_under_a_coding_header_is_taken_as_it_is(coding: str) -> None
     [("gzip", 10), ("deflate", 2), ("br", 0), ("zstd", 4)],
     ids=["gzip", "deflate", "br", "zstd"],
 )
-def test_broken_bytes_are_counted_not_raised(coding: str, keep: int) -> None:
+def test_invalid_bytes_set_broken(coding: str, keep: int) -> None:
     good = zlib.compress(BODY) if coding == "deflate" else CODERS[coding](BODY)
     _, decoder = decode(coding, cut(good[:keep] + b"\xff" * 400, 50))
     assert decoder.broken
@@ -110,7 +110,7 @@ def test_wrong_checksum_is_broken() -> None:
     assert found in (b"", BODY)
 
 
-def test_cut_body_gives_what_came_and_says_so() -> None:
+def test_truncated_body_is_decoded_and_marked_unfinished() -> None:
     found, decoder = decode("gzip", cut(gzip.compress(BODY)[:-300], 100))
     assert BODY.startswith(found)
     assert found
@@ -118,13 +118,13 @@ def test_cut_body_gives_what_came_and_says_so() -> None:
     assert not decoder.broken
 
 
-def test_coding_that_nobody_reads_is_broken() -> None:
+def test_unsupported_coding_is_broken() -> None:
     found, decoder = decode("compress", [b"abc"])
     assert (found, decoder.broken) == (b"", True)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd"])
-def test_bomb_is_stopped_near_its_bound(coding: str) -> None:
+def test_decompression_bomb_is_stopped_near_the_limit(coding: str) -> None:
     zeros = b"\0" * 40_000_000
     bomb = brotli.compress(zeros, quality=1) if coding == "br" else CODERS[coding](zeros)
     made = 0
@@ -143,5 +143,5 @@ def test_bomb_is_stopped_near_its_bound(coding: str) -> None:
     coding=st.sampled_from(["gzip", "deflate", "br", "zstd", "gzip, br", "x", "identity"]),
     pieces=st.lists(st.binary(max_size=60), max_size=10),
 )
-def test_any_bytes_are_survived(coding: str, pieces: list[bytes]) -> None:
+def test_any_bytes_never_raise(coding: str, pieces: list[bytes]) -> None:
     decode(coding, pieces)

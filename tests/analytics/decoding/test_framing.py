@@ -1,4 +1,4 @@
-"""Events are found in whatever came, however it is labelled and cut."""
+"""Framing detection and event splitting, for any content type and any division into reads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CASES: list[tuple[str, bytes, Framing, list[bytes]]] = [
 
 @pytest.mark.parametrize(("content_type", "body", "framing", "events"), CASES)
 @pytest.mark.parametrize("step", [1, 2, 5, 10**6])
-def test_events_are_found_whatever_the_label_and_the_cut(
+def test_framing_is_detected_despite_content_type_and_splits(
     content_type: str, body: bytes, framing: Framing, events: list[bytes], step: int
 ) -> None:
     found, ending, framer = read(body, content_type, list(range(0, len(body), step)))
@@ -81,7 +81,7 @@ def test_events_are_found_whatever_the_label_and_the_cut(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("step", [1, 3, 10**6])
-def test_json_between_events_is_no_event_but_is_found(
+def test_json_between_events_is_unframed(
     body: bytes, events: list[bytes], stray: list[bytes], step: int
 ) -> None:
     found, _, framer = read(body, "text/event-stream", list(range(0, len(body), step)))
@@ -91,7 +91,7 @@ def test_json_between_events_is_no_event_but_is_found(
 
 @settings(max_examples=150)
 @given(case=st.sampled_from(CASES), cuts=st.lists(st.integers(0, 80), max_size=10))
-def test_the_cut_changes_nothing(case: tuple[str, bytes, Framing, list[bytes]], cuts: list[int]) -> None:
+def test_splits_do_not_change_events(case: tuple[str, bytes, Framing, list[bytes]], cuts: list[int]) -> None:
     content_type, body, framing, events = case
     found, _, framer = read(body, content_type, cuts)
     assert (framer.framing, found) == (framing, events)
@@ -103,7 +103,7 @@ def test_the_cut_changes_nothing(case: tuple[str, bytes, Framing, list[bytes]], 
     cuts=st.lists(st.integers(0, 60), max_size=8),
 )
 @settings(max_examples=200)
-def test_any_bytes_are_survived_and_the_cut_never_matters(
+def test_any_bytes_give_the_same_events_for_any_split(
     body: bytes, content_type: str, cuts: list[int]
 ) -> None:
     whole, whole_ending, whole_framer = read(body, content_type)
@@ -124,7 +124,7 @@ values = st.recursive(
     cuts=st.lists(st.integers(0, 300), max_size=12),
     indent=st.sampled_from([None, 2]),
 )
-def test_elements_of_an_array_are_split_as_json_splits_them(
+def test_array_elements_match_a_json_parser(
     items: list[dict[str, object]], cuts: list[int], indent: int | None
 ) -> None:
     body = json.dumps(items, indent=indent, ensure_ascii=False).encode()
@@ -133,7 +133,7 @@ def test_elements_of_an_array_are_split_as_json_splits_them(
     assert [json.loads(data) for data in found] == items
 
 
-def test_lines_are_dated_by_the_read_that_ended_them() -> None:
+def test_lines_have_the_time_of_the_read_that_ended_them() -> None:
     framer = Framer("application/json")
     assert framer.feed(A, 1) == []
     assert framer.feed(b"\n", 2) == []
@@ -148,7 +148,7 @@ def test_error_bodies_are_never_lines() -> None:
     assert (framer.framing, ending.body) == ("body", body)
 
 
-def test_tail_without_its_end_is_apart() -> None:
+def test_unterminated_tail_is_not_dispatched() -> None:
     _, ending, _ = read(b"data: " + A + b"\n\ndata: [DONE]", "text/event-stream")
     assert ending.tail is not None
     assert ending.tail.data == b"[DONE]"
@@ -157,7 +157,7 @@ def test_tail_without_its_end_is_apart() -> None:
     assert ending.tail.data == B
 
 
-def test_body_is_bounded() -> None:
+def test_kept_body_is_limited() -> None:
     framer = Framer("application/json")
     piece = b"{" + b" " * 2**20
     for number in range(40):

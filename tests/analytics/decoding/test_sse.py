@@ -1,4 +1,4 @@
-"""Bytes in, events out, however the bytes are cut."""
+"""SSE decoding, for any division into reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.analytics.corpus import recordings
 
 @dataclass
 class Reference:
-    """The rules of the specification, as plainly as they can be written: on a whole body, no state, no speed."""
+    """The rules of the specification, written plainly for a whole body."""
 
     events: list[tuple[str, bytes]] = field(default_factory=list)
     comments: int = 0
@@ -66,7 +66,7 @@ def decode(body: bytes, cuts: list[int] | None = None, **options: int) -> tuple[
     return events, decoder
 
 
-def said(events: list[RawEvent]) -> list[tuple[str, bytes]]:
+def names_and_data(events: list[RawEvent]) -> list[tuple[str, bytes]]:
     return [(event.name, event.data) for event in events]
 
 
@@ -92,27 +92,27 @@ bodies = st.builds(
 
 @settings(max_examples=600)
 @given(body=bodies, cuts=st.lists(st.integers(0, 200), max_size=20))
-def test_events_never_depend_on_how_the_bytes_were_cut(body: bytes, cuts: list[int]) -> None:
+def test_splits_do_not_change_events(body: bytes, cuts: list[int]) -> None:
     cuts = [cut for cut in cuts if cut <= len(body)]
     events, decoder = decode(body, cuts)
     reference = Reference.read(body)
-    assert said(events) == reference.events
+    assert names_and_data(events) == reference.events
     assert decoder.comment_count == reference.comments
 
 
 @settings(max_examples=200)
 @given(body=bodies)
-def test_byte_by_byte_gives_what_the_whole_gives(body: bytes) -> None:
+def test_byte_by_byte_equals_one_read(body: bytes) -> None:
     events, decoder = decode(body, list(range(len(body))))
     whole, whole_decoder = decode(body)
-    assert said(events) == said(whole)
+    assert names_and_data(events) == names_and_data(whole)
     assert decoder.finish() == whole_decoder.finish()
     assert decoder.unframed_lines == whole_decoder.unframed_lines
 
 
 @settings(max_examples=300)
 @given(body=bodies, cuts=st.lists(st.integers(0, 120), max_size=8))
-def test_an_event_is_dated_by_the_read_that_completed_its_blank_line(body: bytes, cuts: list[int]) -> None:
+def test_event_has_the_time_of_the_read_with_its_blank_line(body: bytes, cuts: list[int]) -> None:
     edges = sorted({cut for cut in cuts if 0 < cut < len(body)})
     events, _ = decode(body, edges)
     completed = [len(Reference.read(body[:edge]).events) for edge in [*edges, len(body)]]
@@ -127,22 +127,20 @@ def test_an_event_is_dated_by_the_read_that_completed_its_blank_line(body: bytes
 
 @settings(max_examples=300)
 @given(body=bodies, cuts=st.lists(st.integers(0, 200), max_size=20), bound=st.integers(9, 30))
-def test_an_event_over_the_bound_is_counted_and_skipped_whatever_the_cut(
-    body: bytes, cuts: list[int], bound: int
-) -> None:
+def test_oversized_event_is_counted_and_skipped(body: bytes, cuts: list[int], bound: int) -> None:
     cuts = [cut for cut in cuts if cut <= len(body)]
     events, decoder = decode(body, cuts, max_event_bytes=bound)
     reference = Reference.read(body, bound)
-    assert said(events) == reference.events
+    assert names_and_data(events) == reference.events
     assert decoder.oversized_events == reference.oversized
     assert decoder.comment_count == reference.comments
 
 
 @given(body=st.binary(max_size=400), cuts=st.lists(st.integers(0, 400), max_size=10))
-def test_any_bytes_are_survived(body: bytes, cuts: list[int]) -> None:
+def test_any_bytes_never_raise(body: bytes, cuts: list[int]) -> None:
     events, decoder = decode(body, [cut for cut in cuts if cut <= len(body)])
     decoder.finish()
-    assert said(events) == Reference.read(body).events
+    assert names_and_data(events) == Reference.read(body).events
 
 
 @pytest.mark.parametrize(
@@ -171,17 +169,17 @@ def test_any_bytes_are_survived(body: bytes, cuts: list[int]) -> None:
 )
 def test_rules_of_the_specification(body: bytes, events: list[tuple[str, bytes]]) -> None:
     for cuts in ([], list(range(len(body)))):
-        assert said(decode(body, cuts)[0]) == events
-    if not body.startswith(b"\xef"):  # in a read that begins between events, too
+        assert names_and_data(decode(body, cuts)[0]) == events
+    if not body.startswith(b"\xef"):  # also in a read that starts between events
         warm = SSEDecoder()
         warm.feed(b": warm\n\n", 0)
-        assert said(warm.feed(body, 1)) == events
+        assert names_and_data(warm.feed(body, 1)) == events
 
 
-def test_a_bom_counts_at_the_beginning_alone() -> None:
-    """Also where the first read was a whole event."""
+def test_bom_is_stripped_only_at_the_start() -> None:
+    """Also when the first read is a whole event."""
     decoder = SSEDecoder()
-    assert said(decoder.feed(b"data: a\n\n", 0)) == [("", b"a")]
+    assert names_and_data(decoder.feed(b"data: a\n\n", 0)) == [("", b"a")]
     assert decoder.feed(b"\xef\xbb\xbfdata: b\n\n", 1) == []
 
 
@@ -192,51 +190,51 @@ def test_a_bom_counts_at_the_beginning_alone() -> None:
         max_size=8,
     )
 )
-def test_reads_of_whole_events_give_what_the_whole_gives(reads: list[bytes]) -> None:
+def test_reads_of_whole_events_equal_one_read(reads: list[bytes]) -> None:
     decoder = SSEDecoder()
     events = [event for read in reads for event in decoder.feed(read, 0)]
     reference = Reference.read(b"".join(reads))
-    assert said(events) == reference.events
+    assert names_and_data(events) == reference.events
     assert decoder.comment_count == reference.comments
 
 
-def test_half_event_at_disconnect_is_handed_over_apart() -> None:
+def test_half_event_at_disconnect_is_returned_by_finish() -> None:
     events, decoder = decode(b"event: end\ndata: [DONE]")
     assert events == []
     assert decoder.finish() == ("end", b"[DONE]")
     assert decoder.finish() is None
 
 
-def test_lf_of_a_crlf_in_the_next_read_makes_no_second_line() -> None:
+def test_crlf_split_over_two_reads_is_one_line_end() -> None:
     decoder = SSEDecoder()
-    assert said(decoder.feed(b"data: a\r", 0)) == []
-    assert said(decoder.feed(b"\ndata: b\r", 1)) == []
-    assert said(decoder.feed(b"\n\r", 2)) == [("", b"a\nb")]
+    assert names_and_data(decoder.feed(b"data: a\r", 0)) == []
+    assert names_and_data(decoder.feed(b"\ndata: b\r", 1)) == []
+    assert names_and_data(decoder.feed(b"\n\r", 2)) == [("", b"a\nb")]
     assert decoder.feed(b"\n", 3) == []
 
 
-def test_endless_line_stays_within_its_bound() -> None:
+def test_endless_line_is_limited_in_memory() -> None:
     decoder = SSEDecoder(max_event_bytes=1000)
     for number in range(100):
         assert decoder.feed(b"data: " + b"x" * 900, number) == []
         assert decoder._carry_bytes <= 1000
-    assert said(decoder.feed(b"\n\ndata: ok\n\n", 100)) == [("", b"ok")]
+    assert names_and_data(decoder.feed(b"\n\ndata: ok\n\n", 100)) == [("", b"ok")]
     assert decoder.oversized_events == 1
 
 
-def test_endless_comments_and_nonsense_take_no_memory() -> None:
+def test_endless_comments_and_unknown_lines_take_no_memory() -> None:
     decoder = SSEDecoder(max_event_bytes=1000)
     for number in range(2000):
         decoder.feed(b": " + b"x" * 5000, number)
         decoder.feed(b"\nnonsense: " + b"y" * 50 + b"\n\n", number)
     assert decoder.comment_count == 2000
     assert sum(map(len, decoder.unframed_lines)) <= MAX_UNFRAMED_BYTES
-    assert said(decoder.feed(b"data: ok\n\n", 0)) == [("", b"ok")]
+    assert names_and_data(decoder.feed(b"data: ok\n\n", 0)) == [("", b"ok")]
 
 
 @pytest.mark.parametrize("recording", recordings()[::9], ids=str)
 @pytest.mark.parametrize("step", [1, 7, 4096])
-def test_recorded_streams_do_not_depend_on_the_cut(recording: object, step: int) -> None:
+def test_splits_do_not_change_recorded_streams(recording: object, step: int) -> None:
     body = recording.body.read_bytes()[:20_000]  # type: ignore[attr-defined]
     events, _ = decode(body, list(range(0, len(body), step)))
-    assert said(events) == Reference.read(body).events
+    assert names_and_data(events) == Reference.read(body).events

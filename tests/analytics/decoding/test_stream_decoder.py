@@ -1,4 +1,4 @@
-"""One body, read to the last byte: the dialect chosen, bodies that are no streams, tails, huge and broken input."""
+"""Decoding of whole bodies: dialect selection, non-streamed bodies, tails, large and invalid input."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MESSAGE = (
 
 
 def decode(body: bytes, step: int = 64, **exchange: Any) -> StreamDecoder:
-    """Byte n arrives at n ns."""
+    """Decode a body whose byte n arrives at n ns."""
     decoder = StreamDecoder(ExchangeInfo(**exchange), keep_text=True)
     for at in range(0, len(body), step):
         decoder.feed([(at, body[at : at + step])])
@@ -50,7 +50,7 @@ def decode(body: bytes, step: int = 64, **exchange: Any) -> StreamDecoder:
 
 @pytest.mark.parametrize("step", [1, 50, 10**6])
 @pytest.mark.parametrize("path", ["", CHAT_PATH, "/v1/responses", "/mcp", "/v2/chat", "/v1/completions"])
-def test_events_decide_where_the_path_misleads(path: str, step: int) -> None:
+def test_events_override_a_misleading_path(path: str, step: int) -> None:
     found = decode(b": x\n\n" + MESSAGE, step, path=path, content_type=SSE)
     assert (found.dialect, found.text, found.finish_reason) == ("anthropic_messages", "Hi", "end_turn")
     assert found.event_count == 5
@@ -61,14 +61,14 @@ def test_events_decide_where_the_path_misleads(path: str, step: int) -> None:
     assert found.events.at_ns == sorted(found.events.at_ns)
 
 
-def test_what_was_read_by_the_wrong_dialect_is_read_again_once() -> None:
+def test_events_are_decoded_again_after_the_dialect_changes() -> None:
     vague = b'data: {"choices": [{"index": 0, "text": "a"}]}\n\n'
     found = decode(vague + chat("b", "stop"), path="/v1/completions", content_type=SSE)
     assert found.event_count == 2
     assert found.output_event_count == 2
 
 
-def test_an_unknown_stream_is_measured_by_bytes_events_and_times() -> None:
+def test_unknown_stream_has_bytes_events_and_times() -> None:
     body = b'data: {"jsonrpc": "2.0", "result": {}}\n\nevent: x\ndata: y\n\n'
     found = decode(body, 1, path="/mcp", content_type=SSE)
     assert (found.dialect, found.event_count, found.body_bytes) == ("unknown", 2, len(body))
@@ -77,20 +77,20 @@ def test_an_unknown_stream_is_measured_by_bytes_events_and_times() -> None:
     assert found.streamed
 
 
-def test_an_unknown_stream_still_tells_an_unmistakable_error() -> None:
+def test_labelled_error_in_an_unknown_stream_is_found() -> None:
     found = decode(b'data: {"x": 1}\n\ndata: {"error": {"type": "boom"}}\n\n', path="/x", content_type=SSE)
     assert found.error is not None
     assert (found.dialect, found.error.type) == ("unknown", "boom")
 
 
-def test_a_vague_claim_that_no_event_bears_out_is_dropped() -> None:
+def test_weak_claim_without_a_confirming_event_is_dropped() -> None:
     body = b"".join(b'data: {"n": %d}\n\n' % n for n in range(40))
     assert decode(body, path="/my/chat", content_type=SSE).dialect == "unknown"
     assert decode(body[:34], path="/my/chat", content_type=SSE).dialect == "unknown"
 
 
 @pytest.mark.parametrize("tail", [b"data: [DONE]", b"data: [DONE]\n", b"data: [DONE] \r\n"])
-def test_a_terminator_without_its_blank_line_is_flagged_and_no_event(tail: bytes) -> None:
+def test_unterminated_terminator_is_flagged_but_not_an_event(tail: bytes) -> None:
     found = decode(chat("a", "stop") + tail, path=CHAT_PATH, content_type=SSE)
     assert (found.event_count, found.tail_event_count, found.unterminated_tail, found.done_seen) == (
         1,
@@ -100,14 +100,14 @@ def test_a_terminator_without_its_blank_line_is_flagged_and_no_event(tail: bytes
     )
 
 
-def test_whole_json_without_its_blank_line_says_what_it_says_but_is_no_event() -> None:
+def test_unterminated_json_counts_but_is_not_an_event() -> None:
     found = decode(chat("a") + chat("b", "stop").rstrip(), path=CHAT_PATH, content_type=SSE)
     assert (found.text, found.finish_reason, found.unterminated_tail) == ("ab", "stop", True)
     assert (found.event_count, found.tail_event_count) == (1, 1)
     assert found.terminal_ns is not None
 
 
-def test_half_an_event_at_disconnect_says_nothing_and_is_counted_apart() -> None:
+def test_half_event_at_disconnect_is_ignored() -> None:
     found = decode(chat("a") + chat("b")[:-20], path=CHAT_PATH, content_type=SSE)
     assert (found.text, found.unterminated_tail, found.malformed_events, found.tail_event_count) == (
         "a",
@@ -119,7 +119,7 @@ def test_half_an_event_at_disconnect_says_nothing_and_is_counted_apart() -> None
 
 @pytest.mark.parametrize("content_type", ["application/json", "text/event-stream", ""])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_a_response_that_was_not_streamed(content_type: str, indent: int | None) -> None:
+def test_non_streamed_response(content_type: str, indent: int | None) -> None:
     body = json.dumps(
         {
             "id": "c-1", "object": "chat.completion", "model": "m",
@@ -138,11 +138,11 @@ def test_a_response_that_was_not_streamed(content_type: str, indent: int | None)
     assert found.usage is not None
     assert (found.event_count, first_output_ns(found.events), found.usage_source) == (0, None, "usage")
     assert found.streamed == (content_type == SSE and indent is not None), (
-        "only a stray answer among events is streamed"
+        "only indented JSON labelled as SSE counts as streamed"
     )
 
 
-def test_a_whole_body_is_recognised_without_a_path() -> None:
+def test_whole_body_is_recognised_without_a_path() -> None:
     found = decode(
         b'{"object": "chat.completion", "choices": [{"message": {"content": "Hi"}}]}',
         content_type="application/json",
@@ -174,12 +174,12 @@ def test_error_bodies_of_every_shape(
     assert (found.error.type, found.error.message) == (error_type, message)
 
 
-def test_an_empty_error_body_is_no_error_object() -> None:
+def test_empty_error_body_has_no_error_report() -> None:
     found = decode(b"", path=CHAT_PATH, status=503)
     assert (found.error, found.streamed, found.first_byte_ns) == (None, False, None)
 
 
-def test_a_body_that_is_not_what_its_coding_says_is_counted() -> None:
+def test_invalid_content_coding_counts_as_malformed() -> None:
     found = decode(
         b"\x1f\x8b" + b"\xff" * 200,
         path=CHAT_PATH,
@@ -189,31 +189,31 @@ def test_a_body_that_is_not_what_its_coding_says_is_counted() -> None:
     assert (found.malformed_events, found.event_count, found.body_bytes) == (1, 0, 202)
 
 
-def test_bad_json_is_counted_and_the_stream_goes_on() -> None:
+def test_stream_continues_after_invalid_json() -> None:
     found = decode(chat("a") + b"data: {oops\n\n" + chat("b", "stop"), path=CHAT_PATH, content_type=SSE)
     assert (found.text, found.malformed_events, found.finish_reason) == ("ab", 1, "stop")
     assert found.events.kind == ["text", "malformed", "text"]
 
 
-def test_an_event_of_10_mb_is_measured() -> None:
+def test_event_of_10_mb_is_decoded() -> None:
     found = decode(chat("x" * 10_000_000) + chat("y", "stop"), 65536, path=CHAT_PATH, content_type=SSE)
     assert (found.text_chars, found.malformed_events, found.finish_reason) == (10_000_001, 0, "stop")
 
 
-def test_an_event_of_20_mb_is_counted_as_malformed_and_the_stream_goes_on() -> None:
+def test_stream_continues_after_an_event_of_20_mb() -> None:
     found = decode(chat("x" * 20_000_000) + chat("y", "stop"), 65536, path=CHAT_PATH, content_type=SSE)
     assert (found.text, found.malformed_events, found.finish_reason) == ("y", 1, "stop")
 
 
 @pytest.mark.parametrize("depth", [100, 3000, 200_000])
-def test_json_nested_without_end_is_survived(depth: int) -> None:
+def test_deeply_nested_json_never_raises(depth: int) -> None:
     body = b'data: {"choices": ' + b"[" * depth + b"]" * depth + b"}\n\n" + chat("a", "stop")
     found = decode(body, 4096, path=CHAT_PATH, content_type=SSE)
     assert (found.text, found.event_count) == ("a", 2)
 
 
 @pytest.mark.parametrize("charset", ["latin-1", "utf-16", "utf-8-sig"])
-def test_charset_nonsense_is_survived(charset: str) -> None:
+def test_unknown_charset_never_raises(charset: str) -> None:
     body = 'data: {"choices":[{"delta":{"content":"é"}}]}\n\n'.encode(charset)
     found = decode(body, 7, path=CHAT_PATH, content_type=f"{SSE}; charset=klingon")
     assert found.body_bytes == len(body)
@@ -231,13 +231,13 @@ def test_results_are_valid_at_any_time() -> None:
     assert decoder.event_count == 1
 
 
-def test_text_is_kept_only_when_asked_for() -> None:
+def test_text_is_kept_only_with_keep_text() -> None:
     decoder = StreamDecoder(ExchangeInfo(path=CHAT_PATH, content_type=SSE))
     decoder.feed([(1, chat("secret", "stop"))])
     assert (decoder.text, decoder.text_chars) == ("", 6)
 
 
-def test_usage_of_a_stream_that_never_finished_is_a_delta() -> None:
+def test_usage_source_of_an_unfinished_stream_is_usage_delta() -> None:
     body = (
         b'data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n'
     )
@@ -269,7 +269,7 @@ PATHS = [
     content_type=st.sampled_from(["", SSE, "application/json", "application/x-ndjson", "text/html"]),
     coding=st.sampled_from(["", "gzip", "br", "zstd", "deflate"]),
 )  # fmt: skip
-def test_nothing_raises(body: bytes, path: str, status: int, content_type: str, coding: str) -> None:
+def test_any_body_never_raises(body: bytes, path: str, status: int, content_type: str, coding: str) -> None:
     found = decode(
         body,
         13,
@@ -290,7 +290,7 @@ def test_nothing_raises(body: bytes, path: str, status: int, content_type: str, 
 
 
 @pytest.mark.parametrize("recording", recordings()[::7], ids=str)
-def test_a_recorded_stream_mutilated_anywhere_is_survived(recording: Recording) -> None:
+def test_mutated_recorded_streams_never_raise(recording: Recording) -> None:
     body = recording.body.read_bytes()[:6000]
     for at in range(0, len(body), max(1, len(body) // 25)):
         for broken in (body[:at] + body[at + 3 :], body[:at] + b"\xff\x00" + body[at:], body[:at]):
@@ -298,7 +298,7 @@ def test_a_recorded_stream_mutilated_anywhere_is_survived(recording: Recording) 
 
 
 @pytest.mark.parametrize("recording", recordings()[::5], ids=str)
-def test_a_recorded_stream_is_read_alike_in_one_read_and_in_many(recording: Recording) -> None:
+def test_splits_do_not_change_recorded_streams(recording: Recording) -> None:
     body = recording.body.read_bytes()[:30_000]
     whole, pieces = decode(body, 10**9, content_type=SSE), decode(body, 41, content_type=SSE)
     assert (whole.dialect, whole.text, whole.tool_calls) == (pieces.dialect, pieces.text, pieces.tool_calls)
@@ -306,12 +306,12 @@ def test_a_recorded_stream_is_read_alike_in_one_read_and_in_many(recording: Reco
     assert whole.events.chars == pieces.events.chars
 
 
-def test_every_dialect_has_a_name_of_its_own() -> None:
+def test_dialect_names_are_unique() -> None:
     names = [dialect.name for dialect in all_dialects()]
     assert len(names) == len(set(names)) >= 6
 
 
-def test_the_dialect_never_depends_on_how_many_events_a_read_holds() -> None:
+def test_dialect_does_not_depend_on_events_per_read() -> None:
     events = [b'data: {"level": 1}\n\n'] * 20 + [chat("a")]
     found = []
     for reads in ([b"".join(events)], events):
@@ -320,7 +320,7 @@ def test_the_dialect_never_depends_on_how_many_events_a_read_holds() -> None:
             decoder.feed([(at_ns, read)])
         decoder.finish()
         found.append(decoder.dialect)
-    assert found == ["unknown", "unknown"], "beyond the first events nothing is chosen again"
+    assert found == ["unknown", "unknown"], "selection is settled after the first events"
 
 
 def _chat_data(text: str, **more: Any) -> bytes:
@@ -340,7 +340,7 @@ READS = st.one_of(
         _chat_data("Q").replace(b"Q", b"\\ud83d"), _chat_data("Q").replace(b'"Q"', b""),
     ]),
 )  # fmt: skip
-WRAPPINGS = st.sampled_from(
+ENVELOPES = st.sampled_from(
     ["data: %s\n\n"] * 12
     + [
         "data:%s\n\n",
@@ -355,12 +355,10 @@ WRAPPINGS = st.sampled_from(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.tuples(READS, WRAPPINGS), max_size=12).map(lambda sent: sent * 3),
+    st.lists(st.tuples(READS, ENVELOPES), max_size=12).map(lambda sent: sent * 3),
     st.lists(st.integers(1, 40), min_size=1, max_size=4),
 )
-def test_reads_that_are_alike_say_what_their_events_say(
-    sent: list[tuple[bytes, str]], cuts: list[int]
-) -> None:
+def test_matching_reads_decode_as_their_events_do(sent: list[tuple[bytes, str]], cuts: list[int]) -> None:
     plain = (_chat_data("on"), "data: %s\n\n")
     sent = [plain] * 9 + [one for pair in sent for one in (pair, plain, plain)] + [plain] * 20
     reads = [shape.encode().replace(b"%s", data) for data, shape in sent]
@@ -372,21 +370,19 @@ def test_reads_that_are_alike_say_what_their_events_say(
         at += size
         if at >= len(frames):
             break
-    sse, reader, tally = SSEDecoder(), ChoicesReader(), StreamAccumulator(keep_text=True)
+    sse, reader, expected = SSEDecoder(), ChoicesReader(), StreamAccumulator(keep_text=True)
     for at_ns, read in frames:
         events = sse.feed(read, at_ns)
-        tally.add_events(events, [reader.read(event.name, event.data) for event in events])
-    assert vars(decoder.events) == vars(tally.events)
-    assert decoder.text == str(tally.first_choice.text)
+        expected.add_events(events, [reader.read(event.name, event.data) for event in events])
+    assert vars(decoder.events) == vars(expected.events)
+    assert decoder.text == str(expected.first_choice.text)
     assert decoder.comment_count == sse.comment_count
-    assert decoder.usage_reports == tally.usage_reports
+    assert decoder.usage_reports == expected.usage_reports
 
 
 @pytest.mark.parametrize("read_of", [lambda data: b"data: " + data + b"\n\n", lambda data: data + b"\n"])
-def test_reads_that_are_alike_are_not_taken_apart(
-    read_of: Callable[[bytes], bytes], monkeypatch: Any
-) -> None:
-    """Of a thousand chunks that differ in their text only, the framing sees the first few."""
+def test_matching_reads_skip_the_framing(read_of: Callable[[bytes], bytes], monkeypatch: Any) -> None:
+    """Of 1000 chunks that differ only in their text, the framer receives the first few."""
     seen = []
     feed_many = Framer.feed_many
     monkeypatch.setattr(Framer, "feed_many", lambda self, some: (seen.extend(some), feed_many(self, some))[1])
@@ -409,7 +405,7 @@ def test_reads_that_are_alike_are_not_taken_apart(
         ('data: {"detail": "cut"}', None),
     ],
 )
-def test_a_flat_error_that_ends_a_stream_is_its_error(
+def test_flat_error_at_the_end_is_the_stream_error(
     path: str, step: int, sent: str, error_type: str | None
 ) -> None:
     found = decode(sent.encode(), step, path=path, content_type=SSE)
@@ -424,15 +420,15 @@ def test_a_flat_error_that_ends_a_stream_is_its_error(
     "sent",
     [
         chat("a", "stop") + b'data: {"detail": "x"}\n\n',  # after the terminal
-        b'data: {"detail": "x"}\n\n' + chat("a"),  # not the last word
+        b'data: {"detail": "x"}\n\n' + chat("a"),  # not the last event
         chat("a") + b'data: {"message": "done", "status": "success"}\n\n',
         chat("a") + b'data: {"message": "m", "more": 1}\n\n',
     ],
 )
-def test_what_only_resembles_a_flat_error_is_none(sent: bytes) -> None:
+def test_values_resembling_a_flat_error_are_not_errors(sent: bytes) -> None:
     assert decode(sent, path=CHAT_PATH, content_type=SSE).error is None
 
 
-def test_an_event_name_that_many_use_does_not_outweigh_the_path() -> None:
+def test_common_event_name_does_not_outweigh_the_path() -> None:
     found = decode(b'event: error\ndata: {"code": "E", "message": "m"}\n\n', path=CHAT_PATH, content_type=SSE)
     assert (found.dialect, found.error and found.error.type) == ("openai_chat", "E")

@@ -1,4 +1,4 @@
-"""Events that differ in one string are answered without the reader, and only those."""
+"""Events that differ in one string are decoded without the reader, and only those."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from analytics.decoding.template import MAX_FAILED_TEMPLATES, PAUSE_EVENTS, Even
 
 
 class CountingReader:
-    """Answers `text` as a Delta; counts how often it is asked."""
+    """Decodes `text` as a TextDelta; counts its calls."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
-        self.asked += 1
+        self.calls += 1
         try:
             value: dict[str, Any] = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -32,7 +32,7 @@ class CountingReader:
 
 
 class CumulativeReader(CountingReader):
-    """Breaks the rule on purpose: its answer depends on what came before."""
+    """Violates the contract of TextDelta: the result depends on earlier events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,9 +51,9 @@ def events(*values: Any, name: str = "") -> list[RawEvent]:
     ]
 
 
-def pieces(stencil: EventTemplate, sent: list[RawEvent]) -> list[str | None]:
-    """What is answered event by event; and the same must be answered batch by batch."""
-    return [piece for event in sent for piece in expanded(stencil.read_many([event]))]
+def decoded_texts(template: EventTemplate, sent: list[RawEvent]) -> list[str | None]:
+    """The texts of events decoded one by one."""
+    return [text for event in sent for text in expanded(template.read_many([event]))]
 
 
 def expanded(answers: list[DecodedEvent | TextDelta | DeltaRun]) -> list[str | None]:
@@ -66,14 +66,14 @@ def expanded(answers: list[DecodedEvent | TextDelta | DeltaRun]) -> list[str | N
     return found
 
 
-def test_what_fits_is_answered_without_the_reader() -> None:
+def test_matching_events_skip_the_reader() -> None:
     reader = CountingReader()
     sent = events(*({"id": 1, "text": f'w"{n}\u00e9\n', "end": None} for n in range(100)))
-    assert pieces(EventTemplate(reader), sent) == [f'w"{n}\u00e9\n' for n in range(100)]
-    assert reader.asked == 2, "to learn, and to be sure"
+    assert decoded_texts(EventTemplate(reader), sent) == [f'w"{n}\u00e9\n' for n in range(100)]
+    assert reader.calls == 2, "to learn and to confirm"
 
 
-def test_what_does_not_fit_is_asked() -> None:
+def test_other_events_go_to_the_reader() -> None:
     reader = CountingReader()
     odd: list[Any] = [
         {"id": 1, "text": "", "end": None},
@@ -92,25 +92,25 @@ def test_what_does_not_fit_is_asked() -> None:
         for e in sent
         for a in [CountingReader().read("", e.data)]
     ]
-    assert pieces(EventTemplate(reader), sent) == expected
+    assert decoded_texts(EventTemplate(reader), sent) == expected
     for size in (3, 7, 1000):
-        stencil = EventTemplate(CountingReader())
+        template = EventTemplate(CountingReader())
         batches = [sent[at : at + size] for at in range(0, len(sent), size)]
-        assert [piece for batch in batches for piece in expanded(stencil.read_many(batch))] == expected
+        assert [text for batch in batches for text in expanded(template.read_many(batch))] == expected
 
 
-def test_another_event_name_does_not_fit() -> None:
+def test_event_with_another_name_does_not_match() -> None:
     reader, value = CountingReader(), {"text": "x"}
-    stencil = EventTemplate(reader)
-    pieces(stencil, events(value, value, value, name="a"))
-    asked = reader.asked
-    pieces(stencil, events(value, name="b"))
-    assert reader.asked == asked + 1
+    template = EventTemplate(reader)
+    decoded_texts(template, events(value, value, value, name="a"))
+    calls = reader.calls
+    decoded_texts(template, events(value, name="b"))
+    assert reader.calls == calls + 1
 
 
-def test_a_reader_that_disagrees_is_always_asked() -> None:
+def test_template_is_not_used_when_the_reader_disagrees() -> None:
     texts = ["a", "ab", "abc", "abcd", "x", "xy"]
-    assert pieces(EventTemplate(CumulativeReader()), events(*({"text": t} for t in texts))) == [
+    assert decoded_texts(EventTemplate(CumulativeReader()), events(*({"text": t} for t in texts))) == [
         "a",
         "b",
         "c",
@@ -120,23 +120,23 @@ def test_a_reader_that_disagrees_is_always_asked() -> None:
     ]
 
 
-def test_a_piece_that_stands_twice_in_the_event_teaches_nothing_wrong() -> None:
-    """The reader answers `text`; in the first event `note` is the same, so which one it read cannot be told."""
+def test_text_that_occurs_twice_in_the_event_is_not_learned() -> None:
+    """In the first event `note` equals `text`, so the position of the text is ambiguous."""
     reader = CountingReader()
     sent = events(
         {"note": "x", "text": "x"},
         {"note": "y", "text": "x"},
         *({"note": "x", "text": f"n{n}"} for n in range(100)),
     )
-    assert pieces(EventTemplate(reader), sent) == ["x", "x", *(f"n{n}" for n in range(100))]
-    assert reader.asked < 10
+    assert decoded_texts(EventTemplate(reader), sent) == ["x", "x", *(f"n{n}" for n in range(100))]
+    assert reader.calls < 10
 
 
-def test_events_that_never_fit_stop_the_learning_for_a_while() -> None:
+def test_learning_pauses_when_events_never_match() -> None:
     reader = CountingReader()
-    stencil = EventTemplate(reader)
+    template = EventTemplate(reader)
     sent = events(*({"n": n, "text": "x", "m": n} for n in range(PAUSE_EVENTS)))
-    pieces(stencil, sent)
-    assert stencil._pause > 0
+    decoded_texts(template, sent)
+    assert template._pause > 0
     assert MAX_FAILED_TEMPLATES < PAUSE_EVENTS
-    assert reader.asked == PAUSE_EVENTS
+    assert reader.calls == PAUSE_EVENTS

@@ -19,7 +19,7 @@ def completion(text: str, reason: str | None = None) -> dict[str, Any]:
     }
 
 
-def test_pieces_join_and_the_stop_reason_finishes() -> None:
+def test_pieces_are_joined_and_the_stop_reason_finishes() -> None:
     found = read(
         DIALECT,
         events(
@@ -35,7 +35,7 @@ def test_pieces_join_and_the_stop_reason_finishes() -> None:
     )
 
 
-def test_versions_before_june_2023_repeat_the_text_so_far() -> None:
+def test_cumulative_text_of_old_versions_is_differenced() -> None:
     old = ExchangeInfo(request_headers={"anthropic-version": "2023-01-01"})
     found = read(
         DIALECT, events(completion("a"), completion("ab"), completion("ab", "max_tokens"), named=False), old

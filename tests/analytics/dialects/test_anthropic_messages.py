@@ -1,4 +1,4 @@
-"""Anthropic-style Messages: every event of Friendli's document, and what Anthropic and others really send."""
+"""Anthropic's Messages: every event that Friendli documents, and events recorded from Anthropic and others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.anthropic_messages import DIALECT
-from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
+from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, tools, usage
 
 
 def start(**reported: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ FRIENDLI_TEXT = [
 ]
 
 
-def test_text_stream_of_friendli() -> None:
+def test_friendli_text_stream() -> None:
     found = read(DIALECT, events(*FRIENDLI_TEXT))
     assert str(found.first_choice.text) == "Hello, how can I help?"
     assert found.events.kind == ["start", "start", "text", "text", "annotation", "finish", "terminal"]
@@ -61,20 +61,20 @@ def test_text_stream_of_friendli() -> None:
     assert found.error is None
 
 
-def test_events_without_event_lines_are_read_by_their_type() -> None:
+def test_unnamed_events_are_decoded_by_type() -> None:
     found = read(DIALECT, events(*FRIENDLI_TEXT, named=False))
     assert str(found.first_choice.text) == "Hello, how can I help?"
     assert found.terminal_seen
 
 
-def test_events_without_a_type_are_read_by_their_name() -> None:
+def test_events_without_a_type_are_decoded_by_name() -> None:
     found = read(
         DIALECT, b'event: content_block_delta\ndata: {"delta": {"type": "text_delta", "text": "x"}}\n\n'
     )
     assert str(found.first_choice.text) == "x"
 
 
-def test_tool_stream_of_friendli_counts_the_name_as_output() -> None:
+def test_tool_name_counts_as_output() -> None:
     found = read(
         DIALECT,
         events(
@@ -105,7 +105,7 @@ def test_thinking_is_reasoning_and_its_signature_is_not_output() -> None:
     assert found.events.kind == ["start", "reasoning", "annotation"]
 
 
-def test_redacted_thinking_and_citations_and_compaction_are_not_output() -> None:
+def test_redacted_thinking_citations_and_compaction_are_not_output() -> None:
     found = read(
         DIALECT,
         events(
@@ -119,8 +119,8 @@ def test_redacted_thinking_and_citations_and_compaction_are_not_output() -> None
     assert found.output_event_count == 0
 
 
-def test_server_tools_are_output_but_no_call_for_the_client_and_their_results_neither() -> None:
-    answers = readings(
+def test_server_tools_are_output_but_not_client_tool_calls() -> None:
+    answers = decoded_events(
         DIALECT,
         events(
             block(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
@@ -148,14 +148,14 @@ def test_server_tools_are_output_but_no_call_for_the_client_and_their_results_ne
     assert flags == [True, True, True, False]
 
 
-def test_failed_mcp_call_is_counted_and_is_no_stream_error() -> None:
+def test_failed_mcp_call_is_counted_but_not_a_stream_error() -> None:
     found = read(
         DIALECT, events(block(0, type="mcp_tool_result", tool_use_id="m", is_error=True, content=[]))
     )
     assert (found.tool_failure_count, found.error, found.events.kind) == (1, None, ["annotation"])
 
 
-def test_input_given_whole_at_the_start_is_taken_and_not_twice() -> None:
+def test_tool_input_in_the_start_event_is_decoded_once() -> None:
     found = read(
         DIALECT,
         events(
@@ -166,7 +166,7 @@ def test_input_given_whole_at_the_start_is_taken_and_not_twice() -> None:
     assert tools(found) == [("t", "n", '{"a":1}')]
 
 
-def test_text_in_the_start_of_a_block_is_output() -> None:
+def test_text_in_a_block_start_is_output() -> None:
     found = read(
         DIALECT, events(block(0, type="text", text="Hi"), delta(0, type="text_delta", text=" there"))
     )
@@ -177,7 +177,7 @@ def test_ping_is_a_ping() -> None:
     assert read(DIALECT, events({"type": "ping"})).events.kind == ["ping"]
 
 
-def test_error_event_is_the_streams_error() -> None:
+def test_error_event_sets_the_stream_error() -> None:
     sent = {
         "type": "error",
         "error": {"type": "overloaded_error", "message": "Overloaded"},
@@ -196,13 +196,13 @@ def test_error_event_is_the_streams_error() -> None:
 @pytest.mark.parametrize(
     "sent", ['{"error": "upstream gone"}', '{"message": "upstream gone"}', "upstream gone"]
 )
-def test_error_event_of_another_shape_is_still_an_error(sent: str) -> None:
+def test_error_event_of_any_shape_is_an_error(sent: str) -> None:
     found = read(DIALECT, f"event: error\ndata: {sent}\n\n".encode())
     assert found.error is not None
     assert found.error.message == "upstream gone"
 
 
-def test_usage_is_cumulative_overwritten_never_summed_and_null_overwrites_nothing() -> None:
+def test_cumulative_usage_overwrites_and_null_is_ignored() -> None:
     found = read(
         DIALECT,
         events(
@@ -223,12 +223,12 @@ def test_usage_is_cumulative_overwritten_never_summed_and_null_overwrites_nothin
     assert len(found.usage_reports) == 3
 
 
-def test_earlier_usage_reports_keep_what_they_said() -> None:
+def test_earlier_usage_reports_are_not_modified() -> None:
     found = read(DIALECT, events(start(input_tokens=10, output_tokens=1), end(output_tokens=11)))
     assert [report.raw["output_tokens"] for _, _, report in found.usage_reports] == [1, 11]
 
 
-def test_output_tokens_of_message_start_are_no_total() -> None:
+def test_output_tokens_of_message_start_are_ignored() -> None:
     found = read(
         DIALECT, events(start(input_tokens=10, output_tokens=3), delta(0, type="text_delta", text="x" * 500))
     )
@@ -237,14 +237,14 @@ def test_output_tokens_of_message_start_are_no_total() -> None:
     assert found.usage.raw["output_tokens"] == 3
 
 
-def test_input_tokens_that_only_message_delta_knows_are_taken() -> None:
+def test_input_tokens_only_in_message_delta_are_used() -> None:
     found = read(
         DIALECT, events(start(input_tokens=0, output_tokens=0), end(input_tokens=44, output_tokens=9))
     )
     assert usage(found) == (44, 9, None, None)
 
 
-def test_thinking_tokens_are_the_reasoning_tokens() -> None:
+def test_thinking_tokens_are_reasoning_tokens() -> None:
     found = read(DIALECT, events(end(output_tokens=99, output_tokens_details={"thinking_tokens": 28})))
     assert usage(found)[2] == 28
 
@@ -254,7 +254,7 @@ def test_stop_reason_is_the_finish(reason: str) -> None:
     assert read(DIALECT, events(end(reason, output_tokens=1))).finish_reason == reason
 
 
-def test_bedrock_clock_goes_to_server_stats() -> None:
+def test_bedrock_metrics_become_server_stats() -> None:
     metrics = {"inputTokenCount": 8, "outputTokenCount": 4, "invocationLatency": 500, "firstByteLatency": 120}
     found = read(DIALECT, events({"type": "message_stop", "amazon-bedrock-invocationMetrics": metrics}))
     stats = {stat.name: (stat.value, stat.unit) for _, stat in found.server_stats}
@@ -303,7 +303,7 @@ def test_error_body_under_200() -> None:
         b"[" * 100_000,
     ],
 )
-def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
+def test_invalid_data_is_malformed(data: bytes) -> None:
     reader = DIALECT.reader(ExchangeInfo())
     assert reader.read("content_block_delta", data).kind == "malformed"
     reader.read_body(data)
@@ -317,11 +317,11 @@ def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
         b'{"type":"message_start","message":{"usage":5,"content":null}}',
     ],
 )
-def test_missing_parts_are_nothing(data: bytes) -> None:
+def test_missing_members_yield_no_output(data: bytes) -> None:
     assert DIALECT.reader(ExchangeInfo()).read("", data).kind in ("other", "start")
 
 
-def test_lone_surrogate_and_bad_utf8_cost_a_character_not_the_event() -> None:
+def test_lone_surrogate_and_invalid_utf8_replace_one_character() -> None:
     found = read(
         DIALECT,
         b'data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a\\ud83d\xffb"}}\n\n',
@@ -347,7 +347,7 @@ def test_claims_by_path(path: str, headers: dict[str, str], score: int) -> None:
     assert DIALECT.claims(ExchangeInfo(path=path, request_headers=headers)) == score
 
 
-def test_recognises_its_first_event_with_or_without_a_name() -> None:
+def test_recognises_its_first_event_named_or_unnamed() -> None:
     assert DIALECT.recognises("message_start", b"{}") >= 5
     assert DIALECT.recognises("", b'{"type": "message_start", "message": {}}') >= 5
     assert DIALECT.recognises("", b'{"id": "x", "choices": []}') == 0

@@ -39,7 +39,7 @@ def test_text_stream() -> None:
     assert found.usage.raw == {"input_tokens": 5, "output_tokens": 6}
 
 
-def test_streamed_tool_calls_are_not_repeated_by_their_whole() -> None:
+def test_whole_tool_calls_after_streamed_ones_are_ignored() -> None:
     found = read(
         DIALECT,
         events(
@@ -53,7 +53,7 @@ def test_streamed_tool_calls_are_not_repeated_by_their_whole() -> None:
     assert found.events.kind == ["reasoning", "tool_call", "tool_call", "annotation"]
 
 
-def test_tool_calls_that_only_come_whole() -> None:
+def test_tool_calls_without_deltas_are_decoded() -> None:
     found = read(
         DIALECT, events(line("tool-calls-generation", tool_calls=[{"name": "n", "parameters": {"a": 1}}]))
     )

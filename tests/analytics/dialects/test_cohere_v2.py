@@ -17,7 +17,7 @@ USAGE = {
 }
 
 
-def said(kind: str, index: int = 0, **message: Any) -> dict[str, Any]:
+def event(kind: str, index: int = 0, **message: Any) -> dict[str, Any]:
     return {"type": kind, "index": index, "delta": {"message": message}}
 
 
@@ -25,17 +25,17 @@ def end(reason: str = "COMPLETE", **more: Any) -> dict[str, Any]:
     return {"type": "message-end", "delta": {"finish_reason": reason, "usage": USAGE, **more}}
 
 
-def test_thinking_text_citations_and_the_end() -> None:
+def test_stream_with_thinking_text_and_citations() -> None:
     found = read(
         DIALECT,
         events(
             {"type": "message-start", "id": "x1", "delta": {"message": {"role": "assistant", "content": []}}},
-            said("content-start", content={"type": "thinking", "thinking": ""}),
-            said("content-delta", content={"thinking": "hm"}),
+            event("content-start", content={"type": "thinking", "thinking": ""}),
+            event("content-delta", content={"thinking": "hm"}),
             {"type": "content-end", "index": 0},
-            said("content-start", 1, content={"type": "text", "text": ""}),
-            said("content-delta", 1, content={"text": "Hi"}),
-            said("citation-start", citations={"start": 0, "end": 2, "text": "Hi"}),
+            event("content-start", 1, content={"type": "text", "text": ""}),
+            event("content-delta", 1, content={"text": "Hi"}),
+            event("citation-start", citations={"start": 0, "end": 2, "text": "Hi"}),
             {"type": "citation-end", "index": 0},
             end(),
         ),
@@ -48,19 +48,19 @@ def test_thinking_text_citations_and_the_end() -> None:
     assert usage(found) == (1501, 346, 304, 1008)
 
 
-def test_tool_plan_is_output_but_neither_text_nor_reasoning() -> None:
-    found = read(DIALECT, events(said("tool-plan-delta", tool_plan="I will use the tool")))
+def test_tool_plan_is_output_but_not_text_or_reasoning() -> None:
+    found = read(DIALECT, events(event("tool-plan-delta", tool_plan="I will use the tool")))
     assert (found.output_event_count, found.content_event_count) == (1, 1)
     assert (found.text_chars, found.reasoning_chars, found.events.chars) == (0, 0, [19])
 
 
-def test_tool_calls_by_index() -> None:
+def test_tool_calls_are_distinguished_by_index() -> None:
     def call(kind: str, index: int, **function: Any) -> dict[str, Any]:
         told = {
             "function": function,
             **({"id": f"c{index}", "type": "function"} if "name" in function else {}),
         }
-        return said(kind, index, tool_calls=told)
+        return event(kind, index, tool_calls=told)
 
     found = read(
         DIALECT,
@@ -78,7 +78,7 @@ def test_tool_calls_by_index() -> None:
     assert (found.output_event_count, found.content_event_count) == (4, 2)
 
 
-def test_finish_error_is_an_error_with_its_text() -> None:
+def test_error_finish_has_its_message() -> None:
     found = read(DIALECT, events(end("ERROR", error="invalid tool generation", usage={})))
     assert found.error is not None
     assert (found.error.type, found.error.message, found.error.raw) == (
@@ -90,18 +90,18 @@ def test_finish_error_is_an_error_with_its_text() -> None:
     assert usage(found) == (None, None, None, None)
 
 
-def test_finish_without_a_text_is_still_an_error_and_its_word_the_type() -> None:
+def test_error_finish_without_message_uses_the_reason_as_type() -> None:
     found = read(DIALECT, events(end("TIMEOUT")))
     assert found.error is not None
     assert found.error.type == "TIMEOUT"
 
 
 @pytest.mark.parametrize("reason", ["MAX_TOKENS", "STOP_SEQUENCE", "TOOL_CALL", "ERROR_TOXIC", "ERROR_LIMIT"])
-def test_other_finishes_are_no_errors(reason: str) -> None:
+def test_other_finish_reasons_are_not_errors(reason: str) -> None:
     assert read(DIALECT, events(end(reason))).error is None
 
 
-def test_billed_units_alone() -> None:
+def test_usage_with_billed_units_only() -> None:
     found = read(DIALECT, events(end(usage={"billed_units": {"input_tokens": 1, "output_tokens": 2}})))
     assert usage(found) == (1, 2, None, None)
 

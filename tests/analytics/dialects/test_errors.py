@@ -1,4 +1,4 @@
-"""What every vendor's error body says."""
+"""Type, message and raw value of errors, by vendor."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ BODIES: dict[str, tuple[Any, str | None, str, Any]] = {
 
 
 @pytest.mark.parametrize("vendor", BODIES)
-def test_error_body_of(vendor: str) -> None:
+def test_error_body_of_vendor(vendor: str) -> None:
     body, kind, message, raw = BODIES[vendor]
     seen = error_in_body(json.dumps(body).encode())
     assert seen is not None
@@ -89,14 +89,14 @@ def test_error_body_of(vendor: str) -> None:
     assert seen.raw == (body if raw is ... else body[raw])
 
 
-def test_google_without_alt_sse_puts_the_error_in_an_array() -> None:
+def test_error_in_a_json_array() -> None:
     seen = error_in_body(b'[{"error": {"code": 400, "message": "m", "status": "INVALID_ARGUMENT"}}\n]')
     assert seen is not None
     assert (seen.type, seen.message) == ("INVALID_ARGUMENT", "m")
     assert seen.raw == {"code": 400, "message": "m", "status": "INVALID_ARGUMENT"}
 
 
-def test_html_says_its_title_and_else_its_text() -> None:
+def test_html_body_yields_its_title_or_text() -> None:
     page = b"<!doctype html><html><head><title>502 Bad&nbsp;Gateway</title></head><body><h1>nginx</h1></body></html>"
     seen = error_in_body(page)
     assert seen is not None
@@ -114,12 +114,12 @@ def test_plain_text_is_the_message() -> None:
     assert seen.raw == seen.message
 
 
-def test_empty_body_says_nothing() -> None:
+def test_empty_body_has_no_error() -> None:
     assert error_in_body(b"") is None
     assert error_in_body(b" \r\n") is None
 
 
-def test_error_body_framed_as_an_event_is_read_through_the_frame() -> None:
+def test_error_body_in_sse_framing_is_decoded() -> None:
     seen = error_in_body(
         b'event: error\r\ndata: {"type":"error","error":{"type":"api_error","message":"m"}}\r\n\r\n'
     )
@@ -146,14 +146,14 @@ def test_long_page_is_cut() -> None:
         b'{"error":true}',
     ],
 )
-def test_nonsense_is_a_value_never_an_exception(body: bytes) -> None:
+def test_invalid_body_never_raises(body: bytes) -> None:
     assert error_in_body(body) is not None
 
 
 @settings(max_examples=50)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(
     st.sampled_from(["error", "errors", "detail", "message", "type", "code", "status", "loc"]) | st.text(), c)))  # fmt: skip
-def test_any_json_is_read(value: Any) -> None:
+def test_any_json_body_never_raises(value: Any) -> None:
     seen = error_in_body(json.dumps(value).encode())
     assert seen is None or (isinstance(seen.type, str | None) and isinstance(seen.message, str | None))
 
@@ -168,7 +168,7 @@ def test_any_json_is_read(value: Any) -> None:
         {"choices": [], "error": "m", "code": "t"},
     ],
 )
-def test_in_band_error_shapes_are_told_from_their_own_words(event: dict[str, Any]) -> None:
+def test_labelled_errors_are_recognised(event: dict[str, Any]) -> None:
     seen = error_in(event)
     assert seen is not None
     assert (seen.type, seen.message) == ("t", "m")
@@ -177,10 +177,10 @@ def test_in_band_error_shapes_are_told_from_their_own_words(event: dict[str, Any
 @pytest.mark.parametrize(
     "event", [{"error": None}, {"error": {}}, {"error": ""}, {"message": "hello"}, [], "error", None]
 )
-def test_what_does_not_call_itself_an_error_is_none(event: Any) -> None:
+def test_unlabelled_values_are_not_errors(event: Any) -> None:
     assert error_in(event) is None
 
 
-def test_numeric_code_is_a_type_only_when_there_is_no_word() -> None:
+def test_numeric_code_is_the_type_only_without_a_textual_one() -> None:
     assert error_from({"code": 404, "status": "NOT_FOUND"}).type == "NOT_FOUND"
     assert error_from({"code": 404, "status": 404}).type == "404"

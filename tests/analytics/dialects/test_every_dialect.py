@@ -1,4 +1,4 @@
-"""What holds for every dialect there is, found as the product finds them: bad data is a value, never an exception."""
+"""Properties of every registered dialect: bad data is a value, never an exception."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def by_name(dialect: Dialect) -> str:
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
 @settings(max_examples=25)
 @given(sent=st.lists(st.tuples(st.just("") | NAMES, JSON), max_size=4))
-def test_any_json_is_read_without_an_exception(dialect: Dialect, sent: list[tuple[str, Any]]) -> None:
+def test_any_json_never_raises(dialect: Dialect, sent: list[tuple[str, Any]]) -> None:
     reader, found = dialect.reader(ExchangeInfo()), StreamAccumulator(keep_text=True)
     for name, value in sent:
         data = json.dumps(value).encode()
@@ -57,15 +57,15 @@ def test_any_json_is_read_without_an_exception(dialect: Dialect, sent: list[tupl
         else:
             assert answer.kind in get_args(EventKind)
     for _, value in sent:
-        for reading in dialect.reader(ExchangeInfo()).read_body(json.dumps(value).encode()):
-            assert isinstance(reading, DecodedEvent)
-            found.add_event(reading, None, row=False)
+        for event in dialect.reader(ExchangeInfo()).read_body(json.dumps(value).encode()):
+            assert isinstance(event, DecodedEvent)
+            found.add_event(event, None, row=False)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
 @settings(max_examples=20)
 @given(name=st.just("") | NAMES, data=st.binary(max_size=60) | st.text().map(str.encode))
-def test_any_bytes_are_read_without_an_exception(dialect: Dialect, name: str, data: bytes) -> None:
+def test_any_bytes_never_raise(dialect: Dialect, name: str, data: bytes) -> None:
     dialect.recognises(name, data)
     dialect.reader(ExchangeInfo()).read(name, data)
     dialect.reader(ExchangeInfo()).read_body(data)
@@ -75,32 +75,32 @@ def test_any_bytes_are_read_without_an_exception(dialect: Dialect, name: str, da
 @pytest.mark.parametrize(
     "data", [b"[" * 200_000, b'{"a":' * 50_000, b'{"delta":"' + b"x" * 1_000_000 + b'"}', b""]
 )
-def test_hostile_data_is_read_without_an_exception(dialect: Dialect, data: bytes) -> None:
+def test_hostile_data_never_raises(dialect: Dialect, data: bytes) -> None:
     dialect.recognises("", data)
     dialect.reader(ExchangeInfo()).read("", data)
     dialect.reader(ExchangeInfo()).read_body(data)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=by_name)
-def test_nothing_is_made_of_an_empty_object(dialect: Dialect) -> None:
+def test_empty_object_yields_no_output(dialect: Dialect) -> None:
     reader = dialect.reader(ExchangeInfo())
     assert as_decoded_event(reader.read("", b"{}")).kind not in OUTPUT_KINDS
 
 
-def test_names_are_unique_and_every_dialect_says_what_it_is() -> None:
+def test_names_are_unique_and_provider_and_operation_are_set() -> None:
     names = [dialect.name for dialect in DIALECTS]
     assert len(set(names)) == len(names)
     assert all(dialect.provider and dialect.operation for dialect in DIALECTS)
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/v1/models", "/mcp", "/v1/embeddings"])
-def test_no_dialect_of_these_claims_what_is_no_generation(path: str) -> None:
+def test_paths_without_generation_are_not_claimed(path: str) -> None:
     claimed = {d.name for d in DIALECTS if d.claims(ExchangeInfo(path=path)) >= 5}
     assert not claimed - {"openai_embeddings"}
 
 
-def test_control_traffic_over_sse_stays_unknown() -> None:
-    """MCP speaks JSON-RPC over SSE: no LLM."""
+def test_json_rpc_over_sse_is_unknown() -> None:
+    """MCP sends JSON-RPC over SSE."""
     data = (
         b'{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"2024-01-01"}],"isError":false}}'
     )
@@ -164,7 +164,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("dialect", BODIES)
 @pytest.mark.parametrize("indent", [None, 2])
-def test_whole_body_tells_its_dialect_without_a_path(dialect: str, indent: int | None) -> None:
+def test_whole_body_identifies_its_dialect_without_a_path(dialect: str, indent: int | None) -> None:
     decoder = StreamDecoder(ExchangeInfo(content_type="application/json"), keep_text=True)
     decoder.feed([(1, json.dumps(BODIES[dialect], indent=indent).encode())])
     decoder.finish()

@@ -1,4 +1,4 @@
-"""Gemini's generateContent: SSE, JSON array, one object; calls whole and in pieces; usage on every chunk."""
+"""Gemini's generateContent: framings, function calls, cumulative usage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def counts(
     return {"usageMetadata": {key: value for key, value in told.items() if value is not None}}
 
 
-def test_text_stream_with_cumulative_usage_on_every_chunk() -> None:
+def test_cumulative_usage_on_every_chunk() -> None:
     found = read(
         DIALECT,
         events(
@@ -59,7 +59,7 @@ def test_finish_chunk_may_carry_the_last_text() -> None:
     )
 
 
-def test_thought_parts_are_reasoning_and_thoughts_count_as_output() -> None:
+def test_thought_parts_are_reasoning_and_count_as_output_tokens() -> None:
     found = read(
         DIALECT,
         events(
@@ -72,7 +72,7 @@ def test_thought_parts_are_reasoning_and_thoughts_count_as_output() -> None:
     assert usage(found) == (5, 32, 30, None)
 
 
-def test_function_call_has_its_arguments_as_an_object() -> None:
+def test_function_call_arguments_object_becomes_json_text() -> None:
     call = {
         "functionCall": {"name": "weather", "args": {"city": "Rome"}, "id": "c1"},
         "thoughtSignature": "c2ln",
@@ -83,7 +83,7 @@ def test_function_call_has_its_arguments_as_an_object() -> None:
 
 
 @pytest.mark.parametrize("call", [{"name": "now", "args": {}}, {"name": "now"}])
-def test_call_without_arguments_is_output_by_its_name_and_has_an_empty_object(call: dict[str, Any]) -> None:
+def test_call_without_arguments_gets_an_empty_object(call: dict[str, Any]) -> None:
     found = read(DIALECT, events(chunk({"functionCall": call}, finish="STOP")))
     assert tools(found) == [("", "now", "{}")]
     assert (found.output_event_count, found.content_event_count) == (1, 0)
@@ -112,13 +112,13 @@ def test_partial_arguments_are_joined() -> None:
     assert (found.output_event_count, found.content_event_count, found.tool_call_count) == (4, 3, 1)
 
 
-def test_partial_arguments_are_whole_when_the_call_says_so_not_only_at_the_finish() -> None:
+def test_partial_arguments_are_closed_by_will_continue_false() -> None:
     call = {"functionCall": {"name": "a", "willContinue": True}}
     found = read(DIALECT, events(chunk(call), chunk(piece("$.x", "1")), chunk({"functionCall": {}})))
     assert tools(found) == [("", "a", '{"x":"1"}')]
 
 
-def test_partial_calls_in_a_row_are_closed_by_the_next() -> None:
+def test_partial_call_is_closed_by_the_next_call() -> None:
     found = read(
         DIALECT,
         events(
@@ -131,7 +131,7 @@ def test_partial_calls_in_a_row_are_closed_by_the_next() -> None:
     assert tools(found) == [("", "a", '{"x":"1"}'), ("", "b", "{}")]
 
 
-def test_code_that_the_model_runs_is_output_and_no_call_of_the_client() -> None:
+def test_executable_code_is_output_but_not_a_client_tool_call() -> None:
     found = read(
         DIALECT,
         events(
@@ -146,10 +146,12 @@ def test_code_that_the_model_runs_is_output_and_no_call_of_the_client() -> None:
 def test_audio_is_output() -> None:
     found = read(DIALECT, events(chunk({"inlineData": {"mimeType": "audio/L16;rate=24000", "data": "AAAA"}})))
     assert found.events.kind == ["audio"]
-    assert (found.output_event_count, found.content_event_count) == (1, 0), "encoded: nothing to read"
+    assert (found.output_event_count, found.content_event_count) == (1, 0), (
+        "encoded audio has no readable content"
+    )
 
 
-def test_candidates_are_choices_with_a_finish_each() -> None:
+def test_each_candidate_is_a_choice_with_its_own_finish() -> None:
     both = {
         "candidates": [chunk({"text": "a"})["candidates"][0], chunk({"text": "b"}, index=1)["candidates"][0]]
     }
@@ -180,7 +182,7 @@ def test_error_chunk() -> None:
     )
 
 
-def test_chunk_wrapped_by_code_assist() -> None:
+def test_code_assist_wrapper_is_unwrapped() -> None:
     found = read(DIALECT, events({"response": chunk({"text": "Hi"}, finish="STOP"), "traceId": "t"}))
     assert str(found.first_choice.text) == "Hi"
 
@@ -196,7 +198,7 @@ def test_non_streamed_body_and_array_body() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"candidates":{}}', b'{"candidates":[{"content":"x"}]}', b"\xff"]
 )
-def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
+def test_invalid_data_is_malformed(data: bytes) -> None:
     reader = DIALECT.reader(ExchangeInfo())
     assert reader.read("", data).kind == "malformed"
     reader.read_body(data)

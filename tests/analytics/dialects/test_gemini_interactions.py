@@ -40,7 +40,7 @@ def stop(index: int) -> dict[str, Any]:
     return {"event_type": "step.stop", "index": index}
 
 
-def test_thoughts_text_and_the_end() -> None:
+def test_stream_with_thoughts_and_text() -> None:
     found = read(
         DIALECT,
         events(
@@ -84,7 +84,7 @@ def test_function_calls_with_and_without_arguments() -> None:
     assert (found.output_event_count, found.content_event_count) == (4, 2)
 
 
-def test_search_that_the_server_runs_is_not_output() -> None:
+def test_server_side_search_is_not_output() -> None:
     found = read(
         DIALECT,
         events(

@@ -1,4 +1,4 @@
-"""Arguments that come as paths and values become JSON text, in the order in which they came."""
+"""Join arguments sent as paths and values into JSON text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_string_in_pieces() -> None:
     assert joined(("$.id", "A\n", True), ("$.id", '"B', True), ("$.id", "", False)) == '{"id":"A\\n\\"B"}'
 
 
-def test_objects_and_arrays_are_opened_and_closed_as_the_paths_go() -> None:
+def test_objects_and_arrays_are_opened_and_closed_by_path() -> None:
     text = joined(
         ("$.recipe.items[0].amount", "16 oz", True),
         ("$.recipe.items[0].amount", "", False),
@@ -49,7 +49,7 @@ def test_objects_and_arrays_are_opened_and_closed_as_the_paths_go() -> None:
     }
 
 
-def test_no_piece_is_an_empty_object() -> None:
+def test_no_pieces_yield_an_empty_object() -> None:
     assert joined() == "{}"
 
 
@@ -58,7 +58,7 @@ def test_quoted_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    "late",
+    "invalid",
     [
         ("$.a", "again", False),
         ("$.a.b", 1, False),
@@ -68,11 +68,11 @@ def test_quoted_steps() -> None:
         ("$[0]", 1, False),
     ],
 )
-def test_what_cannot_be_joined_is_left_out(late: tuple[str, Any, bool]) -> None:
-    assert json.loads(joined(("$.a", "x", False), late)) == {"a": "x"}
+def test_invalid_pieces_are_dropped(invalid: tuple[str, Any, bool]) -> None:
+    assert json.loads(joined(("$.a", "x", False), invalid)) == {"a": "x"}
 
 
-def test_item_before_the_last_one_is_left_out() -> None:
+def test_item_before_the_last_one_is_dropped() -> None:
     assert json.loads(joined(("$.a[0]", 1, False), ("$.a[1]", 2, False), ("$.a[0]", 3, False))) == {
         "a": [1, 2]
     }
@@ -87,7 +87,7 @@ def leaves(value: Any, path: str = "$") -> list[tuple[str, Any]]:
 
 
 def full(value: Any) -> bool:
-    """Paths tell of an empty object or array nothing."""
+    """Whether the value has no empty object or array, which paths cannot express."""
     if isinstance(value, dict | list):
         return bool(value) and all(map(full, value.values() if isinstance(value, dict) else value))
     return True
@@ -104,7 +104,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=4).filter(full))
-def test_any_arguments_in_document_order_are_rebuilt(arguments: dict[str, Any]) -> None:
+def test_any_arguments_in_document_order_round_trip(arguments: dict[str, Any]) -> None:
     pieces: list[tuple[str, Any, bool]] = []
     for path, value in leaves(arguments):
         if isinstance(value, str):

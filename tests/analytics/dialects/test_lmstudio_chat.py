@@ -1,4 +1,4 @@
-"""LM Studio's native chat: the 19 events of its document, one by one and together."""
+"""LM Studio's native chat: its 19 documented events, singly and in a stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoded.tolerant_json import compact
 from analytics.dialects.lmstudio_chat import DIALECT
-from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
+from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, tools, usage
 
 MCP = {"type": "ephemeral_mcp", "server_label": "huggingface"}
 ARGUMENTS = {"sort": "trendingScore", "limit": 1}
@@ -67,7 +67,7 @@ STREAM: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_every_event_of_a_stream_has_its_kind() -> None:
+def test_each_event_of_a_stream_has_its_kind() -> None:
     found = read(DIALECT, events(*(event for event, _ in STREAM)))
     assert found.events.kind == [kind for _, kind in STREAM]
     choice = found.first_choice
@@ -77,21 +77,21 @@ def test_every_event_of_a_stream_has_its_kind() -> None:
     assert (found.terminal_seen, found.error, found.finish_reason) == (True, None, None)
 
 
-def test_every_named_event_is_recognised_and_the_first_settles_it() -> None:
+def test_each_named_event_is_recognised_and_the_first_is_certain() -> None:
     for event, _ in STREAM:
         assert DIALECT.recognises(event["type"], b"{}") >= 5
     assert DIALECT.recognises("", b'{"type": "chat.start", "model_instance_id": "m"}') >= 5
     assert DIALECT.recognises("", b'{"type":"message_start","message":{}}') == 0
 
 
-def test_tool_call_arguments_are_an_object() -> None:
-    answers = readings(DIALECT, events(*(event for event, _ in STREAM[10:12])))
+def test_tool_call_arguments_object_becomes_json_text() -> None:
+    answers = decoded_events(DIALECT, events(*(event for event, _ in STREAM[10:12])))
     deltas = [piece for answer in answers for f in answer.deltas or [] for piece in f.tool_calls or []]
     assert [piece.arguments for piece in deltas] == ["", compact(ARGUMENTS)]
     assert deltas[0].key == deltas[1].key
 
 
-def test_two_calls_of_the_same_tool_are_two_calls() -> None:
+def test_two_calls_of_the_same_tool_are_distinguished() -> None:
     start = {"type": "tool_call.start", "tool": "t"}
     found = read(
         DIALECT,
@@ -106,18 +106,18 @@ def test_two_calls_of_the_same_tool_are_two_calls() -> None:
     assert tools(found) == [("", "t", '{"a":1}'), ("", "t", "{}")]
 
 
-def test_arguments_after_arguments_are_another_call() -> None:
+def test_second_arguments_event_starts_another_call() -> None:
     arguments = {"type": "tool_call.arguments", "tool": "t", "arguments": {}}
     found = read(DIALECT, events({"type": "tool_call.start", "tool": "t"}, arguments, arguments))
     assert tools(found) == [("", "t", "{}"), ("", "t", "{}")]
 
 
-def test_arguments_without_a_start_are_a_call_of_their_own() -> None:
+def test_arguments_without_a_start_event_are_a_call() -> None:
     found = read(DIALECT, events({"type": "tool_call.arguments", "tool": "t", "arguments": {"a": 1}}))
     assert tools(found) == [("", "t", '{"a":1}')]
 
 
-def test_tool_call_failure_is_counted_and_is_no_stream_error() -> None:
+def test_tool_call_failure_is_counted_but_not_a_stream_error() -> None:
     found = read(
         DIALECT,
         events({"type": "tool_call.failure", "reason": "r", "metadata": {"type": "invalid_name"}}, END),
@@ -125,7 +125,7 @@ def test_tool_call_failure_is_counted_and_is_no_stream_error() -> None:
     assert (found.tool_failure_count, found.error, found.terminal_seen) == (1, None, True)
 
 
-def test_error_is_followed_by_chat_end_and_stays_an_error() -> None:
+def test_chat_end_after_an_error_does_not_clear_it() -> None:
     error = {
         "type": "invalid_request",
         "message": "no model",
@@ -145,13 +145,13 @@ def test_error_is_followed_by_chat_end_and_stays_an_error() -> None:
     ["invalid_request", "unknown", "mcp_connection_error", "plugin_connection_error", "not_implemented",
      "model_not_found", "job_not_found", "internal_error"],
 )  # fmt: skip
-def test_error_type_is_lm_studios_own(kind: str) -> None:
+def test_error_type_is_the_one_reported(kind: str) -> None:
     found = read(DIALECT, events({"type": "error", "error": {"type": kind, "message": "m"}}))
     assert found.error is not None
     assert found.error.type == kind
 
 
-def test_output_that_only_chat_end_tells_is_late() -> None:
+def test_output_only_in_chat_end_is_not_streamed() -> None:
     found = read(DIALECT, events(STREAM[0][0], END))
     assert (str(found.first_choice.text), found.output_event_count, found.content_event_count) == (
         "The current top",
@@ -160,7 +160,7 @@ def test_output_that_only_chat_end_tells_is_late() -> None:
     )
 
 
-def test_stats_are_usage_and_server_stats_in_ns() -> None:
+def test_stats_become_usage_and_server_stats_in_ns() -> None:
     found = read(DIALECT, events(END))
     assert usage(found) == (329, 268, 5, None)
     assert found.usage is not None
@@ -203,13 +203,13 @@ def test_non_streamed_body() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"type":7}', b'{"type":"message.delta","content":{}}', b"\xff"]
 )
-def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
+def test_invalid_data_is_malformed(data: bytes) -> None:
     reader = DIALECT.reader(ExchangeInfo())
     assert reader.read("message.delta", data).kind == "malformed"
     reader.read_body(data)
 
 
-def test_claims_its_path_alone() -> None:
+def test_claims_only_its_path() -> None:
     assert DIALECT.claims(ExchangeInfo(path="/api/v1/chat")) == 5
     assert DIALECT.claims(ExchangeInfo(path="/v1/chat")) == 0
     assert DIALECT.claims(ExchangeInfo(path="/api/v1/chat/completions")) == 0

@@ -50,7 +50,7 @@ def test_chat_stream() -> None:
     assert usage(found) == (307, 308, None, None)
 
 
-def test_server_times_are_in_ns_already() -> None:
+def test_server_times_are_kept_in_ns() -> None:
     found = read(DIALECT, events(chat("", **END)))
     stats = {stat.name: (stat.value, stat.unit) for _, stat in found.server_stats}
     assert stats["load_duration"] == (55095250.0, "ns")
@@ -80,13 +80,13 @@ def test_generate_stream() -> None:
     )
 
 
-def test_calls_of_one_message_and_of_the_next_are_apart() -> None:
+def test_calls_of_successive_messages_are_distinguished() -> None:
     calls = [{"function": {"name": "a", "arguments": {}}}, {"function": {"name": "b", "arguments": {}}}]
     found = read(DIALECT, events(chat(tool_calls=calls), chat(tool_calls=calls[:1])))
     assert [name for _, name, _ in tools(found)] == ["a", "b", "a"]
 
 
-def test_old_servers_give_no_reason() -> None:
+def test_missing_done_reason_of_old_servers() -> None:
     found = read(DIALECT, events(chat("Hi"), chat("", done=True)))
     assert (found.terminal_seen, found.finish_reason, found.events.kind) == (True, None, ["text", "terminal"])
 

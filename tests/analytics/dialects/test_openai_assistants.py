@@ -94,7 +94,7 @@ def test_function_call_and_generated_code() -> None:
     assert (code.events.kind, tools(code)) == (["tool_call"], [])
 
 
-def test_calls_of_different_steps_are_apart() -> None:
+def test_calls_of_different_steps_are_distinguished() -> None:
     first = step(id="call_1", type="function", function={"name": "f", "arguments": "1"})
     name, data = step(id="call_2", type="function", function={"name": "g", "arguments": "2"})
     found = read(DIALECT, named(first, (name, {**data, "id": "step_2"})))

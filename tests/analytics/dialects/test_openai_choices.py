@@ -1,4 +1,4 @@
-"""Chat and text completion chunks: what every field means, and that the quick way says what the long way says."""
+"""Chat and text completion chunks: the meaning of their members, and that fast and slow path agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from analytics.dialects.openai_chat import DIALECT as CHAT
 from analytics.dialects.openai_choices import ChoicesReader
 from analytics.dialects.openai_completions import DIALECT as COMPLETIONS
 from tests.analytics.corpus import recordings
-from tests.analytics.dialects.transcript import events, read, read_body, readings, split, tools
+from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, split, tools
 
 
 def chunk(delta: Any = None, finish: Any = None, index: Any = 0, **top: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def chunk(delta: Any = None, finish: Any = None, index: Any = 0, **top: Any) -> 
     return {"id": "c-1", "object": "chat.completion.chunk", "model": "m-1", "choices": [choice], **top}
 
 
-def test_content_as_a_list_of_typed_parts() -> None:
+def test_content_may_be_a_list_of_typed_parts() -> None:
     found = read(
         CHAT,
         events(
@@ -46,7 +46,7 @@ def test_content_as_a_list_of_typed_parts() -> None:
     assert found.events.kind == ["reasoning", "text", "reasoning", "text"]
 
 
-def test_tool_calls_without_an_index_are_told_apart_by_id() -> None:
+def test_tool_calls_without_an_index_are_distinguished_by_id() -> None:
     calls = [{"id": n, "function": {"name": f"f{n}", "arguments": "{}"}} for n in ("a", "b")]
     assert tools(read(CHAT, events(chunk({"tool_calls": calls}, "tool_calls")))) == [
         ("a", "fa", "{}"),
@@ -66,7 +66,7 @@ def test_tool_call_pieces_without_index_and_id_belong_to_the_last_call() -> None
     assert tools(found) == [("a", "f", '{"x":1}')]
 
 
-def test_whole_calls_without_index_and_id_are_calls_of_their_own() -> None:
+def test_whole_calls_without_index_and_id_are_separate() -> None:
     calls = [{"function": {"name": "f", "arguments": {"n": n}}} for n in range(2)]
     assert tools(read(CHAT, events(chunk({"tool_calls": calls}, "tool_calls")))) == [
         ("", "f", '{"n":0}'),
@@ -74,7 +74,7 @@ def test_whole_calls_without_index_and_id_are_calls_of_their_own() -> None:
     ]
 
 
-def test_an_index_used_again_by_another_id_and_name_is_another_call() -> None:
+def test_reused_index_with_another_id_and_name_starts_another_call() -> None:
     found = read(
         CHAT,
         events(
@@ -87,7 +87,7 @@ def test_an_index_used_again_by_another_id_and_name_is_another_call() -> None:
 
 
 @pytest.mark.parametrize("name", ["f", "g"])
-def test_whole_calls_that_share_an_index_and_have_no_id_are_calls_of_their_own(name: str) -> None:
+def test_whole_calls_with_the_same_index_and_no_id_are_separate(name: str) -> None:
     first = {"index": 0, "id": "", "function": {"name": "f", "arguments": '{"x":1}'}}
     second = {"index": 0, "id": "", "function": {"name": name, "arguments": '{"x":2}'}}
     together = read(CHAT, events(chunk({"tool_calls": [first, second]})))
@@ -95,7 +95,7 @@ def test_whole_calls_that_share_an_index_and_have_no_id_are_calls_of_their_own(n
     assert tools(together) == tools(apart) == [("", "f", '{"x":1}'), ("", name, '{"x":2}')]
 
 
-def test_an_id_repeated_on_every_piece_is_one_call() -> None:
+def test_id_repeated_on_every_piece_is_one_call() -> None:
     piece = {"index": 0, "id": "a", "type": "function"}
     found = read(
         CHAT,
@@ -109,8 +109,8 @@ def test_an_id_repeated_on_every_piece_is_one_call() -> None:
     assert (found.output_event_count, found.content_event_count) == (3, 2)
 
 
-def test_arguments_as_an_object_are_its_json() -> None:
-    answer = readings(
+def test_arguments_object_becomes_json_text() -> None:
+    answer = decoded_events(
         CHAT, events(chunk({"tool_calls": [{"function": {"name": "f", "arguments": {"x": 1}}}]}))
     )[0]
     assert answer.deltas is not None
@@ -145,11 +145,11 @@ def test_audio_is_output() -> None:
     assert found.events.kind == ["audio", "audio", "finish"]
     assert found.events.chars == [5, 0, 0]
     assert (found.output_event_count, found.content_event_count) == (2, 1), (
-        "encoded audio is output, nothing to read"
+        "encoded audio is output without readable content"
     )
 
 
-def test_tokens_of_an_event_are_counted_by_logprobs_and_token_ids() -> None:
+def test_logprobs_and_token_ids_give_the_tokens_of_an_event() -> None:
     def entries(count: int) -> list[dict[str, Any]]:
         return [{"token": "x", "logprob": -1, "bytes": None, "top_logprobs": []}] * count
 
@@ -165,7 +165,7 @@ def test_tokens_of_an_event_are_counted_by_logprobs_and_token_ids() -> None:
     assert found.events.tokens == [3, 2, 4, None]
 
 
-def test_text_beside_delta_is_the_same_again() -> None:
+def test_text_next_to_delta_is_ignored() -> None:
     found = read(
         CHAT,
         events(chunk({"content": "a"}, choice={"text": "a"}), chunk({"content": "b"}, choice={"text": "b"})),
@@ -173,7 +173,7 @@ def test_text_beside_delta_is_the_same_again() -> None:
     assert str(found.first_choice.text) == "ab"
 
 
-def test_message_beside_delta_is_the_same_again() -> None:
+def test_message_next_to_delta_is_ignored() -> None:
     found = read(
         CHAT,
         events(
@@ -185,7 +185,7 @@ def test_message_beside_delta_is_the_same_again() -> None:
     assert (str(found.first_choice.text), found.content_event_count) == ("ab", 2)
 
 
-def test_message_alone_is_the_answer() -> None:
+def test_message_without_delta_is_decoded() -> None:
     found = read(
         CHAT,
         events(
@@ -217,7 +217,7 @@ def test_usage_inside_a_choice() -> None:
         ({"prompt_tokens": "5", "completion_tokens": 2.0, "prompt_tokens_details": None}, (5, 2, None, None)),
         ({"prompt_tokens": 5, "completion_tokens": None, "total_tokens": 5}, (5, None, None, None)),
         ({"input_tokens": 5, "output_tokens": 6, "output_tokens_details": {"reasoning_tokens": 4}}, (5, 6, 4, None)),
-        # xAI's completion tokens leave out reasoning; the total tells
+        # xAI's completion tokens exclude reasoning, as the total shows
         (
             {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 31, "completion_tokens_details": {"reasoning_tokens": 20}},
             (5, 26, 20, None),
@@ -274,7 +274,7 @@ def test_vllm_metrics_and_cerebras_time_info_are_server_stats() -> None:
     }
 
 
-def test_lm_studios_older_endpoint_has_stats() -> None:
+def test_lm_studio_stats_are_server_stats() -> None:
     stats = {
         "tokens_per_second": 51.4,
         "time_to_first_token": 0.111,
@@ -302,7 +302,7 @@ def test_llama_cpp_prompt_progress_is_progress() -> None:
     assert ("time_ms", 120e6, "ns") in [(s.name, s.value, s.unit) for _, s in found.server_stats]
 
 
-def test_minimax_says_in_base_resp_how_it_went() -> None:
+def test_minimax_base_resp_reports_errors() -> None:
     bad = {"status_code": 1008, "status_msg": "insufficient balance"}
     found = read(CHAT, events({"choices": None, "base_resp": bad}))
     assert found.error is not None
@@ -313,7 +313,7 @@ def test_minimax_says_in_base_resp_how_it_went() -> None:
     )
 
 
-def test_ids_that_change_keep_the_first() -> None:
+def test_first_response_id_is_kept() -> None:
     found = read(
         CHAT,
         events(chunk({"content": "a"}, id="", model=None), chunk({}, id="x"), chunk({}, id="y", model="z")),
@@ -346,7 +346,7 @@ def test_text_completion_chunks() -> None:
     assert CHAT.recognises("", split(body)[0].data) < 5
 
 
-def test_a_whole_response_is_read_like_a_stream() -> None:
+def test_non_streamed_response() -> None:
     found = read_body(
         CHAT,
         {
@@ -382,14 +382,14 @@ def test_a_whole_response_is_read_like_a_stream() -> None:
         b"null",
     ],
 )
-def test_nonsense_is_never_an_exception(body: bytes) -> None:
+def test_invalid_data_never_raises(body: bytes) -> None:
     read_body(CHAT, body)
     read(CHAT, b"data: " + body + b"\n\n")
 
 
 @pytest.mark.parametrize("data", [b'{"choices": [', b"{'a': 1}", b"oops", b'{"a": 1} {"b": 2}'])
-def test_what_is_no_json_is_malformed(data: bytes) -> None:
-    assert readings(CHAT, b"data: " + data + b"\n\n")[0].kind == "malformed"
+def test_invalid_json_is_malformed(data: bytes) -> None:
+    assert decoded_events(CHAT, b"data: " + data + b"\n\n")[0].kind == "malformed"
 
 
 @pytest.mark.parametrize(
@@ -406,13 +406,13 @@ def test_what_is_no_json_is_malformed(data: bytes) -> None:
         (b'\xef\xbb\xbf{"choices":[{"delta":{"content":"ab"}}]}', "ab"),
     ],
 )
-def test_broken_text_and_odd_types_are_read_as_far_as_they_go(data: bytes, text: str) -> None:
-    answer = readings(CHAT, b"data: " + data + b"\n\n")[0]
+def test_invalid_text_and_types_are_decoded_as_far_as_possible(data: bytes, text: str) -> None:
+    answer = decoded_events(CHAT, b"data: " + data + b"\n\n")[0]
     assert answer.deltas is not None
     assert answer.deltas[0].text == text
 
 
-# -- the quick way and the long way ----------------------------------------------------------------------------------------
+# -- fast path and slow path ----------------------------------------------------------------------------------------
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 5) | st.sampled_from(["", "a", "stop", '"quoted"', "é", "\\", "\n"]),
@@ -457,8 +457,8 @@ def _expanded(answers: list[DecodedEvent | TextDelta | DeltaRun]) -> list[Decode
     return found
 
 
-def _plainly(answer: DecodedEvent | TextDelta) -> Any:
-    """The answer in its long form; what names an event with output is its output."""
+def _plain(answer: DecodedEvent | TextDelta) -> Any:
+    """The answer as plain values; the kind of an event with output is not compared."""
     reading = as_decoded_event(answer)
     if any(f.text or f.reasoning or f.refusal or f.tool_calls or f.audio_chars for f in reading.deltas or ()):
         reading.kind = "text"
@@ -470,25 +470,29 @@ def test_null_member_does_not_identify_a_vendor() -> None:
 
 
 @settings(max_examples=100)
-@given(sent=st.lists(plain | plain | odd, max_size=12), cut=st.integers(0, 12))
-def test_the_quick_way_says_what_the_long_way_says(sent: list[dict[str, Any]], cut: int) -> None:
+@given(sent=st.lists(plain | plain | odd, max_size=12), split_at=st.integers(0, 12))
+def test_fast_and_slow_path_agree(sent: list[dict[str, Any]], split_at: int) -> None:
     batch = [RawEvent("", json.dumps(item).encode(), n, n) for n, item in enumerate(sent)]
-    long, quick, stencil = ChoicesReader(), ChoicesReader(), EventTemplate(ChoicesReader())
-    expected = [_plainly(long.read(event.name, event.data)) for event in batch]
-    assert [_plainly(a) for part in (batch[:cut], batch[cut:]) for a in quick.read_many(part)] == expected
+    slow, fast, template = ChoicesReader(), ChoicesReader(), EventTemplate(ChoicesReader())
+    expected = [_plain(slow.read(event.name, event.data)) for event in batch]
     assert [
-        _plainly(a) for part in (batch[:cut], batch[cut:]) for a in _expanded(stencil.read_many(part))
+        _plain(a) for part in (batch[:split_at], batch[split_at:]) for a in fast.read_many(part)
+    ] == expected
+    assert [
+        _plain(a)
+        for part in (batch[:split_at], batch[split_at:])
+        for a in _expanded(template.read_many(part))
     ] == expected
 
 
 @pytest.mark.parametrize(
     "recording", [r for r in recordings() if r.folder.endswith(("_chat", "_completions"))], ids=str
 )
-def test_recorded_streams_are_read_alike_both_ways(recording: Any) -> None:
+def test_fast_and_slow_path_agree_on_recorded_streams(recording: Any) -> None:
     batch = split(recording.body.read_bytes())
-    long, stencil = ChoicesReader(), EventTemplate(ChoicesReader())
-    assert [_plainly(a) for a in _expanded(stencil.read_many(batch))] == [
-        _plainly(long.read(e.name, e.data)) for e in batch
+    slow, template = ChoicesReader(), EventTemplate(ChoicesReader())
+    assert [_plain(a) for a in _expanded(template.read_many(batch))] == [
+        _plain(slow.read(e.name, e.data)) for e in batch
     ]
 
 

@@ -1,6 +1,6 @@
-"""The quirks of definitions.md that break naive readers, as the OpenAI family shows them: one test each, by number.
+"""The quirks of the OpenAI family that break naive readers, numbered as in the project's definitions.
 
-Each goes the whole way of a live stream: bytes with arrival times in, the decoder's results out.
+Each test feeds bytes with arrival times to a `StreamDecoder` and checks its results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def chunk(delta: Any = None, finish: Any = None, index: int = 0, **top: Any) -> 
 
 
 def decode(*items: dict[str, Any] | str, exchange: ExchangeInfo = CHAT, done: bool = True) -> StreamDecoder:
-    """Event i arrives at i ms, each in a read of its own; a string is sent as it is."""
+    """Decode events that arrive at 0, 1, 2 … ms, each in its own read; strings are sent unchanged."""
     decoder = StreamDecoder(exchange, keep_text=True)
     sent = [item if isinstance(item, str) else f"data: {json.dumps(item)}\n\n" for item in items]
     for number, text in enumerate([*sent, "data: [DONE]\n\n"] if done else sent):
@@ -42,16 +42,18 @@ def decode(*items: dict[str, Any] | str, exchange: ExchangeInfo = CHAT, done: bo
     return decoder
 
 
-def test_quirk_1_usage_on_a_chunk_that_has_choices() -> None:
+def test_quirk_1_usage_on_a_chunk_with_choices() -> None:
     found = decode(chunk({"content": "Hi"}), chunk({"content": "!"}, "stop", usage=USAGE))
     assert found.usage is not None
     assert (found.usage.input_tokens, found.usage.output_tokens, found.text) == (10, 2, "Hi!")
     assert found.usage.raw == USAGE
     assert found.usage_source == "usage"
-    assert found.events.tokens == [None, None, None], "one report at the end tells nothing of a single event"
+    assert found.events.tokens == [None, None, None], (
+        "one report at the end does not give the tokens of events"
+    )
 
 
-def test_quirk_1_usage_on_every_chunk_is_cumulative_and_its_differences_are_the_tokens_of_events() -> None:
+def test_quirk_1_differences_of_continuous_usage_are_the_tokens_of_events() -> None:
     def at(count: int) -> dict[str, int]:
         return {"prompt_tokens": 10, "completion_tokens": count, "total_tokens": 10 + count}
 
@@ -68,7 +70,7 @@ def test_quirk_1_usage_on_every_chunk_is_cumulative_and_its_differences_are_the_
     assert [(seq, at_ns) for seq, at_ns, _ in found.usage_reports] == [(n, n * MS) for n in range(5)]
 
 
-def test_quirk_1_usage_before_the_last_chunk_is_no_end() -> None:
+def test_quirk_1_usage_before_the_last_chunk_does_not_end_the_stream() -> None:
     found = decode(
         chunk({"content": "a"}),
         {"id": "c-1", "choices": [], "usage": USAGE},
@@ -87,7 +89,7 @@ def test_quirk_1_choices_null_or_empty_with_usage(choices: Any) -> None:
     assert found.malformed_events == 0
 
 
-def test_quirk_1_usage_null_never_turns_a_number_back() -> None:
+def test_quirk_1_null_usage_does_not_overwrite_a_number() -> None:
     found = decode(
         chunk({"content": "a"}, usage=USAGE),
         chunk({}, "stop", usage={"prompt_tokens": None, "completion_tokens": None}),
@@ -97,7 +99,7 @@ def test_quirk_1_usage_null_never_turns_a_number_back() -> None:
     assert (found.usage.input_tokens, found.usage.output_tokens) == (10, 2)
 
 
-def test_quirk_2_azure_first_chunk_has_no_choices_no_id_no_model() -> None:
+def test_quirk_2_azure_first_chunk_without_choices_id_and_model() -> None:
     found = decode(
         {"choices": [], "created": 0, "id": "", "model": "", "object": "", "prompt_filter_results": [{"prompt_index": 0}]},
         chunk({"role": "assistant", "content": ""}, id="chatcmpl-7", model="gpt-4o"),
@@ -114,12 +116,12 @@ def test_quirk_2_azure_first_chunk_has_no_choices_no_id_no_model() -> None:
     assert (found.output_event_count, found.choice_count) == (1, 1)
 
 
-def test_quirk_3_an_empty_finish_reason_is_none() -> None:
+def test_quirk_3_empty_finish_reason_is_ignored() -> None:
     found = decode(chunk({"content": "a"}, ""), chunk({"content": "b"}, ""), done=False)
     assert (found.text, found.finish_reason, found.terminal_ns) == ("ab", None, None)
 
 
-def test_quirk_3_the_finish_chunk_may_carry_the_last_content() -> None:
+def test_quirk_3_finish_chunk_may_carry_content() -> None:
     found = decode(chunk({"content": "a"}), chunk({"content": "b"}, "length"))
     assert (found.text, found.finish_reason) == ("ab", "length")
     assert found.events.kind[1] == "text"
@@ -140,7 +142,7 @@ def test_quirk_4_reasoning_has_several_names(field: str) -> None:
     assert (first_output_ns(found.events), first_nonreasoning_output_ns(found.events)) == (0, 2 * MS)
 
 
-def test_quirk_4_reasoning_sent_twice_in_a_delta_is_counted_once() -> None:
+def test_quirk_4_reasoning_under_two_names_is_counted_once() -> None:
     detail = [{"type": "reasoning.text", "text": "Hm", "format": "x", "index": 0}]
     found = decode(
         chunk({"content": "", "reasoning": "Hm", "reasoning_details": detail}),
@@ -151,7 +153,7 @@ def test_quirk_4_reasoning_sent_twice_in_a_delta_is_counted_once() -> None:
     assert found.reasoning == "HmHmHm"
 
 
-def test_quirk_5_openrouter_comments_are_liveness_and_an_error_comes_under_200() -> None:
+def test_quirk_5_openrouter_comments_are_counted_and_errors_come_with_status_200() -> None:
     error = {"code": 502, "message": "Provider disconnected"}
     found = decode(
         ": OPENROUTER PROCESSING\n\n",
@@ -195,12 +197,12 @@ def test_quirk_6_in_band_error_shapes(sent: str, error_type: str | None, raw: An
     assert found.malformed_events == 0
 
 
-def test_quirk_6_error_null_is_no_error() -> None:
+def test_quirk_6_null_error_is_ignored() -> None:
     found = decode(chunk({"content": "Hi"}, error=None), chunk({}, "stop", error=None))
     assert found.error is None
 
 
-def test_quirk_8_fireworks_perf_metrics_have_hyphens_and_strings_and_seconds() -> None:
+def test_quirk_8_fireworks_perf_metrics_are_normalised() -> None:
     perf = {
         "prompt-tokens": "9",
         "server-time-to-first-token": "0.35",
@@ -227,7 +229,7 @@ def test_quirk_8_fireworks_perf_metrics_have_hyphens_and_strings_and_seconds() -
     assert found.provider == "fireworks"
 
 
-def test_quirk_9_obfuscation_padding_is_no_output() -> None:
+def test_quirk_9_obfuscation_padding_is_not_output() -> None:
     found = decode(
         chunk({"role": "assistant", "content": ""}, obfuscation="aXk3"),
         chunk({"content": "Hi"}, obfuscation="l4Jq9P0aa"),
@@ -266,18 +268,18 @@ def test_quirk_10_choices_interleave_and_each_has_its_own_finish() -> None:
     assert found.events.choice == [0, 1, 0, 1, 1, None]
 
 
-def test_quirk_10_a_choice_that_begins_after_another_finished_moves_the_terminal() -> None:
+def test_quirk_10_choice_starting_after_another_finished_moves_the_terminal() -> None:
     found = decode(
         chunk({"content": "a"}, "stop", index=0), chunk({"content": "b"}, index=1), chunk({}, "stop", index=1)
     )
     assert found.terminal_ns == 2 * MS
 
 
-def test_quirk_10_a_choice_whose_finish_a_gateway_dropped_is_over_with_done() -> None:
+def test_quirk_10_done_ends_choices_without_a_finish_reason() -> None:
     sent = [chunk({"content": "a"}, index=0), chunk({"content": "b"}, index=1), chunk({}, "stop", index=0)]
     assert decode(*sent).terminal_ns == 3 * MS
     assert decode(*sent, done=False).terminal_ns is None
-    assert decode(*sent[:2]).terminal_ns is None, "[DONE] alone proves nothing"
+    assert decode(*sent[:2]).terminal_ns is None, "[DONE] alone is not a terminal"
 
 
 def test_quirk_10_several_choices_in_one_event() -> None:
@@ -322,7 +324,7 @@ def test_quirk_10_tool_calls_interleave_by_index() -> None:
     assert (found.tool_call_count, found.output_event_count, found.content_event_count) == (2, 5, 3)
 
 
-def test_quirk_12_the_terminal_ends_a_stream_that_the_server_holds_open() -> None:
+def test_quirk_12_terminal_ends_a_stream_held_open() -> None:
     found = decode(
         chunk({"content": "a"}), chunk({}, "stop"), ": still here\n\n", ": still here\n\n", done=False
     )
@@ -331,7 +333,7 @@ def test_quirk_12_the_terminal_ends_a_stream_that_the_server_holds_open() -> Non
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
-def test_quirk_13_a_compressed_body_is_decoded_for_measuring(coding: str) -> None:
+def test_quirk_13_compressed_body_is_decoded(coding: str) -> None:
     compress = {
         "gzip": gzip.compress,
         "br": brotli.compress,

@@ -1,4 +1,4 @@
-"""The Responses API: every delta family, what only a done event says, and how a response ends."""
+"""The Responses API: delta families, output only in done events, and the final status."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.dialects.openai_responses import DIALECT
-from tests.analytics.dialects.transcript import events, read, read_body, readings, tools, usage
+from tests.analytics.dialects.transcript import decoded_events, events, read, read_body, tools, usage
 
 
 def delta(family: str, piece: Any, **more: Any) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def test_text_stream() -> None:
         ("program_code", "tool_call"),
     ],
 )
-def test_delta_family_is_output(family: str, channel: str) -> None:
+def test_each_delta_family_is_output(family: str, channel: str) -> None:
     found = read(DIALECT, events(CREATED, delta(family, "abc")))
     assert found.events.kind[1] == channel
     assert (found.output_event_count, found.content_event_count) == (1, 1)
@@ -110,13 +110,13 @@ def test_delta_family_is_output(family: str, channel: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["audio", "output_audio"])
-def test_encoded_audio_is_output_without_a_character_to_read(family: str) -> None:
+def test_encoded_audio_is_output_without_characters(family: str) -> None:
     found = read(DIALECT, events(CREATED, delta(family, "UklGRg==")))
     assert (found.events.kind[1], found.events.chars[1]) == ("audio", 0)
     assert (found.output_event_count, found.content_event_count) == (1, 0)
 
 
-def test_output_of_a_server_tool_is_not_output_of_the_model() -> None:
+def test_server_tool_results_are_not_output() -> None:
     found = read(DIALECT, events(delta("shell_call_output_content", {"stdout": "SKILL.md"}, command_index=0)))
     assert found.events.kind == ["annotation"]
 
@@ -157,7 +157,7 @@ def test_parallel_calls_interleave_by_item() -> None:
     assert (found.output_event_count, found.content_event_count) == (6, 4)
 
 
-def test_item_ids_that_change_from_event_to_event_are_joined_by_index() -> None:
+def test_changing_item_ids_are_joined_by_output_index() -> None:
     found = read(
         DIALECT,
         events(
@@ -169,7 +169,7 @@ def test_item_ids_that_change_from_event_to_event_are_joined_by_index() -> None:
     assert tools(found) == [("call_1", "a", "{}")]
 
 
-def test_calls_that_all_have_index_0_are_told_apart_by_item() -> None:
+def test_calls_with_the_same_index_are_distinguished_by_item_id() -> None:
     found = read(
         DIALECT,
         events(
@@ -182,7 +182,7 @@ def test_calls_that_all_have_index_0_are_told_apart_by_item() -> None:
     assert tools(found) == [("call_1", "a", "1"), ("call_2", "b", "2")]
 
 
-def test_arguments_only_in_the_done_event_are_output_but_no_content_event() -> None:
+def test_arguments_only_in_the_done_event_are_output_but_not_streamed_content() -> None:
     found = read(
         DIALECT,
         events(
@@ -200,12 +200,12 @@ def test_arguments_only_in_the_done_event_are_output_but_no_content_event() -> N
     assert (found.output_event_count, found.content_event_count) == (2, 0)
 
 
-def test_call_only_in_its_done_item_is_taken() -> None:
+def test_call_that_appears_only_as_a_done_item_is_decoded() -> None:
     found = read(DIALECT, events(done(function("fc_1", "call_1", "weather", "{}"))))
     assert tools(found) == [("call_1", "weather", "{}")]
 
 
-def test_arguments_whole_in_the_added_item_are_taken_once() -> None:
+def test_arguments_in_the_added_item_are_decoded_once() -> None:
     found = read(
         DIALECT,
         events(
@@ -218,7 +218,7 @@ def test_arguments_whole_in_the_added_item_are_taken_once() -> None:
     assert found.content_event_count == 1
 
 
-def test_custom_tool_input_is_its_arguments() -> None:
+def test_custom_tool_input_becomes_arguments() -> None:
     item = {"id": "ct_1", "type": "custom_tool_call", "call_id": "call_1", "name": "write_sql", "input": ""}
     found = read(
         DIALECT,
@@ -249,7 +249,7 @@ def test_custom_tool_input_is_its_arguments() -> None:
         ({"id": "ts_1", "type": "tool_search_call", "arguments": {}, "execution": "server"}, "progress"),
     ],
 )
-def test_server_tool_is_no_call_of_the_client(item: dict[str, Any], kind: str) -> None:
+def test_server_tool_is_not_a_client_tool_call(item: dict[str, Any], kind: str) -> None:
     found = read(DIALECT, events(added(item), done({**item, "status": "completed"})))
     assert found.events.kind == [kind, "annotation"]
     assert all(tool.server_side for tool in found.first_choice.tool_calls.values())
@@ -265,7 +265,7 @@ def test_server_tool_is_no_call_of_the_client(item: dict[str, Any], kind: str) -
         {"type": "response.queued", "response": {"id": "resp_1", "status": "queued"}},
     ],
 )
-def test_progress_of_a_server_tool(event: dict[str, Any]) -> None:
+def test_server_tool_progress_is_not_output(event: dict[str, Any]) -> None:
     assert read(DIALECT, events(event)).events.kind == ["progress"]
 
 
@@ -283,7 +283,7 @@ def test_annotations_are_not_output(event: dict[str, Any]) -> None:
     assert found.events.kind == ["text", "annotation"]
 
 
-def test_failed_mcp_call_is_counted_and_is_no_stream_error() -> None:
+def test_failed_mcp_call_is_counted_but_not_a_stream_error() -> None:
     found = read(DIALECT, events({"type": "response.mcp_call.failed", "item_id": "mcp_1"}))
     assert (found.tool_failure_count, found.error, found.events.kind) == (1, None, ["progress"])
 
@@ -295,14 +295,14 @@ def test_keepalive_is_a_ping() -> None:
 @pytest.mark.parametrize(
     ("family", "key"), [("output_text", "text"), ("reasoning_text", "text"), ("refusal", "refusal")]
 )
-def test_text_that_only_a_done_event_tells_is_late_output(family: str, key: str) -> None:
+def test_text_only_in_a_done_event_is_output_but_not_streamed(family: str, key: str) -> None:
     sent = {"type": f"response.{family}.done", key: "whole"}
     found = read(DIALECT, events(sent, sent))
     assert found.events.chars == [5, 0]
     assert (found.output_event_count, found.content_event_count) == (1, 0)
 
 
-def test_incomplete_is_a_finish_and_no_error() -> None:
+def test_incomplete_is_a_finish_not_an_error() -> None:
     found = read(
         DIALECT,
         events(response("incomplete", incomplete_details={"reason": "max_output_tokens"}, usage=USAGE)),
@@ -310,7 +310,7 @@ def test_incomplete_is_a_finish_and_no_error() -> None:
     assert (found.finish_reason, found.error, found.terminal_seen) == ("incomplete", None, True)
 
 
-def test_end_without_a_response_and_end_by_another_name() -> None:
+def test_end_events_without_a_response_or_with_another_name() -> None:
     bare = read(DIALECT, events({"type": "response.completed"}))
     assert (bare.finish_reason, bare.terminal_seen) == ("completed", True)
     done = read(
@@ -320,7 +320,7 @@ def test_end_without_a_response_and_end_by_another_name() -> None:
     assert (done.finish_reason, done.terminal_seen, usage(done)[1]) == ("incomplete", True, 11)
 
 
-def test_output_that_only_the_final_response_tells_is_late() -> None:
+def test_output_only_in_the_final_response_is_not_streamed() -> None:
     output = [{"type": "message", "content": [{"type": "output_text", "text": "Hi"}]}]
     only = read(DIALECT, events(CREATED, response("completed", output=output)))
     assert (str(only.first_choice.text), only.output_event_count, only.content_event_count) == ("Hi", 1, 0)
@@ -340,7 +340,7 @@ def test_failed_is_an_error() -> None:
     assert found.finish_reason == "failed"
 
 
-def test_cancelled_is_an_error_that_says_nothing_more() -> None:
+def test_cancelled_is_an_error_without_message() -> None:
     found = read(DIALECT, events(response("cancelled")))
     assert found.error is not None
     assert (found.error.type, found.error.raw, found.finish_reason) == ("cancelled", None, "cancelled")
@@ -362,12 +362,12 @@ def test_error_event_then_failed_keeps_the_first_error() -> None:
     assert (found.error.type, found.error.raw) == ("tokens", nested)
 
 
-def test_reasoning_left_out_of_the_output_tokens_is_put_in() -> None:
+def test_reasoning_missing_from_output_tokens_is_added() -> None:
     sent = {**USAGE, "output_tokens": 6, "total_tokens": 54}
     assert usage(read(DIALECT, events(response("completed", usage=sent)))) == (43, 11, 5, 8)
 
 
-def test_events_without_names_and_with_sorted_keys() -> None:
+def test_unnamed_events_with_sorted_keys() -> None:
     body = b'data: {"delta":"Hi","item_id":"i","output_index":0,"type":"response.output_text.delta"}\n\n'
     assert DIALECT.recognises("", body[6:]) >= 5
     assert str(read(DIALECT, body).first_choice.text) == "Hi"
@@ -444,7 +444,7 @@ def test_non_streamed_failure() -> None:
         b"[" * 99_999,
     ],
 )
-def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
+def test_invalid_data_is_malformed(data: bytes) -> None:
     reader = DIALECT.reader(ExchangeInfo())
     assert reader.read("response.output_text.delta", data).kind == "malformed"
     reader.read_body(data)
@@ -459,8 +459,8 @@ def test_nonsense_is_malformed_never_an_exception(data: bytes) -> None:
         {"type": "x"},
     ],
 )
-def test_missing_parts_are_nothing(sent: dict[str, Any]) -> None:
-    assert [r.deltas for r in readings(DIALECT, events(sent))] == [None]
+def test_missing_members_yield_no_output(sent: dict[str, Any]) -> None:
+    assert [r.deltas for r in decoded_events(DIALECT, events(sent))] == [None]
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_claims_by_path(path: str, score: int) -> None:
     assert DIALECT.claims(ExchangeInfo(path=path)) == score
 
 
-def test_texts_that_only_done_events_tell_are_all_read() -> None:
+def test_every_text_only_in_done_events_is_decoded() -> None:
     sent = [
         {
             "type": "response.output_text.done",
@@ -492,22 +492,26 @@ def test_texts_that_only_done_events_tell_are_all_read() -> None:
         }
         for n, c in [(0, 0), (0, 1), (1, 0), (1, 0)]
     ]
-    assert [f.text for r in readings(DIALECT, events(*sent)) for f in r.deltas or ()] == ["00", "01", "10"]
+    assert [f.text for r in decoded_events(DIALECT, events(*sent)) for f in r.deltas or ()] == [
+        "00",
+        "01",
+        "10",
+    ]
 
 
-def test_a_done_text_is_a_repeat_where_its_item_had_deltas() -> None:
+def test_done_text_of_an_item_with_deltas_is_ignored() -> None:
     sent = [
         {"type": "response.output_text.delta", "output_index": 0, "item_id": "m0", "delta": "a"},
         {"type": "response.output_text.done", "output_index": 0, "item_id": "other", "text": "a"},
         {"type": "response.output_text.done", "output_index": 1, "item_id": "m1", "text": "b"},
         {"type": "response.output_text.done", "text": "a"},
     ]
-    read = readings(DIALECT, events(*sent))
+    read = decoded_events(DIALECT, events(*sent))
     assert [[f.text for f in r.deltas or ()] for r in read] == [["a"], [], ["b"], []]
     assert [r.not_streamed for r in read] == [False, False, True, False]
 
 
-def test_a_reasoning_that_only_the_end_of_its_item_tells_is_read_once() -> None:
+def test_reasoning_only_at_the_end_of_its_item_is_decoded_once() -> None:
     item = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
     done = {"type": "response.output_item.done", "output_index": 0, "item": item}
     text = {"type": "response.output_text.delta", "output_index": 1, "item_id": "m", "delta": "Two"}
@@ -517,7 +521,7 @@ def test_a_reasoning_that_only_the_end_of_its_item_tells_is_read_once() -> None:
     assert found.content_event_count == 1
 
 
-def test_text_that_only_the_last_event_tells_is_read_after_reasoning_was_streamed() -> None:
+def test_text_only_in_the_last_event_is_decoded_after_streamed_reasoning() -> None:
     thought = {"type": "response.reasoning_text.delta", "output_index": 0, "item_id": "rs", "delta": "Hm."}
     output = [
         {"type": "reasoning", "id": "rs", "content": [{"type": "reasoning_text", "text": "Hm."}]},

@@ -1,4 +1,4 @@
-"""The quirks of definitions.md as the other dialects show them: one test each, by number, by the whole way of a live stream."""
+"""The quirks of dialects other than OpenAI's, numbered as in the project's definitions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LM_STUDIO_END = {
 
 
 def decode(path: str, *items: dict[str, Any] | str) -> StreamDecoder:
-    """Event i arrives at i ms, each in a read of its own, named by its type; a string is sent as it is."""
+    """Decode events that arrive at 0, 1, 2 … ms, each in its own read and named by its type; strings are sent unchanged."""
     decoder = StreamDecoder(ExchangeInfo(path=path, content_type="text/event-stream"), keep_text=True)
     for number, item in enumerate(items):
         name = f"event: {item['type']}\n" if isinstance(item, dict) and "type" in item else ""
@@ -35,7 +35,7 @@ def verdict(decoder: StreamDecoder) -> Verdict:
     return judge(Transport(status=200, headers_ns=0, end_ns=1000 * MS), facts_of(decoder))
 
 
-def said(text: str) -> dict[str, Any]:
+def text_delta(text: str) -> dict[str, Any]:
     return {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
 
 
@@ -45,7 +45,7 @@ def candidate(text: str) -> str:
 
 
 IN_BAND: dict[str, tuple[str, list[dict[str, Any] | str], str]] = {
-    # shape: (path, what comes after a first piece of text, error_type)
+    # shape: (path, events, error_type)
     "responses, flat": (
         "/v1/responses",
         [
@@ -75,7 +75,7 @@ IN_BAND: dict[str, tuple[str, list[dict[str, Any] | str], str]] = {
     ),
     "anthropic, event: error": (
         "/v1/messages",
-        [said("Hi"), {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}],
+        [text_delta("Hi"), {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}],
         "overloaded_error",
     ),
     "cohere, finish ERROR": (
@@ -113,7 +113,7 @@ def test_quirk_6_in_band_error_shapes(shape: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
-def test_finished_responses_are_no_errors(status: str) -> None:
+def test_finished_responses_are_not_errors(status: str) -> None:
     ended = {"type": f"response.{status}", "response": {"status": status}}
     assert (
         verdict(decode("/v1/responses", {"type": "response.output_text.delta", "delta": "Hi"}, ended)).outcome
@@ -121,7 +121,7 @@ def test_finished_responses_are_no_errors(status: str) -> None:
     )
 
 
-def test_quirk_7_lm_studio_error_is_followed_by_chat_end_and_is_no_success() -> None:
+def test_quirk_7_lm_studio_chat_end_after_an_error_is_not_a_success() -> None:
     error = {"type": "error", "error": {"type": "model_not_found", "message": "m"}}
     found = decode(LM_STUDIO, {"type": "chat.start", "model_instance_id": "m"}, error, LM_STUDIO_END)
     told = verdict(found)
@@ -141,7 +141,7 @@ def test_quirk_7_lm_studio_arguments_are_an_object() -> None:
     assert found.tool_calls == [{"id": "", "name": "t", "arguments": '{"limit":1}'}]
 
 
-def test_quirk_9_obfuscation_is_no_output_and_bytes_are_no_tokens() -> None:
+def test_quirk_9_obfuscation_is_not_output() -> None:
     found = decode(
         "/v1/responses",
         {"type": "response.output_text.delta", "delta": "Hi", "obfuscation": "x" * 500},
@@ -152,7 +152,7 @@ def test_quirk_9_obfuscation_is_no_output_and_bytes_are_no_tokens() -> None:
     assert found.output_event_count == 1
 
 
-def test_quirk_11_lm_studio_tool_call_failure_is_counted_and_fails_nothing() -> None:
+def test_quirk_11_lm_studio_tool_call_failure_is_counted_only() -> None:
     failure = {
         "type": "tool_call.failure",
         "reason": "r",
@@ -162,7 +162,7 @@ def test_quirk_11_lm_studio_tool_call_failure_is_counted_and_fails_nothing() -> 
     assert (found.tool_failure_count, found.error, verdict(found).outcome) == (2, None, "ok")
 
 
-def test_quirk_11_lm_studio_model_load_goes_to_server_stats_and_is_no_output() -> None:
+def test_quirk_11_lm_studio_model_load_becomes_server_stats() -> None:
     found = decode(
         LM_STUDIO,
         {"type": "model_load.start", "model_instance_id": "m"},
@@ -179,10 +179,10 @@ def test_quirk_11_lm_studio_model_load_goes_to_server_stats_and_is_no_output() -
     assert (first_output_ns(found.events), found.events.kind[:2]) == (2 * MS, ["progress", "progress"])
 
 
-def test_quirk_12_anthropic_stream_is_over_with_its_stop_reason_not_with_the_connection() -> None:
+def test_quirk_12_anthropic_stop_reason_ends_the_stream() -> None:
     found = decode(
         "/v1/messages",
-        said("Hi"),
+        text_delta("Hi"),
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
         {"type": "message_stop"},
         {"type": "ping"},
@@ -190,7 +190,7 @@ def test_quirk_12_anthropic_stream_is_over_with_its_stop_reason_not_with_the_con
     assert (found.terminal_ns, found.event_count) == (1 * MS, 4)
 
 
-def test_tokens_of_anthropic_streams_are_cumulative_and_null_never_overwrites() -> None:
+def test_anthropic_usage_is_cumulative_and_null_is_ignored() -> None:
     found = decode(
         "/v1/messages",
         {

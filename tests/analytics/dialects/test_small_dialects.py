@@ -1,4 +1,4 @@
-"""Dialects of a few event types: OpenAI's audio, Replicate, TGI, llama.cpp and SGLang's own, Writer's completions."""
+"""Dialects with few event types: OpenAI audio, Replicate, TGI, llama.cpp, SGLang, Writer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_transcript_deltas_are_text_and_done_finishes() -> None:
     assert (found.finish_reason, usage(found)) == ("done", (37, 12, None, None))
 
 
-def test_transcript_that_comes_with_done_alone() -> None:
+def test_transcript_only_in_the_done_event() -> None:
     found = read(openai_audio.DIALECT, events({"type": "transcript.text.done", "text": "Hi"}))
     assert (str(found.first_choice.text), found.content_event_count) == ("Hi", 0)
 
@@ -43,7 +43,9 @@ def test_speech_is_audio() -> None:
         events({"type": "speech.audio.delta", "audio": "AAAA"}, {"type": "speech.audio.done"}),
     )
     assert (found.events.kind, found.terminal_seen) == (["audio", "finish"], True)
-    assert (found.output_event_count, found.content_event_count) == (1, 0), "encoded: nothing to read"
+    assert (found.output_event_count, found.content_event_count) == (1, 0), (
+        "encoded audio has no readable content"
+    )
 
 
 def test_transcription_body() -> None:
@@ -62,7 +64,7 @@ def test_replicate_output_is_the_data_itself() -> None:
     assert found.finish_reason == "done"
 
 
-def test_replicate_says_why_it_is_done() -> None:
+def test_replicate_done_has_a_reason() -> None:
     canceled = read(replicate.DIALECT, b'event: done\ndata: {"reason": "canceled"}\n\n')
     assert (canceled.finish_reason, canceled.error) == ("canceled", None)
     failed = read(
@@ -96,7 +98,7 @@ def test_tgi_tokens() -> None:
     assert (found.finish_reason, usage(found), found.terminal_seen) == ("eos_token", (5, 3, None, None), True)
 
 
-def test_tgi_last_event_may_carry_the_last_token_and_no_details() -> None:
+def test_tgi_last_event_with_a_token_and_without_details() -> None:
     found = read(tgi_generate.DIALECT, events(token(".", generated_text=".")))
     assert (str(found.first_choice.text), found.finish_reason, found.terminal_seen) == (".", None, True)
 
@@ -154,7 +156,7 @@ def generated(text: str, done: int, finish: Any = None, index: int = 0) -> dict[
     return {"text": text, "meta_info": meta, "index": index}
 
 
-def test_sglang_repeats_the_text_so_far() -> None:
+def test_sglang_cumulative_text_is_differenced() -> None:
     found = read(
         sglang_generate.DIALECT,
         events(
@@ -185,7 +187,7 @@ def test_writer_values_are_text() -> None:
     assert (str(body.first_choice.text), body.response_model) == ("Hi", "palmyra")
 
 
-def test_each_knows_its_own_first_event() -> None:
+def test_each_dialect_recognises_its_first_event() -> None:
     assert openai_audio.DIALECT.recognises("", b'{"type":"transcript.text.delta","delta":"a"}') >= 5
     assert replicate.DIALECT.recognises("output", b"Sure") >= 5
     assert tgi_generate.DIALECT.recognises("", b'{"token":{"text":"a"},"generated_text":null}') >= 5

@@ -1,4 +1,4 @@
-"""Let one dialect read a hand-written transcript, and say what it found in plain values."""
+"""Decode hand-written events by one dialect, without selection and framing detection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OK = ExchangeInfo()
 
 
 def events(*data: dict[str, Any] | str, named: bool = True) -> bytes:
-    """SSE bytes of these payloads; an event is named by its `type` if `named`."""
+    """Encode payloads as SSE; with `named`, the `type` is the event name."""
     out = []
     for item in data:
         text = item if isinstance(item, str) else json.dumps(item)
@@ -25,7 +25,7 @@ def events(*data: dict[str, Any] | str, named: bool = True) -> bytes:
 
 
 def read(dialect: Dialect, body: bytes, exchange: ExchangeInfo = OK) -> StreamAccumulator:
-    """The stream as this dialect alone reads it; event i arrives at i ms."""
+    """Decode a stream; events arrive at 0, 1, 2 … ms."""
     reader, found = dialect.reader(exchange), StreamAccumulator(keep_text=True)
     for index, event in enumerate(split(body)):
         event.at_ns = index * 1_000_000
@@ -37,18 +37,18 @@ def split(body: bytes) -> list[RawEvent]:
     return SSEDecoder().feed(body, 0)
 
 
-def readings(dialect: Dialect, body: bytes, exchange: ExchangeInfo = OK) -> list[DecodedEvent]:
-    """Each answer as a full reading."""
+def decoded_events(dialect: Dialect, body: bytes, exchange: ExchangeInfo = OK) -> list[DecodedEvent]:
+    """Decode each event on its own."""
     reader = dialect.reader(exchange)
     return [as_decoded_event(reader.read(event.name, event.data)) for event in split(body)]
 
 
 def read_body(dialect: Dialect, body: dict[str, Any] | bytes) -> StreamAccumulator:
-    """A non-streamed body."""
+    """Decode a body that was not streamed."""
     found = StreamAccumulator(keep_text=True)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    for reading in dialect.reader(OK).read_body(data):
-        found.add_event(reading, None, row=False)
+    for event in dialect.reader(OK).read_body(data):
+        found.add_event(event, None, row=False)
     return found
 
 
