@@ -1,7 +1,7 @@
-"""From the last byte of a stream at the client to its row in SQL, over a real `up`.
+"""Time from the last byte of a stream at the client to its row in SQL, with a real `up`.
 
-One stream after the other through the tap, at random distances so that the pipeline's own rhythm is sampled
-evenly. A reader in this process queries the store every 5 ms; the figure includes the reader's delay.
+Streams run one after another at random intervals, to sample the pipeline's commit interval evenly. A reader in this process
+queries the store every 5 ms. The result includes the reader's delay.
 """
 
 from __future__ import annotations

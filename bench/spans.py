@@ -1,8 +1,8 @@
-"""What spans and metrics cost: CPU seconds of a consumer that stores streams with them, and without. `python -m bench spans`
+"""CPU cost of spans and metrics: consumers with and without them. `python -m bench spans`
 
-Three consumers take the same entries (100 output events a stream) in turns, in commits of 150 streams: what 1,000 streams a
-second make of a commit every 0.15 s. Each has a store of its own, without upkeep. The share of a core at that rate is the
-difference of CPU time per stream times 1,000: the median over the commits; and the mean, which includes closing the store.
+Three consumers process the same entries (100 output events per stream) alternately, in commits of 150 streams, which equals 1,000
+streams per second with a commit every 0.15 s. Each has its own store without upkeep. The share of a core at that rate is the
+difference in CPU time per stream times 1,000, as median over commits and as mean including the close of the store.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WARM_UP = 3
 
 
 class Run:
-    """One consumer with what it has to do besides; CPU seconds by commit, all threads of the process."""
+    """One consumer and its CPU seconds per commit, for all threads of the process."""
 
     def __init__(self, folder: Path, options: TelemetryOptions | None) -> None:
         self._store = Store(locate("sqlite", folder))

@@ -1,9 +1,9 @@
-"""From a full topic of real Kafka to committed rows: Streamgauge, Quix Streams, and a plain script, in one run.
+"""Consume a full Kafka topic into committed rows: Streamgauge, Quix Streams and a plain script.
 
-Each contender has a topic with the same streams in the form that it reads: Streamgauge what `ship` writes, the others one JSON
-message an event, keyed by its stream; and, since larger messages are what one would try first, one message for five events,
-which is what a tap gathers of a stream in 100 ms. All topics have one partition. Each run is a new process with a new database;
-its rows are held against the others'. Rounds are interleaved, medians count.
+Each contender has a topic with the same streams in its own format. Streamgauge reads what `ship` writes. The others read one JSON
+message per event, keyed by stream, or one message per five events (what a tap collects of a stream in 100 ms). All topics have
+one partition. Each run is a new process with a new database. All contenders must produce the same rows. Rounds are interleaved
+and medians are reported.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ LIMIT_S = 240
 
 @dataclass(frozen=True)
 class Contender:
-    """A program, and in what form its topic has the streams."""
+    """A program and the format of its topic."""
 
     name: str
     job: str
     events_a_message: int
-    """Of JSON; 0: entries, as `ship` moves a log that has piled up; -1: as it moves live traffic, a message for what 50
-    streams had in 100 ms."""
+    """JSON events per message. 0: log entries as `ship` sends a backlog. -1: log entries as `ship` sends live traffic, one
+    message for 100 ms of 50 streams."""
     share: float = 1.0
-    """Of the streams: a slow one gets fewer."""
+    """Share of the streams. Slow contenders get fewer."""
 
 
 OURS = Contender("Streamgauge", "streamgauge", 0)
@@ -64,7 +64,7 @@ CONTENDERS = (
 
 @dataclass(frozen=True)
 class Took:
-    """What one run took, for so many events."""
+    """The cost of one run."""
 
     events: int
     cpu_s: float
@@ -73,7 +73,7 @@ class Took:
 
 
 def race(streams: int, rounds: int, contenders: tuple[Contender, ...] = CONTENDERS) -> dict[str, list[Took]]:
-    """Runs by contender. Raises RuntimeError when a job fails or its rows are not those of the others."""
+    """Runs by contender. Raises RuntimeError if a job fails or its rows differ from the others."""
     found: dict[str, list[Took]] = {contender.name: [] for contender in contenders}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -88,10 +88,10 @@ def race(streams: int, rounds: int, contenders: tuple[Contender, ...] = CONTENDE
                     key = (contender.events_a_message, many)
                     if key not in topics:
                         topics[key] = fill(brokers, *key)
-                    took, told = _run(contender, brokers, topics[key], folder, many)
-                    if told[0] != many or rows.setdefault(many, told) != told:
+                    took, found_rows = _run(contender, brokers, topics[key], folder, many)
+                    if found_rows[0] != many or rows.setdefault(many, found_rows) != found_rows:
                         raise RuntimeError(
-                            f"{contender.name} has other rows: {told} instead of {rows.get(many)}"
+                            f"{contender.name} has different rows: {found_rows} instead of {rows.get(many)}"
                         )
                     found[contender.name].append(took)
         finally:
@@ -100,7 +100,7 @@ def race(streams: int, rounds: int, contenders: tuple[Contender, ...] = CONTENDE
 
 
 def fill(brokers: str, events_a_message: int, streams: int) -> str:
-    """A topic of those streams; its name. `events_a_message` as in `Contender`."""
+    """Create a topic with those streams and return its name. `events_a_message` as in `Contender`."""
     topic = f"bench-{uuid.uuid4()}"
     ensure_topic(brokers, topic, {}, partitions=1)
     if events_a_message > 0:
@@ -127,23 +127,23 @@ def fill(brokers: str, events_a_message: int, streams: int) -> str:
 def _run(
     contender: Contender, brokers: str, topic: str, folder: Path, streams: int
 ) -> tuple[Took, tuple[object, ...]]:
-    """What it took, and what its rows add up to."""
+    """The cost of a run, and the sums of its rows."""
     database = folder / str(uuid.uuid4())
     done = _try(contender, brokers, topic, database, streams)
     if done.returncode == SILENT:
-        print(f"{contender.name}: {_last_words(done)}; once more", file=sys.stderr, flush=True)
+        print(f"{contender.name}: {_stderr_tail(done)}. Retrying.", file=sys.stderr, flush=True)
         _remove(database)
         done = _try(contender, brokers, topic, database, streams)
     if done.returncode:
-        raise RuntimeError(f"{contender.name} failed: {_last_words(done)}")
-    told = _rows_of(contender, database)
+        raise RuntimeError(f"{contender.name} failed: {_stderr_tail(done)}")
+    rows = _rows_of(contender, database)
     _remove(database)
     took = json.loads(done.stdout.splitlines()[-1])
-    return Took(streams * EVENTS_A_STREAM, took["cpu_s"], took["wall_s"], took["peak_bytes"]), told
+    return Took(streams * EVENTS_A_STREAM, took["cpu_s"], took["wall_s"], took["peak_bytes"]), rows
 
 
 def _rows_of(contender: Contender, database: Path) -> tuple[object, ...]:
-    """`ROWS` of our store, or of another contender's DuckDB file."""
+    """`ROWS` of our store or of a contender's DuckDB file."""
     if contender.job == "streamgauge":
         with closing(Reader(locate("sqlite", database), lock_down=False)) as reader:
             return reader.query(ROWS, 1, LIMIT_S).row(0)
@@ -173,10 +173,10 @@ def _try(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise RuntimeError(f"{contender.name} was not through {streams} streams after {LIMIT_S} s") from error
+        raise RuntimeError(f"{contender.name} did not finish {streams} streams within {LIMIT_S} s") from error
 
 
-def _last_words(done: subprocess.CompletedProcess[str]) -> str:
+def _stderr_tail(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr[-2000:].strip()
 
 
@@ -186,11 +186,11 @@ SELECT * FROM
      FROM streams),
     (SELECT count(*), sum(at_ns)::BIGINT, sum(seq)::BIGINT, sum(chars)::BIGINT, count(finish_reason) FROM events)
 """
-"""What a contender's rows add up to, over what all of them store."""
+"""Sums over the columns that all contenders store."""
 
 
 def quix_python() -> Path:
-    """The interpreter of Quix Streams' own environment, the same that runs us, made from its lock the first time.
+    """The Python interpreter of Quix Streams' environment, with our Python version. Created from quix.lock on first use.
 
     Raises CalledProcessError.
     """

@@ -1,18 +1,18 @@
-"""Bodies of chat streams whose words differ in length. Standard library alone: `bench store` loads it in another tree too."""
+"""Bodies of chat streams with words of different length. Standard library only, because `bench store` loads it in another tree."""
 
 from __future__ import annotations
 
 import random
 
 EVENTS = 100
-"""Of a stream: text, the finish reason, usage, the terminator."""
+"""Events per stream: text, finish reason, usage, terminator."""
 TOLD = {
     "http_status": 200,
     "content_type": "text/event-stream",
     "url": "/v1/chat/completions",
     "request": {"model": "model-0", "stream": True},
 }
-"""What the corpus notes of a recorded stream."""
+"""Metadata as of a recorded stream of the corpus."""
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 
 

@@ -1,7 +1,7 @@
-"""From the last byte of a stream to its row in SQL, under load: log writer, a real `streamgauge analyze`, a reader.
+"""Freshness under load: time from the last byte of a stream to its row in SQL.
 
-The reader attaches the store in this process and queries it every 50 ms for new streams. A stream's freshness is the time from
-when its last byte was due until the answer with its row arrived: it includes the reader's own delay. Streams of the first
+A log writer, a real `streamgauge analyze` and a reader in this process, which queries for new streams every 50 ms. The time runs
+from when the last byte was due to the query result with the row, so it includes the reader's delay. Streams of the first
 seconds are not counted.
 """
 
@@ -33,12 +33,12 @@ NEW = "SELECT stream_id::VARCHAR AS stream_id FROM streams WHERE stream_id > '{}
 
 @dataclass(frozen=True)
 class Fresh:
-    """One load: events a second, delays of its streams, cores of each process."""
+    """One load: events per second, delays of its streams, CPU cores used by each process."""
 
     rate: float
     delays_s: list[float]
     streams: int
-    """How many there should be."""
+    """Expected number of delays."""
     analytics_cores: float
     load_cores: float
 
@@ -47,7 +47,7 @@ class Fresh:
 
 
 def measure(rate: float, seconds: float) -> Fresh:
-    """Raises RuntimeError when analytics does not answer."""
+    """Raises RuntimeError if analytics does not become ready."""
     with tempfile.TemporaryDirectory() as name, analytics(Path(name)) as (pid, reader):
         start_ns = time.monotonic_ns() + 1_500_000_000
         between_ns = spacing_ns(rate)
@@ -68,7 +68,7 @@ def _watch(
     reader: Reader, load: subprocess.Popen[bytes], streams: int, first: int, start_ns: int, between_ns: float,
     pids: tuple[int, int],
 ) -> tuple[list[float], tuple[float, float, float]]:  # fmt: skip
-    """Delays of the streams from `first` on; CPU seconds of both processes when the load was last seen running, and when."""
+    """Delays of the streams from `first`, and (analytics CPU s, load CPU s, time) when the load was last seen running."""
     delays_s: list[float] = []
     last, seen = "00000000-0000-0000-0000-000000000000", 0
     spent = (0.0, 0.0, 0.0)
@@ -93,9 +93,9 @@ def _watch(
 
 @contextlib.contextmanager
 def analytics(data: Path) -> Iterator[tuple[int, Reader]]:
-    """`streamgauge analyze` with its defaults, but without the metrics port: its pid, and a reader.
+    """Run `streamgauge analyze` with defaults but no metrics port. Yields its pid and a reader.
 
-    Raises RuntimeError when it does not become ready.
+    Raises RuntimeError if it does not become ready.
     """
     environment = {**os.environ, "STREAMGAUGE_METRICS": ""}
     with (data / "analyze.log").open("wb") as log:
@@ -116,6 +116,6 @@ def analytics(data: Path) -> Iterator[tuple[int, Reader]]:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of a process so far."""
+    """CPU seconds used by a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,8 @@
-"""Streams in real time into an embedded log, as a tap would write them. Called with DATA RATE SECONDS START_NS.
+"""Write streams to an embedded log in real time, as a tap does. Arguments: DATA RATE SECONDS START_NS.
 
-Stream n begins at START_NS (CLOCK_MONOTONIC) + n x 100 / RATE s and lasts two seconds, an event every 20 ms. As in the tap,
-every 30 ms one entry is appended of what has waited for 65 ms and of what has ended. Events are made beforehand, so that this
-takes little of the machine; a tick that comes late appends what is due and changes no arrival: so a delay here counts as one.
+Stream n starts at START_NS (CLOCK_MONOTONIC) + n x 100 / RATE s and lasts two seconds with an event every 20 ms. As in the tap,
+every 30 ms one entry is appended with frames older than 65 ms and with ended streams. Events are generated in advance to save
+CPU time. A late tick appends what is due without changing arrival times, so its delay counts as a delay.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TICK_S = 0.03
 WAIT_NS = 65_000_000
 ALIVE_S = 2.0
 KINDS = 60
-"""Streams whose events are made; a multiple of the models."""
+"""Streams with generated events, a multiple of the number of models."""
 OFFSETS_NS = [at_ns(event, 0) for event in range(EVENTS_A_STREAM)]
 LAST_NS = OFFSETS_NS[-1]
-"""From a stream's start to its last byte."""
+"""Time from a stream's start to its last byte."""
 _INCARNATION = "01a0c450-6c00-7000-8000-000000000000"
 _HEAD = ResponseHeaders(200, [("content-type", "text/event-stream")], OFFSETS_NS[0] - 1)
 
@@ -40,12 +40,12 @@ def number_of(sid: str) -> int:
 
 
 def spacing_ns(rate: float) -> float:
-    """Between the starts of two streams, at so many events a second."""
+    """Time between the starts of two streams at `rate` events per second."""
     return EVENTS_A_STREAM / rate * 1e9
 
 
 class _Stream:
-    """One that is under way."""
+    """A stream in flight."""
 
     __slots__ = ("began_ns", "frames", "sent", "seq", "sid")
 
@@ -66,7 +66,7 @@ class _Stream:
         ]  # fmt: skip
 
     def due(self, now_ns: int) -> AnyRecord | None:
-        """What has arrived, once its first has waited or its last is there."""
+        """A record of the arrived frames, if the first has waited long enough or the last has arrived."""
         past_ns = now_ns - self.began_ns
         upto = bisect_right(OFFSETS_NS, past_ns)
         if upto == self.sent or (upto < EVENTS_A_STREAM and past_ns - OFFSETS_NS[self.sent] < WAIT_NS):
@@ -83,7 +83,7 @@ class _Stream:
 
 
 def play(folder: Path, rate: float, seconds: float, start_ns: int) -> None:
-    """Streams that begin within `seconds`, each to its end."""
+    """Write all streams that start within `seconds`."""
     made = [
         [
             (offset_ns, b"data: " + data + b"\n\n")
@@ -94,7 +94,7 @@ def play(folder: Path, rate: float, seconds: float, start_ns: int) -> None:
     between_ns = spacing_ns(rate)
     streams = int(seconds * 1e9 / between_ns)
     running: deque[_Stream] = deque()
-    begun, told_s = 0, float("-inf")
+    begun, reported_s = 0, float("-inf")
     with EmbeddedWriter(folder, "w0", cap_bytes=8 * 2**30) as writer:
         while begun < streams or running:
             now_ns = time.monotonic_ns()
@@ -109,8 +109,8 @@ def play(folder: Path, rate: float, seconds: float, start_ns: int) -> None:
                     batch.append(record)
             while running and running[0].sent == EVENTS_A_STREAM:
                 batch.append(running.popleft().closing())
-            if time.monotonic() - told_s >= ALIVE_S:
-                told_s = time.monotonic()
+            if time.monotonic() - reported_s >= ALIVE_S:
+                reported_s = time.monotonic()
                 batch.append(Alive("bench", 0, _INCARNATION, time.time_ns(), now_ns, time.time_ns()))
             if batch:
                 writer.append([pack(batch, compress=True)])

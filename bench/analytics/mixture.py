@@ -1,4 +1,4 @@
-"""Bytes a stored event, by the real path (assemble, measure, commit, upkeep): of chat streams, and of a mixture of all formats.
+"""Bytes per stored event after assembling, measuring, commit and upkeep, for chat streams and a mixture of all formats.
 
 Files are flushed and merged as often as upkeep does it at 20,000 events/s, and once more at the end.
 
@@ -35,11 +35,11 @@ from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseH
 from tests.analytics.corpus import recordings
 
 COMMIT_EVENTS = 3_000
-"""What 20,000 events/s bring in 150 ms."""
+"""150 ms at 20,000 events/s."""
 UPKEEP_EVENTS = 400_000
-"""What 20,000 events/s bring in the 20 s between two rounds of upkeep."""
+"""The 20 s between two rounds of upkeep at 20,000 events/s."""
 AGO_MS = 3_600_000
-"""Streams began so long ago: the minutes of their roll-ups are over."""
+"""Start of the streams before now, so that the minutes of their roll-ups are over."""
 _BLANK_LINE = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)|(?<=\r\r)")
 
 
@@ -51,12 +51,12 @@ class Stored:
     streams: int
     event_table_bytes: int
     file_bytes: int
-    """Of all Parquet files."""
+    """All Parquet files."""
     catalog_bytes: int
 
 
 def chat(folder: Path, events: int) -> Stored:
-    """Chat streams of 100 events, each with words and times of its own."""
+    """Chat streams of 100 events with different words and times."""
     rng, start_ms = random.Random(9), int(time.time() * 1000) - AGO_MS
     return _stored(
         folder,
@@ -68,7 +68,7 @@ def chat(folder: Path, events: int) -> Stored:
 
 
 def mixed(folder: Path, events: int, least: int = 1) -> Stored | None:
-    """The mixture, of streams with at least so many events; None where there is no corpus."""
+    """The mixture of streams with at least `least` events. None without a corpus."""
     found = [one for one in recordings() if one.found["n_events"] >= least]
     if not found:
         return None
@@ -77,7 +77,7 @@ def mixed(folder: Path, events: int, least: int = 1) -> Stored | None:
 
 
 def mixed_long(folder: Path, events: int) -> Stored | None:
-    """Those of 100 events and more: tests record short streams, gateways see long ones."""
+    """Only streams of 100 events and more, because the corpus has mostly short streams."""
     return mixed(folder, events, 100)
 
 
@@ -151,7 +151,7 @@ def _stored(folder: Path, batches: Iterator[list[AnyRecord]]) -> Stored:
 
 
 def _commits(batches: Iterator[list[AnyRecord]]) -> Iterator[tuple[list[FinishedStream], int]]:
-    """The finished streams of each commit, and how many events they have."""
+    """The finished streams of each commit and their number of events."""
     assembler = Assembler()
     finished: list[FinishedStream] = []
     events = 0

@@ -1,4 +1,4 @@
-"""Streamgauge's own way: stage by stage, and from the embedded log or Kafka to committed rows."""
+"""Streamgauge's pipeline: by stage, and end to end from the embedded log to committed rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ingest.records import AnyRecord, unpack
 
 COMMIT_STREAMS = CommitPolicy().commit_events // EVENTS_A_STREAM
 DUCKDB_BYTES = 256 * 2**20
-"""DuckDB's limit in the long run: low, so that its caches are full early and hide no other growth."""
+"""DuckDB's memory limit in the long run. Low, so that its caches are full early and do not hide other growth."""
 
 
 @contextmanager
@@ -45,14 +45,14 @@ def timed(into: dict[str, float], name: str) -> Iterator[None]:
 
 
 def write_log(folder: Path, streams: int, first: int = 0) -> None:
-    """An embedded log of that many streams."""
+    """Write an embedded log with that many streams."""
     with EmbeddedWriter(folder, "w0", cap_bytes=64 * 2**30) as writer:
         for payload in entries(streams, first):
             writer.append([payload])
 
 
 def stages(streams: int) -> dict[str, float]:
-    """CPU seconds of each stage for these streams, one after the other over whole commits."""
+    """CPU seconds of each stage, run one after another over whole commits."""
     spent: dict[str, float] = {}
     tune_gc()  # as every consumer does
     with tempfile.TemporaryDirectory() as name:
@@ -95,7 +95,7 @@ def _commit(store: Store, finished: list[FinishedStream], spent: dict[str, float
 
 
 def end_to_end(folder: Path, open_reader: Callable[[], LogReader], streams: int) -> float:
-    """CPU seconds from a log that is there to committed rows.
+    """CPU seconds from an existing log to committed rows.
 
     Raises ValueError when a row is missing.
     """
@@ -123,7 +123,7 @@ def end_to_end(folder: Path, open_reader: Callable[[], LogReader], streams: int)
 
 
 def embedded_rates(streams: int, runs: int = 5) -> list[float]:
-    """Events per second of CPU time from the embedded log, each run over the same log; after a warm-up."""
+    """Events per second of CPU time from the embedded log. Each run reads the same log, after a warm-up."""
     events, rates = streams * EVENTS_A_STREAM, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -136,7 +136,7 @@ def embedded_rates(streams: int, runs: int = 5) -> list[float]:
 
 
 def resident(streams: int, parts: int = 10) -> Iterator[tuple[int, int, int]]:
-    """(events so far, bytes resident, of them DuckDB's) after each tenth of one run: what grows is seen."""
+    """(events so far, resident bytes, DuckDB's bytes) after each tenth of one run, to detect growth."""
     tune_gc()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,4 +1,4 @@
-"""Figures of a bench: kept in its results.json, written into docs/explanation/performance.md."""
+"""Save benchmark results in results.json and write them to docs/explanation/performance.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "performance.md"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table, its first column words, the others numbers."""
+    """A Markdown table with text in the first column and numbers in the others."""
     return [
         "| " + " | ".join(head) + " |",
         "|---" + "|--:" * (len(head) - 1) + "|",
@@ -31,7 +31,7 @@ class Section:
     page: Path = PAGE
 
     def keep(self, part: str, lines: Sequence[str], arguments: str = "", **values: object) -> None:
-        """Keep a part's lines with the command, date and machine, and any values behind them."""
+        """Save a part's lines with command, date, machine and optional raw values."""
         known = json.loads(self.results.read_text()) if self.results.exists() else {}
         known[part] = {
             "lines": [*lines],
@@ -43,7 +43,7 @@ class Section:
         self.results.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
     def write(self, order: Sequence[str]) -> bool:
-        """Write all parts that were ever kept into the section; False when the page has no such section."""
+        """Write all saved parts to the section. False if the page has no such section."""
         known = json.loads(self.results.read_text())
         begin, end = (f"<!-- bench {self.name}: {which} -->" for which in ("begin", "end"))
         before, begun, rest = self.page.read_text().partition(begin)

@@ -1,4 +1,4 @@
-"""Each part of the bench: measure, and say it in lines of Markdown."""
+"""The parts of the benchmark. Each returns its results as Markdown lines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Given = argparse.Namespace
 LOADS = (1_000, 5_000, 10_000, 20_000)
 SIZES = (1_000_000, 10_000_000, 100_000_000)
 MOST_MADE = 10_000_000
-"""Larger stores take minutes to make: only where they are kept."""
+"""Larger stores take minutes to create, so they need --folder."""
 
 
 def stages(given: Given) -> list[str]:
-    """CPU time of each stage, from the embedded log to the commit, median of the rounds."""
+    """CPU time of each stage from the embedded log to the commit, median of the rounds."""
     from bench.analytics import ours
 
     runs = [ours.stages(given.streams) for _ in range(given.rounds)]
@@ -40,7 +40,7 @@ def embedded(given: Given) -> list[str]:
 
 
 def kafka(given: Given) -> list[str]:
-    """From real Kafka, beside Quix Streams and a plain script."""
+    """From real Kafka, compared with Quix Streams and a plain script."""
     from bench.analytics import brokered
 
     found = brokered.race(given.streams, given.rounds)
@@ -78,7 +78,7 @@ def freshness(given: Given) -> list[str]:
 
 
 def sizes(given: Given) -> list[str]:
-    """Bytes a stored event."""
+    """Bytes per stored event."""
     from bench.analytics import mixture
 
     rows = []

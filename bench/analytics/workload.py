@@ -1,7 +1,7 @@
-"""The same streams for every contender: chat chunks of about 220 bytes, 100 events a stream, many streams side by side.
+"""The streams for all contenders: chat chunks of about 220 bytes, 100 events per stream, many concurrent streams.
 
-As log entries they are what a tap writes: every 100 ms one entry with the five frames that each of its streams had, compressed.
-As messages they are what a program without a log of its own would send: one JSON chunk a message, keyed by its stream.
+As log entries they match a tap's: every 100 ms one compressed entry with five frames of each stream. As messages they match a
+program without a record log: one JSON chunk per message, keyed by stream.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseHeaders, pack
 
 EVENTS_A_STREAM = 100
-SIDE_BY_SIDE = 50
+CONCURRENT_STREAMS = 50
 FRAMES_A_RECORD = 5
 GAP_NS = 20_000_000
 FIRST_NS = 250_000_000
@@ -23,7 +23,7 @@ _START_MS = int(time.time() * 1000) - 3_600_000
 
 
 def stream_id(number: int) -> str:
-    """A UUIDv7; streams begin a millisecond apart."""
+    """A UUIDv7. Streams start one millisecond apart."""
     return str(uuid.UUID(int=((_START_MS + number) << 80) | (7 << 76) | (2 << 62) | number))
 
 
@@ -32,7 +32,7 @@ def model(number: int) -> str:
 
 
 def chunks(number: int) -> list[bytes]:
-    """The data of one stream's events but for the terminator: text, the finish reason, usage."""
+    """The data of one stream's events without the terminator: text, finish reason, usage."""
     base = {
         "id": f"chatcmpl-{number:020d}",
         "object": "chat.completion.chunk",
@@ -89,22 +89,22 @@ def _records(number: int) -> list[AnyRecord]:
 
 
 def entries(streams: int, first: int = 0) -> Iterator[bytes]:
-    """The log's entries of that many streams, numbered from `first` on."""
-    for at in range(first, first + streams, SIDE_BY_SIDE):
-        lanes = [_records(number) for number in range(at, min(at + SIDE_BY_SIDE, first + streams))]
+    """The log entries of that many streams, numbered from `first`."""
+    for at in range(first, first + streams, CONCURRENT_STREAMS):
+        lanes = [_records(number) for number in range(at, min(at + CONCURRENT_STREAMS, first + streams))]
         for records in zip(*lanes, strict=True):
             yield pack(list(records), compress=True)
 
 
 def messages(streams: int, events_a_message: int = 1) -> Iterator[tuple[str, bytes]]:
-    """(stream id, JSON) of each message, `SIDE_BY_SIDE` streams interleaved; `at_ns` is told beside each chunk."""
-    for first in range(0, streams, SIDE_BY_SIDE):
-        numbers = range(first, min(first + SIDE_BY_SIDE, streams))
+    """(stream id, JSON) of each message with `CONCURRENT_STREAMS` streams interleaved. Each chunk has its `at_ns`."""
+    for first in range(0, streams, CONCURRENT_STREAMS):
+        numbers = range(first, min(first + CONCURRENT_STREAMS, streams))
         lanes = {number: [*chunks(number), b"null"] for number in numbers}
         for at in range(0, EVENTS_A_STREAM, events_a_message):
             for number in numbers:
-                told = (
+                parts = (
                     b'{"at_ns":%d,"data":%b}' % (at_ns(event, number), lanes[number][event])
                     for event in range(at, min(at + events_a_message, EVENTS_A_STREAM))
                 )
-                yield stream_id(number), b'{"events":[%b]}' % b",".join(told)
+                yield stream_id(number), b'{"events":[%b]}' % b",".join(parts)

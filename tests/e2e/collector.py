@@ -1,4 +1,4 @@
-"""Real OpenTelemetry collectors as processes of their own, and what they say that they received."""
+"""Run a real OpenTelemetry collector and parse the spans that it logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.running import ROOT, until
 from tests.ports import free_ports
 
-_TELLS_ALL = """
+_LOG_EVERYTHING = """
 receivers:
   otlp:
     protocols:
@@ -36,8 +36,8 @@ _SPAN = re.compile(
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A span as the collector tells it."""
+class LoggedSpan:
+    """A span in the collector's log."""
 
     trace_id: str
     parent_id: str
@@ -53,12 +53,12 @@ class Collector:
     http: str
     log: Path
 
-    def spans(self) -> dict[str, Seen]:
-        """By span id; of the collector that tells all."""
-        return {m[2]: Seen(*m) for m in _SPAN.findall(self.log.read_text())}
+    def spans(self) -> dict[str, LoggedSpan]:
+        """Logged spans by span id, with the default configuration."""
+        return {m[2]: LoggedSpan(*m) for m in _SPAN.findall(self.log.read_text())}
 
     def environment(self, protocol: str) -> dict[str, str]:
-        """What an exporter is told to reach it."""
+        """Environment variables of an exporter to this collector."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.grpc if protocol == "grpc" else self.http,
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
@@ -69,15 +69,15 @@ class Collector:
 
 
 def built(script: str) -> Path:
-    """What a script of deploy/otel has made (make test-setup: a test has no time for that); else skips, with the reason."""
+    """The output path of a script of deploy/otel that `make test-setup` has run. Skips the test otherwise."""
     try:
         done = subprocess.run(
             [ROOT / "deploy/otel" / script], capture_output=True, text=True, timeout=60, check=False
         )
     except subprocess.TimeoutExpired:
-        pytest.skip(f"deploy/otel/{script} was not run yet: make test-setup")
+        pytest.skip(f"deploy/otel/{script} was not run yet. Run make test-setup.")
     if done.returncode:
-        pytest.skip(f"deploy/otel/{script} cannot make it here: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"deploy/otel/{script} failed: {done.stderr.strip()[-200:]}")
     return Path(done.stdout.strip())
 
 
@@ -86,23 +86,24 @@ def collector(
     folder: Path,
     config: Path | None = None,
     *,
-    beside: Path | None = None,
+    extra_config: Path | None = None,
     ports: tuple[int, int] | None = None,
     **environment: str,
 ) -> Iterator[Collector]:
-    """A collector that is ready, with this configuration (None: it tells all that comes); `ports`: of gRPC and HTTP.
+    """Run a collector until it is ready. `config` None: log everything. `ports`: gRPC and HTTP.
 
-    `beside`: a second configuration file."""
+    `extra_config`: a second configuration file.
+    """
     binary = os.environ.get("STREAMGAUGE_OTELCOL") or built("collector-for-tests")
     grpc, http = ports or free_ports(2)
     if config is None:
-        config = folder / "tells-all.yaml"
-        config.write_text(_TELLS_ALL)
-    configs = [part for path in (config, beside) if path is not None for part in ("--config", path)]
+        config = folder / "log-everything.yaml"
+        config.write_text(_LOG_EVERYTHING)
+    configs = [part for path in (config, extra_config) if path is not None for part in ("--config", path)]
     log = folder / f"{config.stem}-{http}.log"
     with log.open("w") as sink:
         process = subprocess.Popen(
-            # Its own metrics would take a port of their own.
+            # Its own metrics would need another port.
             [binary, *configs, "--config", "yaml:service::telemetry::metrics::level: none"],
             stdout=sink,
             stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""A real Prometheus as a process of its own, with the configuration and the rules that we ship."""
+"""Run a real Prometheus with the shipped configuration and rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Prometheus:
     url: str
 
     def get(self, path: str, **parameters: str) -> Any:
-        """The `data` of an answer; fails with Prometheus' own words."""
+        """The `data` of a response. Fails with the message of Prometheus."""
         query = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as response:
@@ -41,7 +41,7 @@ class Prometheus:
         ]
 
     def value(self, expression: str) -> float | None:
-        """The one value of a query, None while there is none."""
+        """The single value of a query, None if there is none yet."""
         found = self.query(expression)
         assert len(found) <= 1, found
         return found[0][1] if found else None
@@ -49,7 +49,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, port: int, targets: dict[str, str]) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes these addresses, by job, in place of the configured ones."""
+    """Run a Prometheus that scrapes these addresses by job instead of the configured ones."""
     home = built("prometheus-for-tests")
     config = yaml.safe_load((OTEL / "prometheus.yaml").read_text())
     assert {job["job_name"] for job in config["scrape_configs"]} == targets.keys()

@@ -1,8 +1,8 @@
-"""Spans arrive in a real OpenTelemetry collector; client, tap and gateway are one trace; a real Prometheus reads the metrics.
+"""Spans and metrics with a real OpenTelemetry collector and a real Prometheus; one trace over client, tap and gateway.
 
-One set-up serves nearly all: simulator → tap → analytics → the collector with deploy/otel/collector.yaml → a collector that
-tells all that it got, and, by collector-to-streamgauge.yaml, back to analytics' own intake; and Prometheus with
-deploy/otel/prometheus.yaml and alerts.yaml.
+Most tests share one setup: simulator → tap → analytics → the collector with deploy/otel/collector.yaml → a collector that logs
+everything and, by collector-to-streamgauge.yaml, back to analytics' OTLP receiver; and Prometheus with deploy/otel/prometheus.yaml
+and alerts.yaml.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ SCRAPED = '{job="streamgauge-analytics"}'
 
 @dataclass
 class Scene:
-    """What runs."""
+    """The running processes."""
 
     instance: Up
     backend: Collector
-    """Tells all that it got."""
+    """Logs everything it receives."""
     front: Collector
-    """Has our configuration, and hands on to the backend."""
+    """Has the shipped configuration and forwards to `backend`."""
     gateway_port: int
-    """Where LiteLLM is expected."""
+    """Port of LiteLLM."""
     prometheus_port: int
 
 
@@ -72,7 +72,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             collector(
                 folder,
                 OTEL / "collector.yaml",
-                beside=OTEL / "collector-to-streamgauge.yaml",
+                extra_config=OTEL / "collector-to-streamgauge.yaml",
                 STREAMGAUGE_ENDPOINT=intake,
                 TRACES_ENDPOINT=backend.http,
                 LOGS_ENDPOINT=backend.http,
@@ -138,7 +138,7 @@ def test_collector_receives_the_spans_of_the_table(scene: Scene) -> None:
 
 
 def _arrived(receiver: Collector, exported: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the receiver has, once it has these rows of `spans`, and has them as they are."""
+    """Wait until the collector has received these rows of `spans` unchanged."""
     until(lambda: exported.keys() <= receiver.spans().keys() or None, "all spans at the collector")
     found = receiver.spans()
     for span_id, row in exported.items():
@@ -153,7 +153,7 @@ def _arrived(receiver: Collector, exported: dict[str, dict[str, Any]]) -> dict[s
 
 @pytest.fixture(scope="module")
 def reading(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """A Prometheus that has seen streams come."""
+    """A Prometheus that has scraped some streams."""
     instance = scene.instance
     analyze = str(instance.part("analyze")["metrics"])
     targets = {
@@ -202,7 +202,7 @@ def test_every_grafana_panel_has_data(reading: Prometheus) -> None:
 
 
 def test_prometheus_agrees_with_sql(scene: Scene, reading: Prometheus) -> None:
-    """Counters exactly; quantiles within the bucket that has the value."""
+    """Counters are equal, quantiles agree within a bucket."""
     tokens = f"sum by (gen_ai_token_type) (gen_ai_client_token_usage_sum{SCRAPED})"
     (expected,) = scene.instance.sql(
         "SELECT sum(input_tokens)::DOUBLE AS input, sum(output_tokens)::DOUBLE AS output FROM streams"
@@ -233,12 +233,12 @@ def test_otlp_metrics_equal_the_scraped_ones(scene: Scene, reading: Prometheus) 
     }
     known = {prometheus_name(one.name, one.unit): one.name for one in metric_definitions(PROFILES["1.41"])}
 
-    def told() -> bool | None:
+    def reported() -> bool | None:
         names = set(re.findall(r"Descriptor:\s+-> Name: (\S+)", scene.backend.log.read_text()))
         return names == {known[name] for name in scraped} or None
 
     assert scraped
-    until(told, "the scraped metrics, and no others, over OTLP")
+    until(reported, "the scraped metrics, and no others, over OTLP")
 
 
 def test_exemplars_in_prometheus_have_trace_ids(scene: Scene, reading: Prometheus) -> None:
@@ -276,7 +276,7 @@ def test_unavailable_collector_only_increments_a_counter(tmp_path: Path) -> None
         numbers = itertools.count()
 
         def burst() -> bool:
-            """More at once than the queue holds. How many of them are committed together is up to the machine."""
+            """More streams at once than the queue holds. The machine decides how many are committed together."""
             answers = clients.map(
                 lambda n: ask(instance.tap, f"dead-{n}", "/v1/chat/completions"),
                 itertools.islice(numbers, 20),
@@ -290,16 +290,16 @@ def test_unavailable_collector_only_increments_a_counter(tmp_path: Path) -> None
         (made,) = instance.sql("SELECT count(*) AS n FROM spans")
         assert made["n"] >= 60
 
-        def told() -> float:
+        def reported() -> float:
             return counted("dropped") + counted("failed")
 
-        until(lambda: told() + 24 + 8 >= made["n"] or None, "no more to wait than may", 5)
-        until(lambda: told() == made["n"] or None, "each span to be counted")
+        until(lambda: reported() + 24 + 8 >= made["n"] or None, "the rest to fit into the queue", 5)
+        until(lambda: reported() == made["n"] or None, "each span to be counted")
         assert counted("exported") == 0
         with collector(tmp_path, ports=ports) as receiver:
 
             def connected_again() -> bool:
-                """gRPC waits longer after each attempt: what is exported before it tries again fails, and is counted."""
+                """gRPC waits longer after each attempt. Exports before the next attempt fail and are counted."""
                 assert ask(instance.tap, "meanwhile", "/v1/chat/completions") == 200
                 return counted("exported") > 0
 
@@ -313,7 +313,7 @@ def test_unavailable_collector_only_increments_a_counter(tmp_path: Path) -> None
 
 @pytest.mark.litellm
 def test_client_tap_and_litellm_spans_form_one_trace(scene: Scene) -> None:
-    """At the end of the file: the gateway starts meanwhile."""
+    """Last in the file, because the gateway needs time to start."""
     if not LITELLM.exists():
         pytest.skip("the LiteLLM proxy is not installed: make test-setup")
     litellm_answers(f"http://127.0.0.1:{scene.gateway_port}")
@@ -355,20 +355,20 @@ def test_client_tap_and_litellm_spans_form_one_trace(scene: Scene) -> None:
 
 
 def _three_services_in_the_table(instance: Up, trace_id: str, client_id: str, tap_id: str) -> None:
-    """What client and gateway exported stands beside the tap's own spans, under the right parents, without a prompt."""
-    told = f"""
+    """The spans of client and gateway are stored with the tap's spans, with the right parents and without a prompt."""
+    query = f"""
         SELECT span_id, parent_span_id, name, stream_id IS NOT NULL AS is_ours, attributes, events, status_message,
             attributes->>'$."service.name"' AS service
         FROM spans WHERE trace_id = '{trace_id}'"""
 
     def all_three() -> list[dict[str, Any]] | None:
-        rows = instance.sql(told)
+        rows = instance.sql(query)
         return rows if {"client", "litellm", "streamgauge"} <= {r["service"] for r in rows} else None
 
     until(all_three, "the spans of all three services")
-    rows = instance.sql(told)
+    rows = instance.sql(query)
     by_id = {r["span_id"]: r for r in rows}
-    assert len(by_id) == len(rows), "our own spans came back by way of the collector and are not doubled"
+    assert len(by_id) == len(rows), "our own spans returned through the collector and are not stored twice"
     assert by_id[client_id]["parent_span_id"] is None
     assert by_id[tap_id]["parent_span_id"] == client_id
     assert by_id[tap_id]["is_ours"]
@@ -378,5 +378,5 @@ def _three_services_in_the_table(instance: Up, trace_id: str, client_id: str, ta
     for row in rows:
         if not row["is_ours"]:
             assert PROMPT not in str(row)
-            assert "runs quietly" not in str(row), "what LiteLLM tells of the answer"
+            assert "runs quietly" not in str(row), "the response text in LiteLLM's spans"
             assert (row["status_message"], row["events"]) == (None, "[]")

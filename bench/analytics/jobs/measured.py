@@ -1,5 +1,6 @@
-"""CPU, wall and memory of a job, in its own process, and an end to one that hears nothing. Standard library alone: it runs in
-every contender's environment.
+"""Measure CPU, wall time and memory of a job in its process, and end a job that receives nothing.
+
+Standard library only, because it runs in every contender's environment.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import time
 from pathlib import Path
 
 SILENT_S = 60.0
-"""To join a group takes seconds; a job that hears nothing for so long has not been given its partition, or has lost it."""
+"""Joining a group takes seconds. A job that receives nothing for this long has no partition."""
 SILENT = 75
-"""Exit code of a job that gave up for silence: it may be tried again."""
+"""Exit code of a job that received nothing. It can be retried."""
 
 
 class Clock:
-    """Runs from where it is made."""
+    """Measures from its creation."""
 
     def __init__(self) -> None:
         self._wall_s, self._cpu_s = time.monotonic(), time.process_time()
 
-    def tell(self) -> None:
-        """Print what was taken since."""
+    def report(self) -> None:
+        """Print the measurements as JSON."""
         took = {
             "cpu_s": time.process_time() - self._cpu_s,
             "wall_s": time.monotonic() - self._wall_s,
@@ -34,25 +35,23 @@ class Clock:
 
 
 def _peak_bytes() -> int:
-    """The most memory that this program had: `ru_maxrss` would be that of the process that started it, if it had more."""
+    """Peak memory of this process. `ru_maxrss` includes that of the parent process."""
     status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 class Watch:
-    """Ends the process with `SILENT`, and says so, when nothing is heard for `SILENT_S`. `heard` counts what was."""
+    """Ends the process with exit code `SILENT` if `received` does not change for `SILENT_S`."""
 
     def __init__(self) -> None:
-        self.heard = 0
-        threading.Thread(target=self._look, daemon=True).start()
+        self.received = 0
+        threading.Thread(target=self._watch, daemon=True).start()
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         before = -1
-        while self.heard != before:
-            before = self.heard
+        while self.received != before:
+            before = self.received
             time.sleep(SILENT_S)
-        what = (
-            f"after {before} messages" if before else "at all: the group was not given the topic's partition"
-        )
-        print(f"nothing was heard for {SILENT_S:.0f} s {what}", file=sys.stderr, flush=True)
+        detail = f"after {before} messages" if before else "at all: the group has no partition of the topic"
+        print(f"nothing received for {SILENT_S:.0f} s {detail}", file=sys.stderr, flush=True)
         os._exit(SILENT)

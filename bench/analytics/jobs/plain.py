@@ -1,6 +1,6 @@
-"""The script that one writes first: kafka-python, json, a dict of streams, and rows inserted into DuckDB.
+"""A straightforward script: kafka-python, json, a dict of streams, rows inserted into DuckDB.
 
-Rows are inserted with `executemany`, in one transaction for what a poll returned, and offsets are committed after it.
+Each poll's rows are inserted with `executemany` in one transaction. Then its offsets are committed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
         ended: list[Row] = []
         for messages in consumer.poll(timeout_ms=1000, max_records=5000).values():
             clock = clock or Clock()
-            watch.heard += len(messages)
+            watch.received += len(messages)
             for message in messages:
                 stream_id = message.key.decode()
                 state = open_streams.setdefault(stream_id, {})
@@ -55,7 +55,7 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
             consumer.commit()
         done += len(ended)
     if clock is not None:
-        clock.tell()
+        clock.report()
     consumer.close(autocommit=False)
     connection.close()
 

@@ -1,9 +1,8 @@
-"""Quix Streams, as its documentation has it: a stateful `apply` by key (RocksDB), a batching sink that writes checkpoints.
+"""Quix Streams as documented: a stateful `apply` by key (RocksDB) and a batching sink that writes checkpoints.
 
-State is read and written once a message. The sink inserts a checkpoint's rows as two Arrow tables in one transaction, which is
-how DuckDB likes them best. JSON is read by orjson, messages are fetched by librdkafka. A checkpoint is due after a second.
-Each run is a consumer group of its own: one that has read the topic before would wait behind its end.
-Runs in an environment of its own (quix.lock).
+State is read and written once per message. The sink inserts a checkpoint's rows as two Arrow tables in one transaction, the
+fastest way for DuckDB. orjson parses JSON and librdkafka fetches messages. The checkpoint interval is one second. Each run has
+a new consumer group, which starts at the beginning of the topic. It runs in its own environment (quix.lock).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from quixstreams import Application  # type: ignore[import-not-found]  # not in our environment
+from quixstreams import Application  # type: ignore[import-not-found]  # only in its own environment
 from quixstreams.sinks import BatchingSink, SinkBatch  # type: ignore[import-not-found]
 
 from bench.analytics.jobs.measured import Clock, Watch
@@ -26,7 +25,7 @@ COMMIT_INTERVAL_S = 1.0
 
 
 class DuckDBSink(BatchingSink):  # type: ignore[misc]
-    """Rows of `events` and `streams`, told apart by their length; `on_streams` is told how many of the latter are in."""
+    """Rows of `events` and `streams`, distinguished by length. Calls `on_streams` with the number of stored streams."""
 
     def __init__(self, database: str, on_streams: Any) -> None:
         super().__init__()
@@ -63,7 +62,7 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
     def process(message: dict[str, Any], key: str, timestamp: int, headers: Any, state: Any) -> Iterable[Row]:
         nonlocal clock
         clock = clock or Clock()
-        watch.heard += 1
+        watch.received += 1
         stream = state.get("stream", {})
         rows, row = step(stream, key, message)
         if row is None:
@@ -75,7 +74,7 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
     def enough(found: int) -> None:
         if found >= int(streams):
             assert clock is not None
-            clock.tell()
+            clock.report()
             app.stop()
 
     with tempfile.TemporaryDirectory() as folder:

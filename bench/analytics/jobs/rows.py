@@ -1,7 +1,6 @@
-"""What the programs beside ours make of a message: a row an event; at a stream's end its row, with TTFT, ITL and tokens.
+"""The rows that the other contenders compute: one per event, and one per stream with TTFT, ITL and tokens.
 
-Less than Streamgauge makes (no quantiles, stalls, roll-ups, spans; of one dialect, one choice, and only what this bench sends),
-so that they have less to do. Standard library alone.
+This is less work than Streamgauge does: no quantiles, stalls, roll-ups or spans, one dialect, one choice. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Row = tuple[Any, ...]
 
 
 def step(state: dict[str, Any], stream_id: str, message: dict[str, Any]) -> tuple[list[Row], Row | None]:
-    """The rows of a message's events, and that of the stream when it has ended; `state` goes on with it."""
+    """The rows of a message's events, and the stream's row if it has ended. Updates `state`."""
     rows: list[Row] = []
     ended = None
     seq = state.get("seq", 0)

@@ -1,4 +1,4 @@
-"""Streamgauge's own consumer, as `streamgauge analyze` has it, from the topic's entries to all tables and their roll-ups."""
+"""Streamgauge's consumer as in `streamgauge analyze`, from the topic to all tables and roll-ups."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def main(brokers: str, topic: str, database: str, streams: str) -> None:
     seen = 0
     while seen == consumer.commits or store.totals().get("streams_rows", 0) < int(streams):
         seen = consumer.commits
-        watch.heard += consumer.step(0.05)
+        watch.received += consumer.step(0.05)
     consumer.finish()
-    clock.tell()
+    clock.report()
     reader.close()
     store.close()
 
