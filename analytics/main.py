@@ -73,8 +73,6 @@ def run_until(
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a running process."""
-
     store: Store
     consumer: Consumer
     upkeep: Upkeep

@@ -44,7 +44,6 @@ class OwnedPartitions:
         is_deleted_log: Callable[[str], bool],
         first_offset: Callable[[str], int],
     ) -> None:
-        """The arguments have the meaning of those of `analytics.consumer.Consumer`."""
         self.high: dict[str, int] = {}
         """Next offset to read, by partition."""
         self.changed: set[str] = set()

@@ -32,13 +32,11 @@ def read(data: Path) -> Ready | None:
 
 
 def write(data: Path, ready: Ready) -> None:
-    """Write or replace the file."""
     make_private_folder((data / FILE).parent)
     write_json(data / FILE, asdict(ready))
 
 
 def remove(data: Path, pid: int) -> None:
-    """Remove the file if it belongs to this process."""
     found = read(data)
     if found is not None and found.pid == pid:
         (data / FILE).unlink(missing_ok=True)

@@ -83,7 +83,6 @@ class Assembler:
 
     @property
     def open_count(self) -> int:
-        """Streams in flight in all partitions."""
         return sum(len(p.open) for p in self._partitions.values())
 
     # -- restart -----------------------------------------------------------------------------------------------
@@ -151,7 +150,7 @@ class Assembler:
         while self.open_count > self._max_open:
             oldest = [(next(iter(p.open.values())), p) for p in self._partitions.values() if p.open]
             stream, part = min(oldest, key=lambda pair: pair[0].started_wall_ns)
-            part.evict(stream, "too_many_open_streams")
+            part.finish(stream, None, "too_many_open_streams")
             self.counters["evicted_streams"] += 1
 
     def _evict_largest(self) -> None:
@@ -162,7 +161,7 @@ class Assembler:
         )
         while sized and self._out.open_events > self._max_open_events * 0.9:
             _, stream, part = sized.pop()
-            part.evict(stream, "stream_too_large")
+            part.finish(stream, None, "stream_too_large")
             self.counters["oversized_streams"] += 1
 
     # -- results -------------------------------------------------------------------------------------------
@@ -173,7 +172,6 @@ class Assembler:
         return finished
 
     def take_failures(self) -> list[Failure]:
-        """The records that could not be processed since the last call."""
         failures, self._out.failures = self._out.failures, []
         return failures
 

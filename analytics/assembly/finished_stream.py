@@ -23,8 +23,6 @@ class RecordGap:
 
 @dataclass(slots=True, kw_only=True)
 class FinishedStream:
-    """One stream after its last record."""
-
     stream_id: str
     partition: str
     started_wall_ns: int

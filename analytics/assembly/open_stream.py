@@ -93,12 +93,10 @@ class OpenStream:
             self.request_body = None if record.truncated else record.body
 
     def add_wire_bytes(self, wire_bytes: Sequence[int], fault: CodingFault | None) -> None:
-        """Count the wire size of pending frames."""
         self.pending_wire_bytes = (self.pending_wire_bytes or 0) + sum(wire_bytes)
         self.coding_fault = fault
 
     def decode(self, *, capture: Sequence[str]) -> None:
-        """Decode the pending frames."""
         times, self.pending_ns = self.pending_ns, []
         reads, self.pending = self.pending, []
         decoder = self.decoder or self.begin_body(capture=capture)
@@ -116,7 +114,6 @@ class OpenStream:
         return self.redactor.redact(records)
 
     def begin_body(self, *, capture: Sequence[str]) -> StreamDecoder:
-        """Create the decoder of the response body."""
         opened, response = self.opened, self.response
         if not self.captures(capture):
             self.request_body = None

@@ -218,7 +218,7 @@ class Partition:
                 stream.read_request(record)
             elif isinstance(record, Closed):
                 stream.last_ns = max(stream.last_ns, record.end_ns)
-                self._finish(stream, record)
+                self.finish(stream, record)
 
     def _feed_lost(self, offset: int, record: Lost) -> None:
         stream = self.open.get(record.stream)
@@ -239,7 +239,7 @@ class Partition:
         stream.last_log_ns = self.liveness.now_ns
         self._hold(stream, offset, record, RECORD_BYTES)
         if record.last:
-            self._finish(stream, None, None)
+            self.finish(stream, None, None)
 
     def _stream_expecting(self, offset: int, record: StreamRecord) -> OpenStream | None:
         """The open stream, new or known, that takes this record next; None for a duplicate. Records a gap before it."""
@@ -295,13 +295,13 @@ class Partition:
         for rival in self.liveness.rivals(record):
             streams = self._by_incarnation.get(rival, {})
             for stream in [s for s in streams.values() if s.started_wall_ns <= record.started_wall_ns]:
-                self._finish(stream, None)
+                self.finish(stream, None)
         if record.stopping:
             self._lose_all(record.incarnation)
             self.liveness.forget(record.incarnation)
         limit_ns = self.liveness.now_ns - self._lost_after_ns
         for stream in [s for s in self._incomplete.values() if s.last_log_ns < limit_ns]:
-            self._finish(stream, None, "missing")
+            self.finish(stream, None, "missing")
         self._check_suspects()
 
     def suspect_open_streams(self) -> None:
@@ -319,22 +319,17 @@ class Partition:
             if suspect.stream.next_seq != suspect.next_seq:
                 del self._suspects[stream_id]
             elif suspect.since_ns < limit_ns:
-                self._finish(suspect.stream, None)
+                self.finish(suspect.stream, None)
 
     def lose_open(self) -> None:
-        """End all open streams as lost."""
         for stream in list(self.open.values()):
-            self._finish(stream, None)
-
-    def evict(self, stream: OpenStream, cause: str) -> None:
-        """End a stream as lost because a memory limit is reached."""
-        self._finish(stream, None, cause)
+            self.finish(stream, None)
 
     def _lose_all(self, incarnation: str) -> None:
         for stream in list(self._by_incarnation.get(incarnation, {}).values()):
-            self._finish(stream, None)
+            self.finish(stream, None)
 
-    def _finish(self, stream: OpenStream, closed: Closed | None, cause: str | None = "tap_died") -> None:
+    def finish(self, stream: OpenStream, closed: Closed | None, cause: str | None = "tap_died") -> None:
         """End a stream. Without `closed` it is lost because of `cause` (None: its gaps have the cause)."""
         stream_id = stream.stream_id
         self.decode(stream)

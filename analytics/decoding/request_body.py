@@ -101,7 +101,6 @@ def parse_request_body(
 
 
 def _members(body: bytes, truncated: bool) -> _Body | None:
-    """The known members, or None if this is no JSON object."""
     if not truncated:
         try:
             return _decoder.decode(body)

@@ -79,7 +79,6 @@ class DeadLetters:
         )
 
     def rows(self, log_id: str) -> pl.DataFrame:
-        """Rows of the table `dead_letters`."""
         letters = self._letters
         return pl.DataFrame(
             {
@@ -96,7 +95,6 @@ class DeadLetters:
         ).with_columns(pl.col("set_aside_at").cast(pl.Datetime("us", "UTC")))
 
     def clear(self) -> None:
-        """Remove all after a commit."""
         self._letters.clear()
         self._damaged_ranges.clear()
         self.counters.clear()

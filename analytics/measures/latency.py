@@ -78,7 +78,6 @@ def first_nonreasoning_output_ns(events: EventColumns) -> int | None:
 
 
 def last_output_ns(events: EventColumns) -> int | None:
-    """Time of the last output event."""
     return next(compress(reversed(events.at_ns), map(OUTPUT_KINDS.__contains__, reversed(events.kind))), None)
 
 
@@ -119,7 +118,6 @@ NO_OUTPUT = ChunkLatencies()
 
 
 def chunk_latencies(events: EventColumns, stall: StallLimit) -> ChunkLatencies:
-    """The measures of one stream's events."""
     is_output = _output_mask(events)
     if True not in is_output:
         return NO_OUTPUT

@@ -161,7 +161,6 @@ def _add_body(
 def _add_tokens(
     row: dict[str, Any], decoder: StreamDecoder, chunks: ChunkLatencies, *, ended_ok: bool
 ) -> None:
-    """Token counts and the rates computed from them."""
     usage = decoder.usage
     n: int | None = None
     if usage is not None:

@@ -101,7 +101,6 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def facts_of(decoder: StreamDecoder) -> Facts:
-    """The facts of a finished decoder."""
     facts = {name: getattr(decoder, name) for name in Facts.__struct_fields__ if name != "first_output_ns"}
     return Facts(first_output_ns=first_output_ns(decoder.events), **facts)
 
@@ -114,7 +113,6 @@ LOST = Verdict("tap_lost", "tap_lost")
 
 
 def verdict_of(stream: FinishedStream) -> Verdict:
-    """How a finished stream ended."""
     closed, response = stream.closed, stream.response
     if closed is None or not stream.complete:
         return LOST

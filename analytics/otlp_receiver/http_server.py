@@ -90,7 +90,6 @@ class OtlpReceiver:
         )
 
     def start(self) -> None:
-        """Listen and serve."""
         self._socket.listen(128)
         self._thread.start()
 

@@ -22,7 +22,8 @@ import duckdb
 import polars as pl
 
 from analytics.assembly.finished_stream import FinishedStream
-from analytics.otlp_receiver.span_rows import SPAN_ID, TRACE_ID, Row, as_frame
+from analytics.otlp_receiver.span_rows import SPAN_ID, TRACE_ID, Row
+from analytics.schema.tables import SPANS, frame_of_rows
 from analytics.storage.database import one_line
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,6 @@ class SpanQueue:
 
     @property
     def waiting(self) -> bool:
-        """Whether rows are queued."""
         return bool(self._batches)
 
     def rows(
@@ -99,7 +99,7 @@ class SpanQueue:
         rows = {(row[TRACE_ID], row[SPAN_ID]): row for batch in self._taken for row in batch.rows}
         if not rows:
             return {}
-        received = as_frame(list(rows.values()))
+        received = frame_of_rows(SPANS, list(rows.values()))
         try:
             new = self._not_stored(received)
         except duckdb.Error as e:

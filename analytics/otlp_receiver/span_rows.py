@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import polars as pl
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -27,7 +26,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from analytics.otlp_receiver.attribute_allow_list import kept_value, name
-from analytics.schema.tables import SPANS, frame_of_rows
+from analytics.schema.tables import SPANS
 from analytics.telemetry.spans import hex_id
 
 AHEAD_NS = 3600 * 10**9
@@ -73,11 +72,6 @@ def parse_spans(body: bytes, *, is_json: bool, now_ns: int, max_spans: int) -> P
                 else:
                     found.rows.append(row)
     return found
-
-
-def as_frame(rows: Sequence[Row]) -> pl.DataFrame:
-    """The rows as a data frame."""
-    return frame_of_rows(SPANS, rows)
 
 
 def _parse(body: bytes, *, is_json: bool) -> ExportTraceServiceRequest:

@@ -16,8 +16,6 @@ Kind = Literal["histogram", "counter", "gauge", "total"]
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """One metric."""
-
     name: str
     kind: Kind
     unit: str
@@ -95,5 +93,4 @@ def convention_metrics(names: Names) -> tuple[Instrument, ...]:
 
 
 def metric_definitions(names: Names) -> tuple[Instrument, ...]:
-    """Every metric of a profile."""
     return (*convention_metrics(names), *STREAM_HISTOGRAMS, STREAMS, STALLS, STALLED, *OBSERVED)

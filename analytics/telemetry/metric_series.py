@@ -41,8 +41,6 @@ OVERFLOW: Key = (("otel.metric.overflow", True),)
 
 
 class Distribution:
-    """One series of a histogram."""
-
     __slots__ = ("bounds", "counts", "exemplars", "max", "min", "sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -79,8 +77,6 @@ class Distribution:
 
 
 class Counter:
-    """One series of a counter."""
-
     __slots__ = ("value",)
 
     def __init__(self) -> None:

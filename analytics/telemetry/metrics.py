@@ -132,7 +132,6 @@ class Metrics:
         return observed
 
     def update_health(self, health: Mapping[str, float]) -> None:
-        """Set gauges and totals of the pipeline by metric name without the prefix."""
         self._health |= {NAMESPACE + name: value for name, value in health.items()}
 
     # -- counting ----------------------------------------------------------------------------------------------------
@@ -226,7 +225,6 @@ class Metrics:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(self) -> MetricsData | None:
-        """All metrics, cumulative."""
         return with_metrics(self._sdk_reader.get_metrics_data(), self._series_reader.read(time.time_ns()))
 
     def close(self) -> None:

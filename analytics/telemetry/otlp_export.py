@@ -60,7 +60,6 @@ class ExportQueue(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """Items in the queue."""
         return len(self._queue)
 
     def offer(self, items: Sequence[T]) -> None:
@@ -140,7 +139,6 @@ def exporter_of(signal: str) -> Any:
 
 
 def span_queue(exporter: SpanExporter) -> ExportQueue[Any]:
-    """The export queue of spans."""
     from opentelemetry.sdk.trace.export import SpanExportResult
 
     return ExportQueue(

@@ -22,7 +22,6 @@ _BAD = re.compile(r"[^a-zA-Z0-9_]")
 
 
 def prometheus_name(metric: str, unit: str | None) -> str:
-    """The name of the metric family, without `_total`."""
     name = _BAD.sub("_", metric)
     suffix = _UNITS.get(unit or "")
     return name if suffix is None or name.endswith(suffix) else f"{name}_{suffix}"

@@ -73,7 +73,6 @@ class SpanAttributes:
         self._columns = (*columns, *_STREAMGAUGE_COLUMNS)
 
     def of(self, stream: FinishedStream, row: Row) -> Attributes:
-        """The attributes of a stream's operation."""
         names, get = self._names, row.get
         found: Attributes = {
             names.operation: get("operation") or "request",

@@ -65,7 +65,6 @@ class SpanTable(SpanExporter):
         return SpanExportResult.SUCCESS
 
     def take(self) -> pl.DataFrame:
-        """The rows since the last call."""
         rows, self._rows = self._rows, []
         return frame_of_rows(SPANS, rows)
 

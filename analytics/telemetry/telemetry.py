@@ -105,16 +105,13 @@ class Telemetry:
 
     @property
     def metrics_url(self) -> str | None:
-        """URL of the Prometheus endpoint."""
         return self.metrics.endpoint.url if self.metrics is not None and self.metrics.endpoint else None
 
     def update_health(self, health: Mapping[str, float]) -> None:
-        """Set gauges and totals of the pipeline."""
         if self.metrics is not None:
             self.metrics.update_health(health)
 
     def counters(self) -> dict[str, int]:
-        """Counters of the export."""
         queue, events = self._spans, self._exceptions
         return {
             "spans_exported": queue.exported if queue else 0,
@@ -173,7 +170,6 @@ class Telemetry:
         self._to_export, self._finished, self._rows = [], (), []
 
     def close(self) -> None:
-        """Export queued items within seconds, then end the threads."""
         if self._spans is not None:
             self._spans.close()
         if self._exceptions is not None:

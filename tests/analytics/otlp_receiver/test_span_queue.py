@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from analytics.otlp_receiver.span_queue import SpanQueue
-from analytics.otlp_receiver.span_rows import Row, as_frame, parse_spans
+from analytics.otlp_receiver.span_rows import Row, parse_spans
+from analytics.schema.tables import SPANS, frame_of_rows
 from analytics.storage.commit import Commit
 from analytics.storage.store import Store
 from tests.analytics.otlp_receiver.test_span_rows import NOW, protobuf, span
@@ -71,7 +72,7 @@ def test_stored_span_is_not_stored_again(store: Store) -> None:
 
 
 def test_own_span_is_not_replaced_by_its_copy_from_a_collector(store: Store) -> None:
-    own = as_frame(rows_of(7)).with_columns(pl.lit("chat m, told by the tap").alias("name"))
+    own = frame_of_rows(SPANS, rows_of(7)).with_columns(pl.lit("chat m, told by the tap").alias("name"))
     store.commit(Commit("", tables={"spans": own}))
     queue = SpanQueue(store.cursor)
     queue.offer(rows_of(7))

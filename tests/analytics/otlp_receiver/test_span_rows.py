@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from analytics.otlp_receiver.attribute_allow_list import KEYS, MAX_WORD_CHARS
-from analytics.otlp_receiver.span_rows import AHEAD_NS, NotOtlp, ParsedSpans, as_frame, parse_spans
-from analytics.schema.tables import SPANS
+from analytics.otlp_receiver.span_rows import AHEAD_NS, NotOtlp, ParsedSpans, parse_spans
+from analytics.schema.tables import SPANS, frame_of_rows
 
 NOW = 1_790_000_000_000_000_000
 SECRET = "the river is 4 m high"
@@ -51,7 +51,7 @@ def read(*spans: dict[str, Any], max_spans: int = 100, **more: Any) -> ParsedSpa
 
 
 def row(*spans: dict[str, Any], **more: Any) -> dict[str, Any]:
-    (found,) = as_frame(read(*spans, **more).rows).to_dicts()
+    (found,) = frame_of_rows(SPANS, read(*spans, **more).rows).to_dicts()
     return found
 
 
@@ -189,4 +189,4 @@ def test_arbitrary_bytes_give_rows_or_not_otlp(noise: bytes, is_json: bool, cut:
             found = parse_spans(body, is_json=is_json, now_ns=NOW, max_spans=10)
         except NotOtlp:
             continue
-        assert as_frame(found.rows).height == len(found.rows)
+        assert frame_of_rows(SPANS, found.rows).height == len(found.rows)
