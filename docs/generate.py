@@ -11,6 +11,7 @@ import inspect
 import re
 import socket
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -30,8 +31,9 @@ from streamgauge.cli import ORDER, cli
 from streamgauge.config import reference_text
 from streamgauge.settings import Settings
 
-REFERENCE = Path(__file__).resolve().parent / "reference"
-DATA = Path(__file__).resolve().parent / "data"
+DOCS = Path(__file__).resolve().parent
+REFERENCE = DOCS / "reference"
+DATA = DOCS / "data"
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1}
 GENERATED = "This page is generated from the code by `make reference`."
 
@@ -40,8 +42,13 @@ def pages() -> dict[Path, str]:
     """The generated pages."""
     return {
         REFERENCE / "cli.md": _cli(),
-        REFERENCE / "dialects.md": _with_sections("dialects.md", systems=_systems(), providers=_providers()),
-        REFERENCE / "limits.md": _with_sections("limits.md", limits=_limits()),
+        REFERENCE / "dialects.md": _with_sections(
+            REFERENCE / "dialects.md", systems=_systems(), providers=_providers()
+        ),
+        REFERENCE / "limits.md": _with_sections(REFERENCE / "limits.md", limits=_limits()),
+        DOCS / "explanation" / "architecture.md": _with_sections(
+            DOCS / "explanation" / "architecture.md", layers=_layers()
+        ),
         REFERENCE / "configuration.md": reference_text(),
         REFERENCE / "tables.md": _tables(),
         REFERENCE / "metrics.md": _metrics(),
@@ -53,9 +60,9 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(cell.replace("|", "\\|").strip() for cell in line) + " |" for line in lines]
 
 
-def _with_sections(page: str, **sections: Sequence[str]) -> str:
+def _with_sections(page: Path, **sections: Sequence[str]) -> str:
     """The page with new contents of its generated sections."""
-    text = (REFERENCE / page).read_text()
+    text = page.read_text()
     for name, lines in sections.items():
         before, begin, rest = text.partition(f"<!-- generated: {name} -->")
         _, end, after = rest.partition("<!-- end -->")
@@ -114,6 +121,17 @@ def value_of(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     found = getattr(importlib.import_module(module), attribute)
     return inspect.signature(found).parameters[argument].default if argument else found
+
+
+def _layers() -> list[str]:
+    """The layers of import-linter's contracts in pyproject.toml, a block for each package or folder."""
+    settings = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"].get("importlinter", {})
+    lines = []
+    for contract in settings.get("contracts", ()):
+        if contract["type"] == "layers":
+            title = ", ".join(contract.get("containers", [])) or "packages"
+            lines += [f"**{title}**", "", "```", *contract["layers"], "```", ""]
+    return lines[:-1]
 
 
 def _cli() -> str:
