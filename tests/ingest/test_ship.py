@@ -142,7 +142,7 @@ def test_everything_arrives_once_and_the_log_is_trimmed(
 
 
 @pytest.mark.kafka
-def test_damage_of_the_log_is_told_in_the_topic(
+def test_damage_of_the_log_is_reported_in_the_topic(
     kafka_broker: str, shipping: Shipping, writer: EmbeddedWriter
 ) -> None:
     (stream,) = new_streams(1)
@@ -165,7 +165,7 @@ def test_damage_of_the_log_is_told_in_the_topic(
 
 
 @pytest.mark.kafka
-def test_ship_json_tells_who_runs_and_what_was_done(
+def test_ship_json_has_the_process_and_its_counters(
     kafka_broker: str, shipping: Shipping, writer: EmbeddedWriter
 ) -> None:
     streams = new_streams(2)
@@ -186,7 +186,7 @@ def test_ship_json_tells_who_runs_and_what_was_done(
 
 @pytest.mark.kafka
 @pytest.mark.timeout(240)
-def test_an_outage_is_waited_out_and_everything_has_arrived_after_it(
+def test_everything_arrives_after_an_outage(
     own_broker: Callable[..., Broker], shipping: Shipping, writer: EmbeddedWriter
 ) -> None:
     broker = own_broker()
@@ -207,7 +207,7 @@ def test_an_outage_is_waited_out_and_everything_has_arrived_after_it(
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_broker_that_comes_back_empty_gets_a_new_topic_and_what_was_not_acknowledged(
+def test_a_broker_that_returns_empty_gets_a_new_topic_and_all_unacknowledged_records(
     own_broker: Callable[..., Broker], shipping: Shipping, writer: EmbeddedWriter
 ) -> None:
     broker = own_broker()
@@ -230,7 +230,7 @@ def test_a_broker_that_comes_back_empty_gets_a_new_topic_and_what_was_not_acknow
 
 @pytest.mark.kafka
 @pytest.mark.timeout(240)
-def test_kill_9_of_ship_in_mid_flight_loses_nothing_and_keeps_the_order(
+def test_kill_9_of_ship_loses_nothing_and_keeps_the_order(
     kafka_broker: str, shipping: Shipping, writer: EmbeddedWriter
 ) -> None:
     streams = new_streams(20)
@@ -252,7 +252,7 @@ def test_kill_9_of_ship_in_mid_flight_loses_nothing_and_keeps_the_order(
     assert shipping.end() == 0
 
 
-def test_an_unreachable_kafka_is_one_warning_and_a_quick_stop(
+def test_an_unreachable_kafka_logs_one_warning_and_stops_quickly(
     shipping: Shipping, writer: EmbeddedWriter
 ) -> None:
     write(writer, new_streams(), 0, 20)
@@ -269,7 +269,7 @@ def test_an_unreachable_kafka_is_one_warning_and_a_quick_stop(
         assert reader.released("w0") == 0
 
 
-def test_sockets_do_not_pile_up_while_kafka_is_away(tmp_path: Path) -> None:
+def test_sockets_do_not_accumulate_while_kafka_is_unreachable(tmp_path: Path) -> None:
     """A listener that takes connections and says nothing: each attempt must close what it opened."""
     import socket
 
@@ -296,7 +296,9 @@ def test_sockets_do_not_pile_up_while_kafka_is_away(tmp_path: Path) -> None:
         ({"kafka_options": {"sasl_mecanism": "PLAIN"}}, "has no option 'sasl_mecanism'"),
     ],
 )
-def test_a_start_that_cannot_succeed_says_so(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_an_impossible_start_fails_with_one_line(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         run(ShipOptions(**{"data": tmp_path, "brokers": "127.0.0.1:1", "redactor": None, **options}))
 

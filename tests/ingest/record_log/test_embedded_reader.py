@@ -72,7 +72,7 @@ def test_poll_takes_about_max_bytes_and_at_least_one_entry(tmp_path: Path) -> No
         assert reader.poll(0) == []
 
 
-def test_a_busy_partition_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
+def test_a_busy_partition_does_not_starve_the_others(tmp_path: Path) -> None:
     with (
         writer_of(tmp_path, "w0") as busy,
         writer_of(tmp_path, "w1") as quiet,
@@ -106,7 +106,7 @@ def test_seek_range_and_end(tmp_path: Path) -> None:
         assert reader.range("w0", 9, 100) == []
 
 
-def test_a_segment_goes_when_every_reader_has_released_it_and_a_newer_one_is_there(tmp_path: Path) -> None:
+def test_a_segment_is_deleted_when_all_readers_released_it_and_a_newer_one_exists(tmp_path: Path) -> None:
     with EmbeddedReader(tmp_path, "one") as one, EmbeddedReader(tmp_path, "two") as two:
         fill(tmp_path, 3)
         one.release("w0", 9)
@@ -118,14 +118,14 @@ def test_a_segment_goes_when_every_reader_has_released_it_and_a_newer_one_is_the
         assert segments_of(tmp_path) == ["00000000000000000006.sqlite"]  # the newest stays
 
 
-def test_nothing_goes_while_no_reader_has_come(tmp_path: Path) -> None:
+def test_nothing_is_deleted_without_a_known_reader(tmp_path: Path) -> None:
     with writer_of(tmp_path, segment_age_s=0) as writer:
         for _ in range(5):
             writer.append([b"a"])
     assert len(segments_of(tmp_path)) == 5
 
 
-def test_a_second_reader_of_that_name_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_second_reader_with_the_same_name_is_refused(tmp_path: Path) -> None:
     with (
         EmbeddedReader(tmp_path, "ship"),
         pytest.raises(LogInUse, match=r"already reads the log .* as 'ship'$"),
@@ -134,7 +134,7 @@ def test_a_second_reader_of_that_name_is_refused_in_one_line(tmp_path: Path) -> 
     EmbeddedReader(tmp_path, "ship").close()
 
 
-def test_a_cursor_outlives_its_process_and_never_goes_back(tmp_path: Path) -> None:
+def test_a_cursor_survives_its_process_and_never_moves_back(tmp_path: Path) -> None:
     fill(tmp_path, 1)
     with EmbeddedReader(tmp_path, "one") as reader:
         reader.release("w0", 2)
@@ -144,7 +144,7 @@ def test_a_cursor_outlives_its_process_and_never_goes_back(tmp_path: Path) -> No
         assert len(read_all(reader)) == 3  # without seek: from the oldest
 
 
-def test_a_damaged_cursor_file_begins_again_with_a_warning(
+def test_a_reader_with_a_damaged_cursor_file_starts_again_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     EmbeddedReader(tmp_path, "one").close()
@@ -155,7 +155,7 @@ def test_a_damaged_cursor_file_begins_again_with_a_warning(
     assert sum("starts again" in record.message for record in caplog.records) == 4
 
 
-def test_a_reader_that_will_not_come_back_can_be_forgotten(tmp_path: Path) -> None:
+def test_a_reader_that_will_not_return_can_be_removed(tmp_path: Path) -> None:
     EmbeddedReader(tmp_path, "old").close()
     with EmbeddedReader(tmp_path, "one") as reader:
         fill(tmp_path, 3)
@@ -169,7 +169,7 @@ def test_a_reader_that_will_not_come_back_can_be_forgotten(tmp_path: Path) -> No
         assert len(segments_of(tmp_path)) == 1
 
 
-def test_a_sole_reader_goes_on_where_another_left_off(
+def test_a_sole_reader_takes_over_the_position_of_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with EmbeddedReader(tmp_path, "analyze") as former:
@@ -192,7 +192,7 @@ def spoil(segment: Path, at: int, size: int = 3000) -> None:
         file.write(b"\xff" * size)
 
 
-def test_a_damaged_segment_is_set_aside_and_the_rest_is_read(
+def test_a_damaged_segment_is_quarantined_and_the_rest_is_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = fill(tmp_path, 3)
@@ -209,7 +209,7 @@ def test_a_damaged_segment_is_set_aside_and_the_rest_is_read(
     assert payloads(drain(tmp_path, "two")) == sent[:3] + sent[6:]  # once aside, it is not met again
 
 
-def test_what_can_be_read_of_a_damaged_segment_is_read(tmp_path: Path) -> None:
+def test_the_readable_part_of_a_damaged_segment_is_read(tmp_path: Path) -> None:
     with writer_of(tmp_path) as writer:
         sent = [bytes([number]) * 6000 for number in range(60)]
         writer.append(sent)
@@ -229,7 +229,7 @@ def test_what_can_be_read_of_a_damaged_segment_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\0" + bytes(5000)])
-def test_an_empty_or_cut_file_is_damage_too(tmp_path: Path, content: bytes) -> None:
+def test_an_empty_or_truncated_file_is_damaged(tmp_path: Path, content: bytes) -> None:
     sent = fill(tmp_path, 3)
     (tmp_path / "w0" / "00000000000000000003.sqlite").write_bytes(content)
     with EmbeddedReader(tmp_path, "one") as reader:
@@ -237,7 +237,7 @@ def test_an_empty_or_cut_file_is_damage_too(tmp_path: Path, content: bytes) -> N
         assert [(one.first, one.end) for one in reader.take_unreadable()] == [(3, 6)]
 
 
-def test_the_newest_segment_of_a_dead_writer_is_set_aside(tmp_path: Path) -> None:
+def test_the_newest_segment_of_a_dead_writer_is_quarantined(tmp_path: Path) -> None:
     fill(tmp_path, 1)
     (tmp_path / "w0" / "00000000000000000000.sqlite").write_bytes(b"no database at all" * 1000)
     with EmbeddedReader(tmp_path, "one") as reader:
@@ -248,7 +248,7 @@ def test_the_newest_segment_of_a_dead_writer_is_set_aside(tmp_path: Path) -> Non
             assert payloads(reader.poll(10)) == [b"new"]
 
 
-def test_the_newest_segment_of_a_live_writer_stays_until_the_writer_has_gone_on(
+def test_the_newest_segment_of_a_running_writer_stays_until_it_has_a_newer_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with writer_of(tmp_path) as writer, EmbeddedReader(tmp_path, "one") as reader:
@@ -266,7 +266,7 @@ def test_the_newest_segment_of_a_live_writer_stays_until_the_writer_has_gone_on(
         assert not segment.exists()
 
 
-def test_an_entry_with_a_wrong_checksum_is_left_out_and_reported(tmp_path: Path) -> None:
+def test_an_entry_with_a_wrong_checksum_is_skipped_and_reported(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     writer.append([b"a", b"b", b"c"])
     assert writer._connection is not None
@@ -277,7 +277,7 @@ def test_an_entry_with_a_wrong_checksum_is_left_out_and_reported(tmp_path: Path)
         assert reader.take_unreadable() == [UnreadableRange("w0", 1, 2, "checksum")]
 
 
-def test_a_segment_dropped_at_the_cap_is_left_at_once(tmp_path: Path) -> None:
+def test_a_segment_dropped_at_the_cap_is_skipped_at_once(tmp_path: Path) -> None:
     sent = fill(tmp_path, 3)
     with EmbeddedReader(tmp_path, "one") as reader:
         assert payloads(reader.poll(0, 1)) == sent[:1]

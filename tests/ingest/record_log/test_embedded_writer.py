@@ -34,7 +34,7 @@ from tests.ingest.record_log.entries import (
 )
 
 
-def test_entries_come_back_in_order_over_several_segments(tmp_path: Path) -> None:
+def test_entries_of_several_segments_are_read_in_order(tmp_path: Path) -> None:
     sent = [os.urandom(40_000) for _ in range(60)]
     with writer_of(tmp_path, segment_bytes=400_000) as writer:
         for at in range(0, 60, 3):
@@ -52,13 +52,13 @@ def test_a_segment_ends_by_age(tmp_path: Path) -> None:
     assert len(segments_of(tmp_path)) == 3
 
 
-def test_an_empty_append_makes_no_segment(tmp_path: Path) -> None:
+def test_an_empty_append_creates_no_segment(tmp_path: Path) -> None:
     with writer_of(tmp_path) as writer:
         writer.append([])
     assert segments_of(tmp_path) == []
 
 
-def test_a_second_writer_of_a_partition_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_second_writer_of_a_partition_is_refused(tmp_path: Path) -> None:
     with writer_of(tmp_path):
         with pytest.raises(LogInUse, match=r"another process already writes .*w0$"):
             writer_of(tmp_path)
@@ -67,12 +67,12 @@ def test_a_second_writer_of_a_partition_is_refused_in_one_line(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["", "0", "w", "w-1", "../w0", "readers"])
-def test_a_partition_has_a_name_of_ours(tmp_path: Path, name: str) -> None:
+def test_an_invalid_partition_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="invalid partition"):
         writer_of(tmp_path, name)
 
 
-def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_files_are_private(tmp_path: Path) -> None:
     log_dir = tmp_path / "log"
     with writer_of(log_dir) as writer, EmbeddedReader(log_dir, "one") as reader:
         writer.append([b"x"])
@@ -82,7 +82,7 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
             assert mode == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_offsets_go_on_after_a_clean_stop(tmp_path: Path) -> None:
+def test_offsets_continue_after_a_clean_stop(tmp_path: Path) -> None:
     for first in (0, 2, 4):
         with writer_of(tmp_path) as writer:
             assert writer.next_offset == first
@@ -90,7 +90,7 @@ def test_offsets_go_on_after_a_clean_stop(tmp_path: Path) -> None:
     assert [entry.offset for entry in drain(tmp_path)] == list(range(6))
 
 
-def test_after_a_kill_offsets_begin_past_everything_that_may_have_been_read(tmp_path: Path) -> None:
+def test_after_a_kill_offsets_start_past_all_that_may_have_been_read(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     writer.append([b"a", b"b"])
     abandon(writer)
@@ -100,7 +100,7 @@ def test_after_a_kill_offsets_begin_past_everything_that_may_have_been_read(tmp_
     assert payloads(drain(tmp_path)) == [b"a", b"b", b"c"]
 
 
-def test_entries_that_the_power_took_leave_a_prefix_and_their_offsets_are_not_given_again(
+def test_a_power_cut_leaves_a_prefix_and_lost_offsets_are_not_reused(
     tmp_path: Path,
 ) -> None:
     # No -wal means that nothing of it had reached the disk; half of it, that some pages had.
@@ -128,14 +128,14 @@ def test_entries_that_the_power_took_leave_a_prefix_and_their_offsets_are_not_gi
     assert left[:-1] == sent[: len(left) - 1]
 
 
-def test_a_readers_cursor_keeps_offsets_from_being_given_again(tmp_path: Path) -> None:
+def test_offsets_before_a_cursor_are_not_reused(tmp_path: Path) -> None:
     with EmbeddedReader(tmp_path, "one") as reader:
         reader.release("w0", 5000)
     with writer_of(tmp_path) as writer:
         assert writer.next_offset == 5000
 
 
-def test_a_damaged_newest_segment_is_set_aside_at_the_start(
+def test_a_damaged_newest_segment_is_quarantined_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with writer_of(tmp_path) as writer:
@@ -153,7 +153,7 @@ def test_a_damaged_newest_segment_is_set_aside_at_the_start(
     assert payloads(drain(tmp_path)) == [b"b", b"b"]
 
 
-def test_a_half_made_segment_is_swept_away(tmp_path: Path) -> None:
+def test_an_incomplete_segment_is_deleted(tmp_path: Path) -> None:
     writer_of(tmp_path).close()
     (tmp_path / "w0" / ".new-00000000000000000000").write_bytes(b"")
     (tmp_path / "w0" / "00000000000000000007.sqlite-wal").write_bytes(b"")
@@ -164,7 +164,7 @@ def test_a_half_made_segment_is_swept_away(tmp_path: Path) -> None:
     assert not list((tmp_path / "w0").glob("*0007*"))
 
 
-def test_the_writer_goes_on_when_its_segment_is_taken_away(tmp_path: Path) -> None:
+def test_the_writer_continues_when_its_segment_is_deleted(tmp_path: Path) -> None:
     with writer_of(tmp_path) as writer:
         writer.append([b"a"])
         for path in (tmp_path / "w0").glob("*.sqlite*"):
@@ -182,7 +182,7 @@ def fill(writer: EmbeddedWriter, count: int, size: int = 30_000, first: int = 0)
         writer.append([entry_of(frames("s", seq, size))])
 
 
-def test_over_the_cap_the_oldest_segment_goes_and_its_ranges_are_told(tmp_path: Path) -> None:
+def test_over_the_cap_the_oldest_segment_is_dropped_and_its_ranges_are_reported(tmp_path: Path) -> None:
     with writer_of(tmp_path, cap_bytes=2 * MIB) as writer:
         fill(writer, 200)
         stats = writer.stats()
@@ -199,7 +199,7 @@ def test_over_the_cap_the_oldest_segment_goes_and_its_ranges_are_told(tmp_path: 
     assert stats["refused_entries"] == 0
 
 
-def test_what_every_reader_has_released_goes_before_anything_is_lost(tmp_path: Path) -> None:
+def test_released_segments_are_deleted_before_unread_ones(tmp_path: Path) -> None:
     with (
         EmbeddedReader(tmp_path, "one") as reader,
         writer_of(tmp_path, cap_bytes=2 * MIB) as writer,
@@ -212,7 +212,7 @@ def test_what_every_reader_has_released_goes_before_anything_is_lost(tmp_path: P
         assert log_bytes(tmp_path) < 2 * MIB
 
 
-def test_read_entries_of_a_dropped_segment_are_not_told_as_lost(tmp_path: Path) -> None:
+def test_read_entries_of_a_dropped_segment_are_not_reported_as_lost(tmp_path: Path) -> None:
     with (
         EmbeddedReader(tmp_path, "one") as reader,
         writer_of(tmp_path, cap_bytes=2 * MIB) as writer,
@@ -224,7 +224,7 @@ def test_read_entries_of_a_dropped_segment_are_not_told_as_lost(tmp_path: Path) 
         assert min(one.seq for one in lost) == 3
 
 
-def test_the_cap_is_over_all_partitions_and_one_without_a_writer_gives_way_first(tmp_path: Path) -> None:
+def test_the_cap_covers_all_partitions_and_drops_from_those_without_a_writer_first(tmp_path: Path) -> None:
     with writer_of(tmp_path, "w1", cap_bytes=2 * MIB) as gone:
         fill(gone, 40)
     with writer_of(tmp_path, "w0", cap_bytes=2 * MIB) as writer:
@@ -240,7 +240,7 @@ def test_the_cap_is_over_all_partitions_and_one_without_a_writer_gives_way_first
 
 
 @pytest.mark.timeout(60)
-def test_a_log_full_of_told_losses_refuses_in_the_end_and_tells_of_every_record(tmp_path: Path) -> None:
+def test_a_log_full_of_losses_refuses_appends_and_has_reported_every_record(tmp_path: Path) -> None:
     # Streams so small that telling their loss takes as much room as they do, and no reader ever.
     with writer_of(tmp_path, cap_bytes=MIB, segment_age_s=3600) as writer:
         kept: set[str] = set()
@@ -260,7 +260,7 @@ def test_a_log_full_of_told_losses_refuses_in_the_end_and_tells_of_every_record(
     assert told == kept
 
 
-def test_damaged_segments_are_the_first_to_go(tmp_path: Path) -> None:
+def test_quarantined_segments_are_deleted_first(tmp_path: Path) -> None:
     with writer_of(tmp_path, cap_bytes=2 * MIB) as writer:
         aside = tmp_path / "w0" / "00000000000000000000.sqlite.corrupt"
         aside.write_bytes(bytes(MIB))
@@ -285,7 +285,7 @@ def two_segments(tmp_path: Path, partition: str = "w0") -> None:
         fill(writer, 5, first=5)
 
 
-def test_what_nothing_has_read_for_too_long_goes_and_is_told(tmp_path: Path) -> None:
+def test_a_segment_unread_for_too_long_is_dropped_and_reported(tmp_path: Path) -> None:
     two_segments(tmp_path)
     aged(tmp_path, 3600)
     with writer_of(tmp_path, max_age_s=1800) as writer:
@@ -299,7 +299,7 @@ def test_what_nothing_has_read_for_too_long_goes_and_is_told(tmp_path: Path) -> 
     assert [r.seq for r in records if not isinstance(r, Lost)] == [5, 6, 7, 8, 9, 10]
 
 
-def test_a_partition_without_a_writer_ages_too(tmp_path: Path) -> None:
+def test_segments_of_a_partition_without_a_writer_age_too(tmp_path: Path) -> None:
     two_segments(tmp_path, "w1")
     aged(tmp_path, 3600, *(tmp_path / "w1").glob("*.sqlite"))
     with writer_of(tmp_path, "w0", max_age_s=1800) as writer:
@@ -307,7 +307,7 @@ def test_a_partition_without_a_writer_ages_too(tmp_path: Path) -> None:
     assert [r.cause for r in records_of(drain(tmp_path)) if isinstance(r, Lost)] == ["log_aged"]
 
 
-def test_what_every_reader_has_released_is_not_told_when_it_ages(tmp_path: Path) -> None:
+def test_a_released_segment_is_not_reported_as_aged(tmp_path: Path) -> None:
     two_segments(tmp_path)
     aged(tmp_path, 3600)
     with EmbeddedReader(tmp_path, "one") as reader, writer_of(tmp_path, max_age_s=1800) as writer:
@@ -317,7 +317,7 @@ def test_what_every_reader_has_released_is_not_told_when_it_ages(tmp_path: Path)
         assert [r.seq for r in records_of(read_all(reader))] == [10]
 
 
-def test_a_step_of_the_clock_ages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_step_ages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingest.record_log.embedded_writer._SCAN_S", 0.0)
     clock_ns = time.time_ns
     with writer_of(tmp_path, max_age_s=1800) as writer:
@@ -331,7 +331,7 @@ def test_a_step_of_the_clock_ages_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         assert writer.stats()["dropped_segments"] == 0
 
 
-def test_a_segment_of_told_losses_is_not_told_again_every_second(tmp_path: Path) -> None:
+def test_a_segment_with_only_losses_is_not_rewritten_every_second(tmp_path: Path) -> None:
     with writer_of(tmp_path) as writer:
         told: list[AnyRecord] = [Lost(os.urandom(18).hex(), 0, 0, "log_full", 0) for _ in range(900)]
         for _ in range(2):
@@ -347,7 +347,7 @@ def test_a_segment_of_told_losses_is_not_told_again_every_second(tmp_path: Path)
 # A failing disk
 
 
-def test_a_full_file_is_an_os_error_and_the_writer_is_usable_afterwards(tmp_path: Path) -> None:
+def test_a_full_file_raises_os_error_and_the_writer_stays_usable(tmp_path: Path) -> None:
     with writer_of(tmp_path) as writer:
         writer.append([b"a"])
         assert writer._connection is not None
@@ -378,7 +378,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", path], check=True)
 
 
-def test_a_full_disk_is_an_os_error_and_goes_on_when_there_is_room(small_disk: Path) -> None:
+def test_a_full_disk_raises_os_error_until_there_is_space(small_disk: Path) -> None:
     log_dir = small_disk / "log"
     with writer_of(log_dir, segment_bytes=MIB // 2) as writer, EmbeddedReader(log_dir, "one") as reader:
         acknowledged = []
@@ -401,14 +401,14 @@ def test_a_full_disk_is_an_os_error_and_goes_on_when_there_is_room(small_disk: P
         assert payloads(read_all(reader)) == [b"again"]
 
 
-def test_a_database_error_names_the_folder_and_the_way_out(tmp_path: Path) -> None:
+def test_a_database_error_names_the_folder_and_the_remedy(tmp_path: Path) -> None:
     from ingest.record_log.embedded_writer import _translated
 
     error = sqlite3.OperationalError("locked")
     assert "check the disk, or move the folder away" in str(_translated(error, tmp_path))
 
 
-def test_rolling_trims_what_was_released(tmp_path: Path) -> None:
+def test_a_new_segment_trims_released_ones(tmp_path: Path) -> None:
     with EmbeddedReader(tmp_path, "one") as reader, writer_of(tmp_path, segment_age_s=0.0) as writer:
         writer.append([b"a"])
         reader.release("w0", 1)

@@ -82,7 +82,7 @@ def count_records(entries: list[Entry]) -> int:
     return sum(map(len, seqs_by_stream(entries).values()))
 
 
-def test_streams_are_spread_over_partitions_whole_and_in_order(
+def test_streams_are_spread_over_partitions_complete_and_in_order(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
     streams = [str(uuid.uuid4()) for _ in range(30)]
@@ -101,7 +101,7 @@ def test_streams_are_spread_over_partitions_whole_and_in_order(
     assert len({entry.partition for entry in entries}) > 3
 
 
-def test_records_of_many_streams_are_one_message_a_partition(
+def test_records_of_many_streams_are_one_message_per_partition(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
     streams = [str(uuid.uuid4()) for _ in range(60)]
@@ -114,7 +114,7 @@ def test_records_of_many_streams_are_one_message_a_partition(
     assert len(entries) == len(used) == writer.stats()["messages"]
 
 
-def test_a_stream_is_where_a_message_with_its_id_as_key_would_be(
+def test_a_stream_is_in_the_partition_of_its_id_as_key(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
     """So a stream that an older ship began goes on in its partition, and whoever knows Kafka finds it."""
@@ -134,7 +134,7 @@ def test_a_stream_is_where_a_message_with_its_id_as_key_would_be(
     assert found == wanted
 
 
-def test_a_topic_that_has_fewer_partitions_than_before_is_laid_out_anew(
+def test_records_are_redistributed_when_the_topic_has_fewer_partitions(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
     """Somebody made it anew under a writer that goes on."""
@@ -165,7 +165,7 @@ def test_alive_goes_to_every_partition(
     assert sorted(entry.partition for entry in entries) == list("01234567")
 
 
-def test_large_records_arrive_and_one_over_the_limit_is_told(
+def test_large_records_arrive_and_one_over_the_limit_is_reported(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
     sizes = [300_000, 600_000, 2_000_000, 900_000, 10]
@@ -181,7 +181,7 @@ def test_large_records_arrive_and_one_over_the_limit_is_told(
     assert writer.stats()["too_large_records"] == 1
 
 
-def test_a_topic_that_takes_less_than_it_says_makes_messages_smaller(
+def test_messages_shrink_when_the_topic_accepts_less_than_configured(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kafka import KafkaAdminClient
@@ -223,7 +223,7 @@ def test_seek_range_and_end(kafka_broker: str, topic: str, open_reader: Any, ope
     assert other.log_id == reader.log_id
 
 
-def test_a_reader_waits_for_a_topic_that_is_not_there_and_does_not_make_it(
+def test_a_reader_waits_for_a_missing_topic_and_does_not_create_it(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = open_reader(kafka_broker, topic, {})
@@ -238,9 +238,7 @@ def test_a_reader_waits_for_a_topic_that_is_not_there_and_does_not_make_it(
     assert list(reader.partitions()) == ["0", "1", "2"]
 
 
-def test_partitions_that_are_added_are_read(
-    kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
-) -> None:
+def test_added_partitions_are_read(kafka_broker: str, topic: str, open_reader: Any, open_writer: Any) -> None:
     from kafka import KafkaAdminClient
 
     ensure_topic(kafka_broker, topic, {}, partitions=1)
@@ -253,7 +251,7 @@ def test_partitions_that_are_added_are_read(
     read_until(reader, lambda got: {entry.partition for entry in got} == set("0123"))
 
 
-def test_retention_that_was_faster_is_reported(
+def test_messages_deleted_by_retention_are_reported(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
     from kafka import KafkaAdminClient, TopicPartition
@@ -274,7 +272,7 @@ def test_retention_that_was_faster_is_reported(
     assert reader.take_unreadable() == [UnreadableRange(partition, 2, 4, "retention")]
 
 
-def test_a_topic_made_anew_is_another_log(
+def test_a_recreated_topic_is_another_log(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
     from kafka import KafkaAdminClient
@@ -294,7 +292,7 @@ def test_a_topic_made_anew_is_another_log(
     assert again.log_id != reader.log_id
 
 
-def test_a_message_without_a_value_is_an_entry_like_any_poison(
+def test_a_message_without_a_value_is_an_entry(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
     from kafka import KafkaProducer
@@ -312,7 +310,7 @@ def test_a_message_without_a_value_is_an_entry_like_any_poison(
 # OutageLog
 
 
-def test_nothing_listening_is_said_once_and_costs_nothing_else(
+def test_an_unreachable_broker_is_logged_once(
     topic: str, open_reader: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = open_reader("127.0.0.1:1", topic, {})
@@ -324,7 +322,7 @@ def test_nothing_listening_is_said_once_and_costs_nothing_else(
     ]
 
 
-def test_a_writer_that_is_told_to_give_up_says_so(topic: str, open_writer: Any) -> None:
+def test_a_writer_that_gives_up_raises(topic: str, open_writer: Any) -> None:
     told = threading.Event()
     writer = open_writer("127.0.0.1:1", topic, {}, give_up=told.is_set, progress=told.set)
     with pytest.raises(LogBroken, match="stopped before Kafka had acknowledged"):
@@ -420,12 +418,12 @@ def test_tls_and_sasl_reach_kafka_through_the_options(
 
 
 @pytest.mark.parametrize("name", ["acks", "enable_idempotence", "ssl_context", "group_id"])
-def test_options_that_would_break_a_promise_are_refused(name: str) -> None:
+def test_options_that_would_break_a_guarantee_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match="is set by Streamgauge"):
         check_options({name: 1})
 
 
-def test_unknown_options_and_addresses_are_refused_in_one_line() -> None:
+def test_unknown_options_and_addresses_are_refused() -> None:
     with pytest.raises(ValueError, match="kafka-python has no option 'sasl_mecanism'"):
         check_options({"sasl_mecanism": "PLAIN"})
     for bad in ("", "host", "host:", ":9092", "a:1,b"):
@@ -434,7 +432,7 @@ def test_unknown_options_and_addresses_are_refused_in_one_line() -> None:
     assert split_brokers("a:1, b:2,") == ["a:1", "b:2"]
 
 
-def test_a_user_who_may_not_make_the_topic_is_told_what_to_have_made(
+def test_a_user_who_may_not_create_the_topic_gets_the_command(
     own_broker: Callable[..., Broker], topic: str, open_writer: Any
 ) -> None:
     login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -485,7 +483,7 @@ def admin_of(broker: Broker) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_a_batch_that_was_damaged_on_the_brokers_disk_is_left_out(
+def test_a_batch_damaged_on_the_brokers_disk_is_skipped(
     own_broker: Callable[..., Broker], topic: str, open_reader: Any, open_writer: Any
 ) -> None:
     broker = own_broker()
@@ -513,7 +511,7 @@ def test_a_batch_that_was_damaged_on_the_brokers_disk_is_left_out(
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
-def test_a_batch_that_would_fill_the_memory_is_left_out_unread(
+def test_a_decompression_bomb_is_skipped_unread(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, codec: str
 ) -> None:
     ensure_topic(kafka_broker, topic, {}, partitions=1)
@@ -532,7 +530,7 @@ def test_a_batch_that_would_fill_the_memory_is_left_out_unread(
 
 
 @pytest.mark.parametrize(("pack_", "unpack_"), [(gzip_encode, gunzip), (zstd_encode, unzstd)])
-def test_a_batch_within_the_bound_is_what_it_was(
+def test_a_batch_within_the_limit_is_unchanged(
     pack_: Callable[[bytes], bytes], unpack_: Callable[[bytes], bytes]
 ) -> None:
     for data in (b"", os.urandom(3_000_000), bytes(MAX_BATCH_BYTES)):

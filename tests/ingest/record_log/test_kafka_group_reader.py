@@ -45,7 +45,7 @@ def until_answered(reader: KafkaGroupReader) -> bool:
     return bool(asked.succeeded())
 
 
-def test_a_member_that_is_never_waiting_when_the_group_answers_joins_all_the_same(
+def test_a_member_joins_although_it_never_waits_for_the_join_response(
     reader: KafkaGroupReader,
 ) -> None:
     until_s = time.monotonic() + DEADLINE_S

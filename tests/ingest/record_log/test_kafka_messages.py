@@ -19,7 +19,7 @@ def alive(incarnation: str, wall_ns: int) -> Alive:
 
 
 @given(st.lists(st.lists(st.sampled_from("abc"), max_size=6), max_size=6), st.booleans())
-def test_regrouping_keeps_every_record_and_the_order_of_each_stream(
+def test_grouping_keeps_every_record_and_the_order_of_each_stream(
     batches: list[list[str]], zipped: bool
 ) -> None:
     counts = dict.fromkeys("abc", 0)
@@ -48,7 +48,7 @@ def test_the_last_alive_of_each_incarnation_is_kept() -> None:
     assert found.streams == {}
 
 
-def test_the_word_of_damage_goes_on_as_it_is_and_counts_the_entries_it_stands_for() -> None:
+def test_a_damage_entry_passes_unchanged_and_counts_its_entries() -> None:
     told = pack_damage("w0", 1000, 1048, "database disk image is malformed")
     (poison,) = unpack(told)[1]
     assert (poison.reason, poison.size) == ("damaged_segment", 48)
@@ -57,7 +57,7 @@ def test_the_word_of_damage_goes_on_as_it_is_and_counts_the_entries_it_stands_fo
     assert forged.reason == "unknown_format"
 
 
-def test_what_is_no_record_goes_on_and_is_poison_there_too() -> None:
+def test_poison_passes_unchanged_and_stays_poison() -> None:
     good = pack([frames("a", 0)], compress=False)
     no_record = b"\x01\x92" + good[2:] + b"\xa3abc"  # an array of a record and a string
     bad = [b"", b"\x07xyz", b"\x02not zstd", b"\x01\xc1", no_record]
@@ -68,7 +68,7 @@ def test_what_is_no_record_goes_on_and_is_poison_there_too() -> None:
 
 
 @given(st.lists(st.integers(0, 400_000), min_size=1, max_size=12))
-def test_messages_hold_all_records_in_order_and_none_is_too_large(sizes: list[int]) -> None:
+def test_messages_have_all_records_in_order_and_none_is_too_large(sizes: list[int]) -> None:
     records = [frames("a", seq, size) for seq, size in enumerate(sizes)]
     messages, lost = messages_of(records, LIMIT, 0)
     assert lost == 0
@@ -82,7 +82,7 @@ def test_messages_hold_all_records_in_order_and_none_is_too_large(sizes: list[in
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 90_000)), max_size=30))
-def test_messages_of_many_streams_hold_as_much_as_they_may(drawn: list[tuple[str, int]]) -> None:
+def test_messages_of_many_streams_are_filled_to_the_limit(drawn: list[tuple[str, int]]) -> None:
     counts = dict.fromkeys("abcd", 0)
     records = []
     for stream, size in drawn:
@@ -95,7 +95,7 @@ def test_messages_of_many_streams_hold_as_much_as_they_may(drawn: list[tuple[str
         assert sizes[at] + len(encode(one.records[0])) > 200_000 - 200_000 // 100 - OVERHEAD_BYTES
 
 
-def test_noise_of_the_largest_size_fits_what_the_broker_takes() -> None:
+def test_incompressible_records_of_the_largest_size_fit_the_limit() -> None:
     """What cannot be compressed grows by it."""
     for limit in (100_000, 400_000, LIMIT):
         records = [Frames("a", seq, [(0, os.urandom(limit // 40))]) for seq in range(60)]
@@ -104,14 +104,14 @@ def test_noise_of_the_largest_size_fits_what_the_broker_takes() -> None:
         assert max(len(one.value) for one in messages) <= limit - OVERHEAD_BYTES
 
 
-def test_a_large_record_is_compressed_before_it_is_given_up() -> None:
+def test_a_large_record_is_compressed_before_it_is_replaced() -> None:
     record = frames("a", 3, 5_000_000)
     (message,), lost = messages_of([record], LIMIT, 0)
     assert (len(message.value) < LIMIT, lost) == (True, 0)
     assert unpack(message.value)[0] == [record]
 
 
-def test_a_record_that_is_too_large_even_then_becomes_a_hole_that_is_told() -> None:
+def test_a_record_that_is_too_large_when_compressed_becomes_a_lost_record() -> None:
     noise = Frames("a", 1, [(0, os.urandom(2_000_000))])
     records = [frames("a", 0), noise, frames("a", 2)]
     messages, lost = messages_of(records, LIMIT, 99)
@@ -123,7 +123,7 @@ def test_a_record_that_is_too_large_even_then_becomes_a_hole_that_is_told() -> N
     ]
 
 
-def test_the_last_seq_of_a_hole_is_kept_when_the_hole_is_too_large() -> None:
+def test_the_last_seq_of_a_lost_record_that_is_too_large_is_kept() -> None:
     ((message,), _) = messages_of([Lost("a", 2, 7, "c" * 10_000, 5, 11)], 3000, 99)
     assert isinstance(unpack(message.value)[0][0], Lost)
     ((message,), _) = messages_of([Lost("a", 2, 7, os.urandom(5000).hex(), 5, 11)], 3000, 99)
@@ -131,7 +131,7 @@ def test_the_last_seq_of_a_hole_is_kept_when_the_hole_is_too_large() -> None:
     assert hole == Lost("a", 2, 7, "record_too_large", 99, 11)
 
 
-def test_closed_and_lost_count_no_bytes_of_their_own() -> None:
+def test_closed_and_lost_have_no_captured_bytes_of_their_own() -> None:
     from ingest.record_log.segment_losses import captured_bytes
 
     closed = Closed("a", 1, "complete", None, 1, None, None, 0, 500, 500, None)

@@ -45,7 +45,7 @@ def left_of(folder: Path, main: bytes, wal: bytes) -> list[bytes]:
     return found
 
 
-def test_a_wal_that_ends_anywhere_leaves_a_prefix(
+def test_a_wal_truncated_anywhere_leaves_a_prefix(
     tmp_path: Path, live: tuple[list[bytes], bytes, bytes]
 ) -> None:
     sent, main, wal = live
@@ -60,9 +60,7 @@ def test_a_wal_that_ends_anywhere_leaves_a_prefix(
     assert (counts[0], counts[-1]) == (0, 60)
 
 
-def test_rubbish_in_the_wal_ends_the_prefix_where_it_begins(
-    tmp_path: Path, live: tuple[list[bytes], bytes, bytes]
-) -> None:
+def test_garbage_in_the_wal_ends_the_prefix(tmp_path: Path, live: tuple[list[bytes], bytes, bytes]) -> None:
     sent, main, wal = live
     rng = random.Random(4)
     for number in range(5):
@@ -75,7 +73,7 @@ def test_rubbish_in_the_wal_ends_the_prefix_where_it_begins(
         assert len(found) >= len(cut)
 
 
-def test_a_main_file_half_written_by_a_checkpoint_is_made_whole_by_the_wal(
+def test_the_wal_repairs_a_main_file_partly_written_by_a_checkpoint(
     tmp_path: Path, live: tuple[list[bytes], bytes, bytes]
 ) -> None:
     # SQLite flushes the -wal before it copies pages out of it: whatever the copy left behind, the -wal has it all.

@@ -27,12 +27,12 @@ def test_each_run_of_each_partition_keeps_its_last_totals(tmp_path: Path) -> Non
     assert read_run_totals(tmp_path) == {a: RunTotals(5, 4, 3, 2, 1, 0), b: RunTotals(7, 7), c: RunTotals(1)}
 
 
-def test_the_oldest_go_when_there_are_many(tmp_path: Path) -> None:
+def test_the_oldest_runs_are_removed(tmp_path: Path) -> None:
     made = [new_run(tmp_path, RunTotals(n)) for n in range(MAX_RUNS + 3)]
     assert list(read_run_totals(tmp_path)) == made[3:]
 
 
-def test_a_torn_entry_is_left_out(tmp_path: Path) -> None:
+def test_a_torn_entry_is_skipped(tmp_path: Path) -> None:
     a, b = new_run(tmp_path, RunTotals(5)), new_run(tmp_path, RunTotals(7))
     path = tmp_path / "w0" / "runs"
     data = bytearray(path.read_bytes())
@@ -60,7 +60,7 @@ class Log:
     def close(self) -> None: ...
 
 
-def test_totals_are_noted_before_an_append_and_what_is_in_the_log_after_it(tmp_path: Path) -> None:
+def test_totals_are_stored_before_an_append_and_streams_in_log_after_it(tmp_path: Path) -> None:
     (tmp_path / "w0").mkdir()
     log = Log(tmp_path)
     now = RunTotals()

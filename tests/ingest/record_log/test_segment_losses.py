@@ -16,7 +16,7 @@ def test_a_gap_in_a_stream_stays_a_gap() -> None:
     assert ranges == {"a": [LostRange(0, 1, 20), LostRange(5, 6, 20)]}
 
 
-def test_a_loss_told_before_is_part_of_the_range() -> None:
+def test_an_earlier_loss_is_part_of_the_range() -> None:
     ranges: dict[str, list[LostRange]] = {}
     add_ranges(ranges, [frames("a", 0, 10), Lost("a", 1, 7, "queue_full", 0, 70), frames("a", 8, 10)])
     assert ranges == {"a": [LostRange(0, 8, 90)]}
@@ -28,7 +28,7 @@ def test_alive_belongs_to_no_stream() -> None:
     assert ranges == {}
 
 
-def test_the_end_of_a_stream_is_told_with_its_range_also_when_it_is_told_again() -> None:
+def test_the_range_keeps_the_end_of_a_stream_when_it_is_reported_again() -> None:
     closed = Closed("a", 2, "complete", None, 9, None, None, 0, 0, 0, None)
     ranges: dict[str, list[LostRange]] = {}
     add_ranges(ranges, [frames("a", 1, 10), frames("b", 0, 10), closed])
@@ -39,7 +39,7 @@ def test_the_end_of_a_stream_is_told_with_its_range_also_when_it_is_told_again()
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 15)), unique=True))
-def test_the_told_losses_cover_the_records_exactly(records: list[tuple[str, int]]) -> None:
+def test_the_reported_losses_cover_the_records_exactly(records: list[tuple[str, int]]) -> None:
     records.sort(key=lambda one: one[1])  # of one stream, in order
     ranges: dict[str, list[LostRange]] = {}
     add_ranges(ranges, [frames(stream, seq) for stream, seq in records])

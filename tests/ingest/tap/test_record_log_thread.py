@@ -40,7 +40,7 @@ def stream_of(size: int, count: int):
     return upstream
 
 
-def test_what_could_not_be_opened_is_said_at_the_start():
+def test_start_raises_the_error_of_opening_the_log():
     def broken() -> MemoryLog:
         raise LogBroken("no log of ours")
 
@@ -57,7 +57,9 @@ def test_what_could_not_be_opened_is_said_at_the_start():
         (LogBroken("x"), "log_error"),
     ],
 )
-async def test_traffic_goes_on_while_the_log_fails_and_the_loss_is_told_after(error: Exception, cause: str):
+async def test_traffic_continues_while_the_log_fails_and_the_loss_is_reported_later(
+    error: Exception, cause: str
+):
     async with running_tap(stream_of(1000, 300), queue_bytes=100_000) as tap:
         client = await tap.client()
         tap.log.broken = error
@@ -82,7 +84,7 @@ async def test_traffic_goes_on_while_the_log_fails_and_the_loss_is_told_after(er
         await tap.wait_until(lambda: tap.worker.stats()["log_failing_now"] == 0)
 
 
-async def test_a_log_that_stands_still_does_not_hold_up_the_traffic():
+async def test_a_stalled_log_does_not_delay_traffic():
     async with running_tap(stream_of(10_000, 200), queue_bytes=500_000) as tap:
         tap.log.gate.clear()
         client = await tap.client()
@@ -96,7 +98,7 @@ async def test_a_log_that_stands_still_does_not_hold_up_the_traffic():
         assert tap.worker.counters.lost_bytes > 0
 
 
-async def test_a_batch_that_the_log_can_never_take_is_dropped_and_told():
+async def test_a_batch_that_the_log_rejects_is_dropped_and_reported():
     class Picky(MemoryLog):
         def append(self, payloads) -> None:
             if not self.failed and self.records:
@@ -115,7 +117,7 @@ async def test_a_batch_that_the_log_can_never_take_is_dropped_and_told():
         await tap.wait_until(lambda: any(isinstance(r, Frames) for r in log.records))
 
 
-def test_stopping_does_not_wait_for_ever_for_a_log_that_fails():
+def test_stopping_does_not_wait_forever_for_a_failing_log():
     log = MemoryLog()
     log.broken = OSError(28, "No space left on device")
     thread = LogThread(lambda: log)
@@ -137,7 +139,7 @@ def test_stopping_appends_what_is_queued():
     assert thread.done_bytes == 1000
 
 
-def test_a_log_as_small_as_it_may_be_takes_what_has_queued_up_and_drops_its_oldest(tmp_path: Path):
+def test_the_smallest_log_takes_a_long_queue_and_drops_its_oldest_segments(tmp_path: Path):
     thread = LogThread(lambda: EmbeddedWriter(tmp_path, "w0", cap_bytes=2**20))
     records = [Request("s", n, os.urandom(65_536), False) for n in range(64)]
     for record in records:
@@ -158,7 +160,7 @@ def test_a_log_as_small_as_it_may_be_takes_what_has_queued_up_and_drops_its_olde
     assert told | kept == set(range(64))
 
 
-async def test_streams_are_counted_as_they_are_packed():
+async def test_packed_streams_are_counted():
     async with running_tap(stream_of(100, 3)) as tap:
         for _ in range(3):
             await tap.request(GET)
