@@ -1,15 +1,16 @@
-"""What the tap writes and analytics reads: the records of the log, and how they are packed.
+"""Records of the record log: the contract between the tap, which writes them, and analytics, which reads them.
 
-Every record but `Alive` and `Damaged` belongs to one stream and carries `(stream, seq)`; `seq` counts the records of its stream
-from 0 without a gap, so a hole is seen and a duplicate is dropped by that pair alone. `Opened` is seq 0 and `Closed`
-the last. Times named `*_ns` are lengths from the stream's t0 (the instant when the tap turned to the upstream);
-`wall_ns` and `mono_ns` are the two clocks read together at t0. No record ever holds Authorization, API keys or cookies:
-headers are an allow-list (`ingest.tap.header_rewrite`).
+Every record except `Alive` and `Damaged` belongs to one stream and has `(stream, seq)`. `seq` counts the records of its stream from 0
+without a gap. So a reader detects gaps, and drops duplicates by that pair. `Opened` is seq 0 and `Closed` the last record.
 
-An *entry* of a log is a packed batch of records: one format byte, then a MessagePack array of the records, plain
-(`PLAIN`) or zstd-compressed (`ZSTD`). It holds records of many streams; in Kafka it is the value of a message, its streams
-those of one partition. An entry of the format `DAMAGE` holds no records: it says which entries of a local log could not be
-read when it was moved on.
+Clocks. Fields named `*_ns` are durations in ns since the stream's t0, the moment the tap turns to the upstream. `wall_ns` (Unix time)
+and `mono_ns` (CLOCK_MONOTONIC) are both clocks, read together: in `Opened` at t0.
+
+No record holds Authorization, API keys or cookies: headers are allow-listed (`ingest.tap.header_allow_list`).
+
+An entry of a log is a packed batch of records of many streams: one format byte, then a MessagePack array of the records, plain
+(`PLAIN`) or zstd-compressed (`ZSTD`). In Kafka it is the value of a message. An entry of the format `DAMAGE` has no records: it names
+a range of entries of a local log that could not be read when it was shipped.
 """
 
 from __future__ import annotations
@@ -24,140 +25,144 @@ import zstandard
 
 PLAIN, ZSTD, DAMAGE = b"\x01", b"\x02", b"\x03"
 MAX_ENTRY_BYTES = 64 * 2**20
-"""An entry that unpacks to more than this is refused: no honest writer makes one."""
+"""A larger entry (unpacked) is refused. Our writers make smaller ones."""
 
 Cause = Literal[
-    "complete",  # the response ended as HTTP says it should
+    "complete",  # the response ended as HTTP requires
     "client_left",  # the client closed or reset first
-    "upstream_reset",  # the upstream closed or reset in the middle of the response (or before its head)
+    "upstream_reset",  # the upstream closed or reset before the response was complete
     "connect_error",  # DNS, TCP or TLS to the upstream failed
-    "connect_timeout",  # the tap's limit for connecting
-    "headers_timeout",  # the tap's limit for the silence before the first byte of the response
-    "idle_bytes",  # the tap's limit for silence in mid-stream
-    "idle_output",  # the tap's limit for heartbeats without output
-    "bad_upstream",  # the upstream's answer was not HTTP
-    "bad_request",  # refused by the tap itself (the client's request was not acceptable HTTP)
-    "tap_stopped",  # the tap was told to stop and its drain time was over
+    "connect_timeout",  # the tap's limit for connecting was reached
+    "headers_timeout",  # no response head within the tap's limit
+    "idle_bytes",  # no byte of the response within the tap's limit
+    "idle_output",  # only heartbeats for longer than the tap's limit
+    "bad_upstream",  # the upstream's response was not HTTP
+    "bad_request",  # the tap refused the request: not acceptable HTTP
+    "tap_stopped",  # the tap stopped and its drain time was over
 ]
 
 CodingFault = Literal[
-    "broken",  # the bytes are not what the content-encoding header says, or end the decoding
-    "bomb",  # they grow beyond all proportion
+    "broken",  # unknown coding or invalid bytes: decoding stopped
+    "bomb",  # the decoded size is out of proportion
 ]
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True, gc=False, tag=lambda name: name.lower()):
-    """Base of all records. Fields are only ever appended, with defaults: old logs stay readable."""
+    """Base of all records. New fields are appended, with defaults, so old logs stay readable."""
 
 
 class ResponseHeaders(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The head of the upstream's response. `headers` is the allow-listed part, names in lower case."""
+    """Status and allow-listed headers of the upstream's response, names in lower case."""
 
     status: int
     headers: list[tuple[str, str]]
     headers_ns: int
-    """When the final (not 1xx) head was complete."""
+    """When the final (not 1xx) response head was complete."""
 
 
 class Opened(Record, frozen=True):
-    """A request's head was read and the tap turned to the upstream. Always seq 0."""
+    """The head of a request was read, and the tap turned to the upstream. Always seq 0."""
 
     stream: str
-    """UUIDv7, textual."""
+    """Textual UUIDv7; its time is t0."""
     seq: int
     tap: str
-    """Name of the tap (host name unless configured)."""
+    """Name of the tap (the host name unless configured)."""
     tap_worker: int
     """Number of the tap's worker process, from 0."""
     incarnation: str
-    """UUID of this run of this worker; a newer one supersedes it."""
+    """UUID of this run of the worker. A newer incarnation supersedes it."""
     gateway: str
-    """Name of the upstream that was chosen."""
+    """Name of the chosen upstream."""
     server_address: str
+    """Host of the upstream."""
     server_port: int
     method: str
     path: str
-    """Path as sent upstream, without the query (it may carry keys); `alt=sse` is kept as `?alt=sse`."""
+    """Path sent upstream, without the query (it may contain keys). Only `?alt=sse` is kept."""
     wall_ns: int
     mono_ns: int
     client_start_ns: int
-    """First byte of the request at the tap, from t0: ≤ 0."""
+    """First byte of the request at the tap: ≤ 0."""
     trace_id: str
-    """32 hex digits: the caller's, or made by the tap."""
+    """32 hex digits, from the caller or created by the tap."""
     span_id: str
-    """16 hex digits: chosen by the tap and sent upstream as the parent."""
+    """16 hex digits, created by the tap and sent upstream as the parent span."""
     parent_span_id: str | None
-    """The caller's span, None when the tap began the trace."""
+    """The caller's span. None: the tap started the trace."""
     trace_flags: int
+    """Of W3C trace context."""
     client_id: str | None
-    """Keyed hash of the client's API key."""
+    """Keyed hash of the client's API key. None: the request had no key."""
     headers: list[tuple[str, str]]
     """Allow-listed request headers, names in lower case."""
     capture_content: bool | None = None
-    """False when the client sent `x-streamgauge-capture: none`; None when it said nothing."""
+    """False: the client sent `x-streamgauge-capture: none`. None: no such header."""
 
 
 class Request(Record, frozen=True):
-    """The first bytes (64 KiB by default) of the request's body, as sent."""
+    """The first bytes (64 KiB by default) of the request's body."""
 
     stream: str
     seq: int
     body: bytes
     truncated: bool
+    """The body is longer, or its end was not seen."""
     decoded: bool = False
-    """Its content coding, if it had one, was undone on the way (`ingest.redaction`)."""
+    """The content coding was decoded by `ingest.redaction`."""
 
 
 class Frames(Record, frozen=True):
-    """Reads of the response's body (transfer coding removed, content coding kept), in order of arrival.
+    """Reads of the response's body, in order of arrival. Transfer coding is removed, content coding kept.
 
-    `response` is set on the first `Frames` of a stream and only there; a response without a body has one `Frames`
-    with no frames.
+    Only the first `Frames` of a stream has `response`. A response without a body has one `Frames` without frames.
     """
 
     stream: str
     seq: int
     frames: list[tuple[int, bytes]]
-    """(arrival of the read in ns from t0, its body bytes)."""
+    """(arrival of the read in ns since t0, its body bytes)."""
     response: ResponseHeaders | None = None
     uncaptured_bytes: int = 0
-    """Body bytes that passed but are not mirrored, by rule (content type, size cap): not a loss."""
+    """Body bytes not captured by rule (content type, size limit): not a loss."""
     wire_bytes: list[int] | None = None
-    """Where the content coding was undone on the way (`ingest.redaction`): what each read was as received."""
+    """Received size of each read, if `ingest.redaction` decoded the content coding. Else None."""
     coding_fault: CodingFault | None = None
-    """What was wrong with that coding, as far as it was seen up to here."""
+    """Fault of the content coding found so far, if it was decoded."""
 
 
 class Closed(Record, frozen=True):
-    """The exchange is over: what the transport saw. Always the last seq of its stream."""
+    """The exchange ended. Always the last seq of its stream."""
 
     stream: str
     seq: int
     cause: Cause
     detail: str | None
-    """Class of the exception or a short word of the tap's own; never text from the wire."""
+    """Class name of the exception. Never text from the network."""
     end_ns: int
-    """tE: end of the response's body, or the instant of the failure."""
+    """tE: end of the response's body, or time of the failure."""
     connected_ns: int | None
-    """A connection to the upstream was there (≈ 0 when one was reused)."""
+    """When there was a connection to the upstream (≈ 0 for a reused one). None: never."""
     request_sent_ns: int | None
-    """The request's last byte had gone upstream."""
+    """When the request's last byte was written upstream. None: never."""
     request_bytes: int
+    """Body bytes received from the client."""
     response_bytes: int
     """Body bytes received from the upstream."""
     delivered_bytes: int
-    """Body bytes handed to the client's socket and not known to be undelivered."""
+    """Body bytes written to the client's socket, minus those known to be undelivered."""
     client_drain_ns: int | None
-    """When the client's socket had taken the last byte."""
+    """When the client's socket had taken the last byte. None: not observed."""
     client_left_ns: int | None = None
-    """When the client was seen to have left, None if it stayed."""
+    """When the tap detected that the client had disconnected. None: it had not."""
     reused_connection: bool = False
+    """The connection to the upstream had served an earlier request."""
     tunnel: bool = False
-    """An upgraded connection (WebSocket): measured by bytes, no frames."""
+    """An upgraded connection (WebSocket): only bytes are counted, no frames."""
 
 
 class Lost(Record, frozen=True):
-    """A hole in one stream: its records [seq, last_seq] will never come."""
+    """A gap in one stream: its records [seq, last_seq] will never arrive."""
 
     stream: str
     seq: int
@@ -165,13 +170,15 @@ class Lost(Record, frozen=True):
     cause: str
     """queue_full | log_full | log_aged | log_error | record_too_large | redaction_state_lost"""
     at_wall_ns: int
+    """When the loss was recorded."""
     bytes: int = 0
+    """Captured body bytes that were lost."""
     last: bool = False
-    """The stream's `Closed` is among them: nothing more of it will come."""
+    """The stream's `Closed` is lost too: no further record will arrive."""
 
 
 class Alive(Record, frozen=True):
-    """This incarnation of a tap worker lives. Sent every few seconds, and to every partition of a Kafka topic."""
+    """Heartbeat of a tap worker, every few seconds and to every partition of a Kafka topic."""
 
     tap: str
     tap_worker: int
@@ -180,14 +187,13 @@ class Alive(Record, frozen=True):
     mono_ns: int
     started_wall_ns: int
     stopping: bool = False
-    """The last one of a clean stop: every stream of this incarnation has been closed."""
+    """The last `Alive` of a clean stop: all streams of this incarnation are closed."""
     counters: dict[str, int] = {}
-    """Totals since the start, for the ledger: streams_opened, streams_closed, records, frames, body_bytes,
-    lost_records, lost_bytes, loop_lag_max_ns …"""
+    """Totals since the start of the incarnation, as on the tap's `/ledger`: streams_opened, records, lost_bytes …"""
 
 
 class Damaged(Record, frozen=True):
-    """Entries of a local log could not be read: records of these runs' streams may never come. Sent where `Alive` is sent."""
+    """Entries of a local log are unreadable: records of streams of these incarnations may never arrive. Sent like `Alive`."""
 
     incarnations: list[str]
     reason: str
@@ -195,16 +201,13 @@ class Damaged(Record, frozen=True):
 
 
 def captures(opened: Opened, routes: Sequence[str]) -> bool:
-    """Whether text of this stream may be kept: its path fits one of the globs, and its client did not forbid it.
-
-    No glob: no text.
-    """
+    """Whether text of this stream may be kept: its path matches a glob and its client did not opt out."""
     path = opened.path.partition("?")[0]
     return opened.capture_content is not False and any(fnmatchcase(path, route) for route in routes)
 
 
 StreamRecord = Opened | Request | Frames | Closed | Lost
-"""What belongs to one stream."""
+"""Records that belong to one stream."""
 AnyRecord = StreamRecord | Alive | Damaged
 
 _encoder = msgspec.msgpack.Encoder()
@@ -212,21 +215,21 @@ _batch_decoder = msgspec.msgpack.Decoder(list[AnyRecord])
 _raw_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _record_decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
 decode = _record_decoder.decode
-"""The record that `encode` made these bytes of. Raises msgspec.DecodeError."""
+"""The record that `encode` encoded. Raises msgspec.DecodeError."""
 
 
-class _Own(threading.local):
-    """What a thread has of its own: a decompressor serves one at a time, and making one costs as much as a small entry."""
+class _PerThread(threading.local):
+    """Decompressors are not thread-safe, and creating one costs as much as decompressing a small entry."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
 
 
-_own = _Own()
+_per_thread = _PerThread()
 
 
 class Poison(msgspec.Struct, frozen=True):
-    """Something in the log that is not a record of ours: counted and set aside, never raised."""
+    """Data in the log that is not a record. It is counted and kept as a dead letter, never raised."""
 
     reason: str
     size: int
@@ -234,9 +237,9 @@ class Poison(msgspec.Struct, frozen=True):
 
 
 encode = _encoder.encode
-"""One record as it stands in an entry."""
+"""One record as it is in an entry."""
 OPENED = b"\xdc\x00%c\xa6opened" % (len(Opened.__struct_fields__) + 1)
-"""How each encoded `Opened` begins: an array of more than 15, its tag first."""
+"""First bytes of every encoded `Opened`: an array of more than 15 elements, the tag first."""
 
 
 def pack(records: Sequence[AnyRecord], *, compress: bool) -> bytes:
@@ -245,7 +248,7 @@ def pack(records: Sequence[AnyRecord], *, compress: bool) -> bytes:
 
 
 def pack_encoded(encoded: list[bytes]) -> bytes:
-    """Pack records that `encode` made into one entry."""
+    """Pack encoded records into one entry."""
     count = b"\xdd" + len(encoded).to_bytes(4, "big")  # MessagePack's array 32
     return _entry(count + b"".join(encoded), compress=True)
 
@@ -255,19 +258,19 @@ def _entry(body: bytes, *, compress: bool) -> bytes:
 
 
 def pack_damage(partition: str, first: int, end: int, reason: str) -> bytes:
-    """An entry that stands for the entries [first, end) of a local log's partition, which cannot be read."""
+    """An entry that reports the entries [first, end) of a local log's partition as unreadable."""
     return DAMAGE + msgspec.msgpack.encode((partition, first, end, reason))
 
 
 def unpack(payload: bytes) -> tuple[list[AnyRecord], list[Poison]]:
-    """Unpack an entry: its records, and whatever in it is not one. Never raises on bad bytes."""
+    """(records of an entry, data in it that is not a record). Never raises on invalid bytes."""
     form, body = payload[:1], payload[1:]
     if form == ZSTD:
         try:
-            # What a frame says of its size is taken at its word, and memory made ready for it, whatever the limit.
+            # The library allocates the size in the frame header before it applies the limit: check it first.
             if 0 <= zstandard.frame_content_size(body) > MAX_ENTRY_BYTES:
                 return [], [Poison("too_large", len(payload), payload)]
-            body = _own.decompressor.decompress(body, max_output_size=MAX_ENTRY_BYTES)
+            body = _per_thread.decompressor.decompress(body, max_output_size=MAX_ENTRY_BYTES)
         except zstandard.ZstdError:
             return [], [Poison("bad_compression", len(payload), payload)]
     elif form == DAMAGE:
@@ -281,7 +284,7 @@ def unpack(payload: bytes) -> tuple[list[AnyRecord], list[Poison]]:
 
 
 def read_damage(payload: bytes) -> tuple[str, int, int] | None:
-    """Partition, first and end of what an entry of the format `DAMAGE` stands for; None if it is none."""
+    """(partition, first, end) of an entry of the format `DAMAGE`. None: it is not a valid one."""
     try:
         partition, first, end, _ = msgspec.msgpack.decode(payload[1:], type=tuple[str, int, int, str])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -290,7 +293,7 @@ def read_damage(payload: bytes) -> tuple[str, int, int] | None:
 
 
 def _damage(payload: bytes) -> Poison:
-    """Its size is the number of entries that it stands for."""
+    """Its size is the number of unreadable entries."""
     found = read_damage(payload)
     if found is None:
         return Poison("unknown_format", len(payload), payload)

@@ -1,13 +1,13 @@
-"""Move the embedded log into a Kafka topic, without the text of streams, and let it trim what has arrived there.
+"""Ship the embedded log to a Kafka topic, without the text of streams, and trim what has arrived.
 
 Rules
- 1. Entries are released only after Kafka has acknowledged every message made of them: at least once, in order per stream.
- 2. Kafka may be away for as long as the log's cap allows: nothing else in this process grows meanwhile. Memory is one
-    batch (BATCH_BYTES of compressed entries, unpacked) and its messages.
- 3. What leaves is redacted (`ingest.redaction`), and where each stream stands is stored before its entries are released.
- 4. SIGTERM or SIGINT: ship what is in the log, for at most `drain_s`, then stop; the rest is shipped by the next run.
+ 1. Entries are released only after Kafka has acknowledged all their messages: at least once, in order per stream.
+ 2. Kafka may be unreachable for as long as the log's cap allows. Memory stays bounded: one batch (BATCH_BYTES of compressed entries,
+    unpacked) and its messages.
+ 3. Records are redacted before they leave (`ingest.redaction`). The redaction state is stored before entries are released.
+ 4. On SIGTERM or SIGINT: ship the rest of the log for at most `drain_s`, then stop. The next run continues.
 
-DATA/run/ship.json says who runs and what was done, refreshed at most once a second.
+DATA/run/ship.json has the process and its counters, refreshed at most once a second.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from ingest.redaction.state_file import RedactionStateFile
 log = logging.getLogger(__name__)
 
 BATCH_BYTES = 2 * 2**20
-"""Compressed entries moved at once. Captured streams compress 5 to 15 times: some 30 MiB when unpacked."""
+"""Compressed entries per batch: about 30 MiB unpacked, because streams compress 5 to 15 times."""
 _POLL_S = 0.5
 _STATUS_S = 1.0
-_HOPELESS_S = 2.0
-"""What is left of the drain time when Kafka does not answer anyway."""
+_UNREACHABLE_DRAIN_S = 2.0
+"""Limit for the drain time while Kafka is unreachable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShipOptions:
-    """What `run` needs. `kafka_options` are kafka-python's (security_protocol, sasl_mechanism, ssl_cafile …)."""
+    """Options of `run`. `kafka_options` are those of kafka-python (security_protocol, sasl_mechanism, ssl_cafile …)."""
 
     data: Path
     brokers: str
     redactor: Redactor | None
-    """What takes the text out; None ships everything as it is."""
+    """None: ship records unchanged, with text."""
     topic: str = "streamgauge"
     kafka_options: Mapping[str, Any] = field(default_factory=dict)
     drain_s: float = 10.0
 
 
 def run(options: ShipOptions) -> int:
-    """Ship until SIGTERM or SIGINT; 0. Raises ValueError or OSError with one line when it cannot start."""
+    """Ship until SIGTERM or SIGINT, then return 0. Raises ValueError or OSError, in one line, when it cannot start."""
     with _stop_signals() as stop:
         ship = _Ship(options, stop)
         try:
@@ -69,7 +69,7 @@ def run(options: ShipOptions) -> int:
 
 
 class _Stop:
-    """Whether and when it was told to stop."""
+    """Signal handler that keeps the time of the first stop signal."""
 
     at_s: float | None = None
 
@@ -81,11 +81,11 @@ class _Stop:
 @contextmanager
 def _stop_signals() -> Iterator[_Stop]:
     stop = _Stop()
-    former = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous_handlers = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:
-        for number, handler in former.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 
@@ -101,7 +101,7 @@ class _Ship:
             options.topic,
             options.kafka_options,
             give_up=self._give_up,
-            progress=self._show,
+            progress=self._write_status,
         )
         make_private_folder(self._status_path.parent)
         self._reader = EmbeddedReader(self._log_dir, "ship", sole=True)
@@ -114,7 +114,7 @@ class _Ship:
         reader = self._reader
         for partition in reader.partitions():
             reader.seek(partition, reader.released(partition))
-        self._show(now=True)
+        self._write_status(now=True)
         log.info(
             "shipping %s to the topic %r at %s", self._log_dir, self._options.topic, self._options.brokers
         )
@@ -122,45 +122,43 @@ class _Ship:
             while not self._give_up():
                 stopping = self._stop.at_s is not None
                 entries = reader.poll(0.0 if stopping else _POLL_S, BATCH_BYTES)
-                self._tell_damage()
+                self._report_unreadable()
                 if entries:
-                    self._writer.deliver(
-                        self._without_text(group_by_stream(entry.payload for entry in entries))
-                    )
-                    self._keep_redaction()
+                    self._writer.deliver(self._redact(group_by_stream(entry.payload for entry in entries)))
+                    self._save_redaction_state()
                     for partition, offset in {entry.partition: entry.offset + 1 for entry in entries}.items():
                         reader.release(partition, offset)
                 elif stopping:
                     break
-                self._show()
+                self._write_status()
         except LogBroken as error:
             if self._stop.at_s is None:
                 raise OSError(str(error)) from error
             log.warning("%s", error)
         log.info("stopped shipping: %d records went to Kafka", self._writer.stats()["records"])
 
-    def _tell_damage(self) -> None:
-        """What cannot be read is told in the topic: its range, and to all partitions whose streams may have been in it."""
-        damage = self._reader.take_unreadable()
-        if damage:
-            self._damaged += sum(one.end - one.first for one in damage)
-            told = [pack_damage(one.partition, one.first, one.end, one.reason) for one in damage]
+    def _report_unreadable(self) -> None:
+        """Ship each unreadable range, and the incarnations whose streams may have records in it."""
+        ranges = self._reader.take_unreadable()
+        if ranges:
+            self._damaged += sum(one.end - one.first for one in ranges)
+            entries = [pack_damage(one.partition, one.first, one.end, one.reason) for one in ranges]
             now_ns = time.time_ns()
-            doubted: list[AnyRecord] = [
+            damaged: list[AnyRecord] = [
                 Damaged(incarnations_of(self._log_dir, one), "log_damaged", now_ns)
-                for one in dict.fromkeys(one.partition for one in damage)
+                for one in dict.fromkeys(one.partition for one in ranges)
             ]
-            self._writer.deliver(GroupedRecords(poison=told, broadcast=doubted))
+            self._writer.deliver(GroupedRecords(poison=entries, broadcast=damaged))
 
-    def _without_text(self, found: GroupedRecords) -> GroupedRecords:
+    def _redact(self, found: GroupedRecords) -> GroupedRecords:
         if self._redactor is not None:
             streams = {one: self._redactor.redact(records) for one, records in found.streams.items()}
             found.streams = {one: records for one, records in streams.items() if records}
             found.poison = [filled_poison(one) for one in found.poison]
         return found
 
-    def _keep_redaction(self) -> None:
-        """A full disk must not keep entries from being released: that makes room. Until it is stored, a kill costs streams."""
+    def _save_redaction_state(self) -> None:
+        """Continue when the disk is full: releasing entries frees space. A kill before the next save loses the open streams."""
         if self._redaction is None:
             return
         try:
@@ -178,12 +176,12 @@ class _Ship:
     def _give_up(self) -> bool:
         if self._stop.at_s is None:
             return False
-        bound_s = self._options.drain_s
+        drain_s = self._options.drain_s
         if self._writer.failing:
-            bound_s = min(bound_s, _HOPELESS_S)
-        return time.monotonic() - self._stop.at_s >= bound_s
+            drain_s = min(drain_s, _UNREACHABLE_DRAIN_S)
+        return time.monotonic() - self._stop.at_s >= drain_s
 
-    def _show(self, *, now: bool = False) -> None:
+    def _write_status(self, *, now: bool = False) -> None:
         now_s = time.monotonic()
         if not now and now_s - self._status_s < _STATUS_S:
             return

@@ -297,10 +297,10 @@ class KafkaWriter:
 
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
-        while (left_s := until_s - time.monotonic()) > 0:
+        while (remaining_s := until_s - time.monotonic()) > 0:
             self._raise_if_stopped()
             self._progress()
-            time.sleep(min(_CHECK_S, left_s))
+            time.sleep(min(_CHECK_S, remaining_s))
 
     def _raise_if_stopped(self) -> None:
         if self._give_up():

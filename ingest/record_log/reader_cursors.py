@@ -4,7 +4,7 @@ Rules
  1. A cursor only moves forward. Losing it in a power cut is safe: the reader gets entries again and drops duplicates.
  2. A segment may be deleted when a newer one exists and the cursors of all known readers are past it. Without a known reader
     nothing is deleted.
- 3. A reader is known from its first start until `forget_reader`. A reader that never returns keeps data up to the cap.
+ 3. A reader is known from its first start until `remove_reader`. A reader that never returns keeps data up to the cap.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Cursors:
                 continue
             for partition, offset in offsets.items():
                 self._offsets[partition] = max(offset, self.get(partition))
-            forget_reader(log_dir, other)
+            remove_reader(log_dir, other)
             os.close(lock)
             log.info(
                 "the log %s is read by %r from now on, starting at the position of %r", log_dir, name, other
@@ -121,7 +121,7 @@ def highest_cursor(log_dir: Path, partition: str) -> int:
     return max((offsets.get(partition, 0) for offsets in read_cursors(log_dir).values()), default=0)
 
 
-def forget_reader(log_dir: Path, name: str) -> None:
+def remove_reader(log_dir: Path, name: str) -> None:
     """Stop keeping entries for a reader that will not return."""
     (log_dir / "readers" / f"{name}.json").unlink(missing_ok=True)
 

@@ -138,10 +138,10 @@ def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
             chaos.more(20)
             filler = disk / "filler"
             fill(filler)
-            until(lambda: "the log takes no records" in chaos.running.log.read_text() or None, "a full disk")
+            until(lambda: "cannot append to the log" in chaos.running.log.read_text() or None, "a full disk")
             chaos.more(30)
             filler.unlink()
-            until(lambda: "the log takes records again" in chaos.running.log.read_text() or None, "room")
+            until(lambda: "the log accepts records again" in chaos.running.log.read_text() or None, "room")
             chaos.more(20)
             chaos.check_measurements()
     finally:

@@ -13,7 +13,7 @@ import pytest
 
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.interface import LogInUse, UnreadableRange
-from ingest.record_log.reader_cursors import forget_reader, read_cursors
+from ingest.record_log.reader_cursors import read_cursors, remove_reader
 from tests.ingest.record_log.entries import abandon, drain, payloads, read_all, roll, segments_of, writer_of
 
 
@@ -161,7 +161,7 @@ def test_a_reader_that_will_not_return_can_be_removed(tmp_path: Path) -> None:
         fill(tmp_path, 3)
         reader.release("w0", 9)
         assert len(segments_of(tmp_path)) == 3
-        forget_reader(tmp_path, "old")
+        remove_reader(tmp_path, "old")
         assert list(read_cursors(tmp_path)) == ["one"]
         with writer_of(tmp_path) as writer:
             writer.append([b"a"])

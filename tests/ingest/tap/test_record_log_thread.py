@@ -124,7 +124,7 @@ def test_stopping_does_not_wait_forever_for_a_failing_log():
     thread.start()
     thread.put([encode(Lost("s", 0, 0, "queue_full", 0))], 10)
     thread.stop(0.2)
-    assert thread.left_records == 1
+    assert thread.unappended_records == 1
     assert log.records == []
 
 
@@ -146,7 +146,7 @@ def test_the_smallest_log_takes_a_long_queue_and_drops_its_oldest_segments(tmp_p
         thread.put([encode(record)], 65_536)
     thread.start()
     thread.stop(10)
-    assert (thread.left_records, thread.append_errors, thread.appended_entries) == (0, 0, 64)
+    assert (thread.unappended_records, thread.append_errors, thread.appended_entries) == (0, 0, 64)
     with EmbeddedReader(tmp_path, "test") as reader:
         found = [r for entry in iter(lambda: reader.poll(0), []) for e in entry for r in unpack(e.payload)[0]]
     told = {
