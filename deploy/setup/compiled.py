@@ -1,7 +1,8 @@
-"""Build hook of the wheel: COMPILED=1 adds the tap's data path as machine code, compiled by mypyc.
+"""Build hook of the wheel: with COMPILED=1 in the environment, mypyc compiles the tap's data path to machine code.
 
-The wheel also contains the sources, which tracebacks show. The build runs in a temporary folder and needs a C compiler; the
-wheel then fits one Python version and one kind of machine. Without COMPILED=1, and for an editable install, it is pure Python.
+The source is the same and stays in the wheel, next to the compiled modules, for tracebacks. Compilation runs in a temporary
+folder and writes nothing into the source tree. It needs a C compiler; the wheel then fits one Python version and one platform.
+Without COMPILED=1, and for an editable install, the wheel is pure Python.
 """
 
 from __future__ import annotations

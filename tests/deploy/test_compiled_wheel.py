@@ -21,16 +21,17 @@ pytestmark = [
     ),
     pytest.mark.timeout(900),
 ]
-TOLD = """
-import importlib, pkgutil, ingest
-modules = [importlib.import_module(f"ingest.{found.name}") for found in pkgutil.iter_modules(ingest.__path__)]
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHONPATH"))}
+LIST_COMPILED = """
+import importlib, pkgutil, ingest.tap
+modules = [importlib.import_module(f"ingest.tap.{found.name}") for found in pkgutil.iter_modules(ingest.tap.__path__)]
 print(*sorted(module.__name__ for module in modules if module.__file__.endswith(".so")))
 """
-SHARE = (
-    "test_exchanges", "test_fairness", "test_forwarding", "test_headers", "test_http_body", "test_http_head", "test_leaving",
-    "test_limits", "test_tap", "test_tls", "test_trace_context", "test_tunnel", "test_witness",
+TEST_FILES = (
+    "test_exchange_states", "test_exchanges", "test_fairness", "test_forwarding", "test_header_rewrite", "test_http_body",
+    "test_http_head", "test_leaving", "test_limits", "test_main", "test_stream_recorder", "test_timeouts", "test_tls",
+    "test_trace_context", "test_tunnel",
 )  # fmt: skip
-"""Not of the mirror's tests: they inherit from its classes, which only compiled code may."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": "315532800", "COMPILED": "1"}
     subprocess.run([*pip, "-w", folder, ROOT], check=True, env=environment, cwd=folder)
-    assert set(ROOT.glob("**/*.so")) == before, "the tree is not written to"
+    assert set(ROOT.glob("**/*.so")) == before, "building must not write into the source tree"
     (found,) = folder.glob("*.whl")
     return found
 
@@ -63,23 +64,22 @@ def test_wheel_is_specific_to_this_python_and_has_compiled_modules(
     wheel: Path, python: Path, tmp_path: Path
 ) -> None:
     assert "-none-any" not in wheel.name
-    told = subprocess.run([python, "-c", TOLD], cwd=tmp_path, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [python, "-c", LIST_COMPILED], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert {
         "ingest.tap.exchange",
         "ingest.tap.http_head",
         "ingest.tap.record_buffer",
         "ingest.tap.stream_recorder",
-    } <= set(told.stdout.split())
+    } <= set(listed.stdout.split())
 
 
 def test_tests_of_the_tap_pass_with_the_compiled_wheel(python: Path, tmp_path: Path) -> None:
     """Includes requests through taps with one and two workers, and random exchanges compared with direct ones."""
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    files = [f"tests/ingest/{name}.py" for name in SHARE]
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))
-    }
+    files = [f"tests/ingest/tap/{name}.py" for name in TEST_FILES]
     command = [python, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *files]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]

@@ -1,4 +1,4 @@
-"""Stopping: open streams may finish, then they are ended; whatever happens, the log says that the tap stopped."""
+"""A stopping tap: open streams may finish within the drain time, and the log records the stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def last_alive(tap: RunningTap) -> Alive:
     return last
 
 
-async def test_an_open_stream_finishes_and_new_connections_are_not_taken():
+async def test_stop_lets_open_streams_finish_and_refuses_new_connections():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
@@ -59,7 +59,7 @@ async def test_an_open_stream_finishes_and_new_connections_are_not_taken():
         assert alive.counters["streams_opened"] == alive.counters["streams_closed"] == 1
 
 
-async def test_a_stream_that_outlasts_the_drain_time_is_ended():
+async def test_stream_is_ended_after_the_drain_time():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
@@ -78,7 +78,7 @@ async def test_a_stream_that_outlasts_the_drain_time_is_ended():
         assert last_alive(tap).stopping
 
 
-async def test_asked_twice_it_does_not_wait():
+async def test_second_stop_skips_the_drain_time():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD)
@@ -95,7 +95,7 @@ async def test_asked_twice_it_does_not_wait():
         assert records[-1].cause == "tap_stopped"
 
 
-async def test_a_request_without_answer_yet_is_told_when_the_tap_stops():
+async def test_request_without_response_gets_an_error_when_the_tap_stops():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -109,7 +109,7 @@ async def test_a_request_without_answer_yet_is_told_when_the_tap_stops():
         assert records[-1].cause == "tap_stopped"
 
 
-async def test_a_busy_keep_alive_connection_is_closed_after_its_answer():
+async def test_stop_closes_a_busy_connection_after_its_response():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         asked.set()
@@ -131,7 +131,7 @@ async def test_a_busy_keep_alive_connection_is_closed_after_its_answer():
         assert answer.endswith(b"ok")
 
 
-async def test_alive_records_come_by_themselves():
+async def test_alive_records_are_written_periodically():
     async with running_tap(None, alive_s=0.02) as tap:
         await tap.wait_until(lambda: sum(isinstance(r, Alive) for r in tap.log.records) >= 3)
         first, second = [r for r in tap.log.records if isinstance(r, Alive)][:2]

@@ -1,4 +1,4 @@
-"""A stream that comes as fast as it is taken leaves every other stream its turn."""
+"""A stream at full speed does not starve other streams."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import time
 from tests.ingest.running_tap import RunningTap, running_tap
 
 BODY_BYTES = 24 * 2**20
-MOST_A_TURN_BYTES = 2**19
-"""Two reads of the loop's buffer: what a turn of `asyncio.sleep` sees may end in the middle of one of the loop's."""
+MAX_ITERATION_BYTES = 2**19
+"""Two full reads: one `asyncio.sleep(0)` may span parts of two loop iterations."""
 REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n"
 
 
-def some(sock: socket.socket, most_bytes: int) -> bytes:
-    """What there is. Raises ConnectionError at the end of the connection, so that no thread waits on."""
-    if data := sock.recv(most_bytes):
+def receive(sock: socket.socket, max_bytes: int) -> bytes:
+    """One recv. Raises ConnectionError at the end of the connection: a thread must not wait forever."""
+    if data := sock.recv(max_bytes):
         return data
     raise ConnectionError
 
 
 def read(sock: socket.socket, until: bytes, size_bytes: int) -> None:
-    """A head, and so many bytes after it."""
+    """Read a head and `size_bytes` after it."""
     got = b""
     while until not in got:
-        got += some(sock, 4096)
+        got += receive(sock, 4096)
     left = size_bytes - len(got.partition(until)[2])
     while left > 0:
-        left -= len(some(sock, 2**20))
+        left -= len(receive(sock, 2**20))
 
 
 def exchange(
     listener: socket.socket, to: tuple[str, int], request_bytes: int, response_bytes: int
 ) -> threading.Thread:
-    """Both ends of an exchange in threads of their own, ready whenever the tap is."""
+    """Both ends of an exchange in their own threads, always ready to send and receive."""
 
     def upstream() -> None:
         with listener.accept()[0] as sock:
@@ -60,10 +60,10 @@ def exchange(
     return thread
 
 
-async def most_in_a_turn(*, request_bytes: int, response_bytes: int) -> int:
-    """The most bytes that the tap took of one exchange in a turn of its loop, while both ends had more to give and take."""
+async def max_iteration_bytes(*, request_bytes: int, response_bytes: int) -> int:
+    """The most bytes of one exchange that the tap forwarded in one loop iteration."""
 
-    def taken(tap: RunningTap) -> int:
+    def forwarded_bytes(tap: RunningTap) -> int:
         return sum(e.request_bytes + e.response_bytes for e in tap.worker.context.exchanges)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -71,17 +71,17 @@ async def most_in_a_turn(*, request_bytes: int, response_bytes: int) -> int:
             thread = exchange(listener, tap.worker.address, request_bytes, response_bytes)
             steps: list[int] = []
             while thread.is_alive():
-                before = taken(tap)
-                time.sleep(0.02)  # noqa: ASYNC251 - the loop stands still: the kernel's buffers fill up behind it
+                before = forwarded_bytes(tap)
+                time.sleep(0.02)  # noqa: ASYNC251 - blocks the loop so that the kernel's buffers fill up
                 await asyncio.sleep(0)
-                steps.append(taken(tap) - before)
+                steps.append(forwarded_bytes(tap) - before)
             assert tap.worker.counters.streams_opened == 1
             return max(steps)
 
 
-async def test_a_fat_response_takes_no_more_than_its_turn():
-    assert 0 < await most_in_a_turn(request_bytes=1, response_bytes=BODY_BYTES) <= MOST_A_TURN_BYTES
+async def test_large_response_is_limited_per_loop_iteration():
+    assert 0 < await max_iteration_bytes(request_bytes=1, response_bytes=BODY_BYTES) <= MAX_ITERATION_BYTES
 
 
-async def test_a_fat_upload_takes_no_more_than_its_turn():
-    assert 0 < await most_in_a_turn(request_bytes=BODY_BYTES, response_bytes=1) <= MOST_A_TURN_BYTES
+async def test_large_upload_is_limited_per_loop_iteration():
+    assert 0 < await max_iteration_bytes(request_bytes=BODY_BYTES, response_bytes=1) <= MAX_ITERATION_BYTES

@@ -1,4 +1,4 @@
-"""Bytes through the tap are the bytes that were sent, whatever the framing and however they were cut."""
+"""The tap forwards the bytes that were sent, for every framing and split."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def fields(head: bytes) -> list[bytes]:
     return head.split(b"\r\n")[1:-2]
 
 
-async def test_a_stream_passes_and_is_recorded():
+async def test_stream_is_forwarded_and_recorded():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD)
@@ -122,7 +122,7 @@ async def test_heads_keep_order_case_and_values_without_hop_by_hop_fields():
         (b"HTTP/1.1 503 Busy\r\nRetry-After: 3\r\nContent-Length: 2\r\n\r\nno", True),
     ],
 )
-async def test_an_answer_is_passed_on_to_the_byte_and_both_connections_live_on(answer: bytes, kept: bool):
+async def test_response_is_forwarded_unchanged_and_both_connections_are_kept(answer: bytes, kept: bool):
     async with running_tap(respond_with(answer, answer)) as tap:
         client = await tap.client()
         for _ in range(2):
@@ -135,7 +135,7 @@ async def test_an_answer_is_passed_on_to_the_byte_and_both_connections_live_on(a
         assert tap.worker.counters.upstream_reuses == 1
 
 
-async def test_a_body_that_ends_with_the_connection():
+async def test_body_that_ends_with_the_connection_is_complete():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nhello")
@@ -191,7 +191,7 @@ async def test_pipelined_requests_are_answered_in_order():
             assert_complete(records)
 
 
-async def test_interim_answers_and_expect_continue():
+async def test_informational_responses_and_expect_continue_are_forwarded():
     early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     final = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"
 
@@ -215,7 +215,7 @@ async def test_interim_answers_and_expect_continue():
         assert [r.response.status for r in records if isinstance(r, Frames)] == [200]
 
 
-async def test_a_client_of_http_1_0_gets_no_chunks_and_no_interim_answers():
+async def test_http_1_0_client_gets_no_chunks_and_no_informational_responses():
     answer = b"HTTP/1.1 100 Continue\r\n\r\n" + SSE_HEAD + chunk(b"data: 1\n\n") + chunk(b"data: 2\n\n") + END
     async with running_tap(respond_with(answer)) as tap:
         client = await tap.client()
@@ -238,7 +238,7 @@ async def test_keep_alive_of_http_1_0_is_honoured():
             assert body == b"x"
 
 
-async def test_bytes_after_a_response_are_not_passed_on():
+async def test_excess_bytes_after_a_response_are_not_forwarded():
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
     fine = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
     async with running_tap(respond_with(answer)) as tap:
@@ -258,7 +258,7 @@ async def test_bytes_after_a_response_are_not_passed_on():
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n", b"2\r\ncd\r\n0\r\n\r\n"),
     ],
 )
-async def test_bytes_after_a_response_are_not_passed_on_in_a_later_read_either(begin: bytes, end: bytes):
+async def test_excess_bytes_in_a_later_read_are_not_forwarded(begin: bytes, end: bytes):
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(begin)
@@ -277,7 +277,7 @@ async def test_bytes_after_a_response_are_not_passed_on_in_a_later_read_either(b
         assert tap.worker.counters.bad_upstream_excess_bytes > 0
 
 
-async def test_a_large_upload_is_streamed_not_collected():
+async def test_large_upload_is_streamed_not_buffered():
     size = 8 * 2**20
     held = asyncio.Event()
 
@@ -309,7 +309,7 @@ async def test_a_large_upload_is_streamed_not_collected():
         assert len(request_of(records).body) == 65_536
 
 
-async def test_a_slow_client_holds_the_upstream_back_within_bounds():
+async def test_slow_client_pauses_the_upstream_within_bounds():
     total = 32 * 2**20
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -343,7 +343,7 @@ async def test_a_slow_client_holds_the_upstream_back_within_bounds():
         assert sum(r.uncaptured_bytes for r in records if isinstance(r, Frames)) == total
 
 
-async def test_an_absolute_target_goes_to_the_configured_upstream_alone():
+async def test_absolute_target_goes_to_the_configured_upstream_only():
     seen: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -359,7 +359,7 @@ async def test_an_absolute_target_goes_to_the_configured_upstream_alone():
         assert b"\r\nX-Forwarded-Host: elsewhere.example:81\r\n" in seen[0]
 
 
-async def test_small_writes_are_not_held_back_on_either_side():
+async def test_small_writes_are_not_delayed_on_either_side():
     async with running_tap(respond_with(SSE_HEAD)) as tap:
         client = await tap.client()
         await client.send(GET)
@@ -371,7 +371,7 @@ async def test_small_writes_are_not_held_back_on_either_side():
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_ipv6_and_a_base_path():
+async def test_ipv6_upstream_with_a_base_path():
     seen: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

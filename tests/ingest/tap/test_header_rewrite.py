@@ -1,4 +1,4 @@
-"""What is mirrored of heads, and what never is."""
+"""Which header fields are recorded and which are forwarded."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def recorded(of, *pairs: tuple[str, str]):
         "X-Auth-Token", "X-Amz-Security-Token", "Ocp-Apim-Subscription-Key", "X-Anything-New", "OpenAI-Organization-Key",
     ],
 )  # fmt: skip
-def test_credentials_are_never_mirrored(name: str):
+def test_credentials_are_never_recorded(name: str):
     assert recorded(request_field, (name, SECRET)) == []
     assert recorded(response_field, (name, SECRET)) == []
 
 
-def test_what_is_useful_is_mirrored_in_lower_case():
+def test_allowed_fields_are_recorded_in_lower_case():
     assert recorded(
         request_field, ("Content-Type", "a/b"), ("X-Request-ID", "1"), ("Anthropic-Version", "v")
     ) == [
@@ -48,12 +48,12 @@ def test_what_is_useful_is_mirrored_in_lower_case():
     assert [n for n, _ in recorded(response_field, *((n, "1") for n in names))] == [n.lower() for n in names]
 
 
-def test_a_query_is_cut_off_but_for_the_dialect():
+def test_query_is_removed_except_for_the_dialect():
     assert recorded_path(f"/v1beta/models/x?key={SECRET}") == "/v1beta/models/x"
     assert recorded_path(f"/v1beta/models/x?key={SECRET}&alt=sse") == "/v1beta/models/x?alt=sse"
 
 
-def test_a_client_is_known_by_a_keyed_hash_of_its_key():
+def test_client_id_is_a_keyed_hash_of_the_api_key():
     bearer = client_id({b"authorization": f"Bearer {SECRET}".encode()}, KEY)
     secret = SECRET.encode()
     assert bearer == client_id({b"authorization": b"bearer  " + secret}, KEY)
@@ -68,7 +68,7 @@ def test_a_client_is_known_by_a_keyed_hash_of_its_key():
 
 
 async def test_planted_secrets_are_in_no_record():
-    """Over the wire, everywhere a credential can stand, and the answer echoes headers too."""
+    """Credentials in every place of a request, with a response that echoes the headers."""
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -110,7 +110,7 @@ async def request_seen(extra: bytes, **options: object) -> bytes:
     return seen[0]
 
 
-async def test_forwarding_fields_are_added_to_what_came():
+async def test_forwarding_fields_extend_received_ones():
     head = await request_seen(b"X-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n")
     assert b"\r\nX-Forwarded-For: 10.0.0.1, 127.0.0.1\r\n" in head
     assert head.count(b"X-Forwarded-Proto") == 1
@@ -119,7 +119,7 @@ async def test_forwarding_fields_are_added_to_what_came():
     assert b"Via" not in head
 
 
-async def test_forwarding_fields_can_be_left_alone():
+async def test_x_forwarded_can_be_disabled():
     from ingest.tap.header_rewrite import Forwarding
 
     head = await request_seen(
@@ -132,7 +132,7 @@ async def test_forwarding_fields_can_be_left_alone():
     assert b"\r\nHost: tap.example\r\n" in head
 
 
-async def test_the_standards_forwarded_says_the_same_where_it_is_asked_for():
+async def test_forwarded_field_of_rfc_7239_is_added_if_enabled():
     from ingest.tap.header_rewrite import Forwarding
 
     asked = Forwarding(x_forwarded=False, forwarded=True)
@@ -144,7 +144,7 @@ async def test_the_standards_forwarded_says_the_same_where_it_is_asked_for():
     assert b"\r\nForwarded: for=10.0.0.1\r\n" in await request_seen(b"Forwarded: for=10.0.0.1\r\n")
 
 
-def test_a_head_too_long_to_remember_and_one_with_keys_are_read_the_same():
+def test_uncached_lines_are_parsed_and_keys_are_not_cached():
     from ingest.tap.http_header_fields import REQUEST_FIELDS
 
     planted = f"sk-{'x' * 20}"
@@ -156,7 +156,7 @@ def test_a_head_too_long_to_remember_and_one_with_keys_are_read_the_same():
     assert not any(planted.encode() in line for line in REQUEST_FIELDS)
 
 
-def test_remembered_fields_are_bounded():
+def test_field_cache_is_bounded():
     from ingest.tap.http_header_fields import _MAX_LINES, REQUEST_FIELDS
 
     for number in range(_MAX_LINES + 10):
@@ -166,13 +166,13 @@ def test_remembered_fields_are_bounded():
         assert len(REQUEST_FIELDS) <= _MAX_LINES
 
 
-async def test_fields_of_the_tap_itself_do_not_go_upstream():
+async def test_fields_for_the_tap_are_not_forwarded():
     assert b"streamgauge" not in await request_seen(
         b"x-streamgauge-capture: none\r\nX-Streamgauge-Whatever: 1\r\n"
     )
 
 
-async def test_a_connection_header_cannot_take_away_what_frames_the_message():
+async def test_connection_header_cannot_drop_framing_fields():
     raw = b"POST / HTTP/1.1\r\nHost: h\r\nConnection: content-length, host, x-a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
     assert read_request_head(raw, HeadLimits()).length == 0
     head = await request_seen(b"Connection: content-length, host, x-a\r\nX-A: 1\r\nContent-Length: 0\r\n")
@@ -181,5 +181,5 @@ async def test_a_connection_header_cannot_take_away_what_frames_the_message():
     assert b"X-A" not in head
 
 
-async def test_what_frames_the_message_goes_on_without_odd_blanks():
+async def test_framing_fields_are_forwarded_without_odd_whitespace():
     assert b"\r\nCONTENT-length: 0\r\n" in await request_seen(b"CONTENT-length:\t 0\t\r\n")

@@ -1,4 +1,4 @@
-"""Bodies: where they end and what the payload is never depends on how the bytes were cut; h11 and llhttp agree."""
+"""Body readers: end and payload do not depend on how the bytes are split, and agree with h11 and llhttp."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def cut(raw: bytes, at: Sequence[int]) -> list[bytes]:
 @pytest.mark.parametrize("reader", [StrictChunkedBody, LlhttpChunkedBody])
 @given(parts=CHUNKS, extension=EXTENSION, trailer=TRAILER, cuts=CUTS)
 @settings(max_examples=200, deadline=None)
-def test_chunks_are_read_the_same_however_they_are_cut(reader, parts, extension, trailer, cuts):
+def test_chunked_payload_does_not_depend_on_how_reads_are_split(reader, parts, extension, trailer, cuts):
     body = reader()
     got = b""
     pieces = cut(chunked(parts, extension, trailer), cuts)
@@ -53,7 +53,7 @@ def test_chunks_are_read_the_same_however_they_are_cut(reader, parts, extension,
 
 @given(parts=CHUNKS, cuts=CUTS, junk=st.binary(min_size=1, max_size=30))
 @settings(max_examples=200, deadline=None)
-def test_bytes_after_a_request_are_left_for_the_next(parts, cuts, junk):
+def test_bytes_after_a_request_are_excess(parts, cuts, junk):
     raw = chunked(parts)
     pieces = cut(raw, cuts)
     pieces[-1] += junk
@@ -64,7 +64,7 @@ def test_bytes_after_a_request_are_left_for_the_next(parts, cuts, junk):
 
 @pytest.mark.parametrize("raw", [b"0\r\n\r\n", b"2\r\n\r\n\r\n0\r\n\r\n", b"1\r\na\r\n0\r\nA: b\r\n\r\n"])
 @pytest.mark.parametrize("junk", [b"", b"\n", b"\r\n", b"\r\n\r\n\r\n"])
-def test_line_ends_after_a_response_are_beyond_it_wherever_it_is_cut(raw, junk):
+def test_line_ends_after_a_response_are_excess_however_reads_are_split(raw, junk):
     for at in range(len(raw)):
         body = LlhttpChunkedBody()
         body.feed(raw[:at])
@@ -76,7 +76,7 @@ def test_line_ends_after_a_response_are_beyond_it_wherever_it_is_cut(raw, junk):
 @example(parts=[b"a", b"0\r\n\r\n"], at=0, junk=b"x")
 @example(parts=[b"\r\n0\r\n\r\n" * 3], at=9, junk=b"0\r\n\r\n")
 @settings(max_examples=300, deadline=None)
-def test_bytes_after_a_response_are_never_passed_on(parts, at, junk):
+def test_bytes_after_a_response_are_excess(parts, at, junk):
     raw = chunked(parts)
     at = min(at, len(raw) - 1)
     body = LlhttpChunkedBody()
@@ -113,7 +113,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED.keys())
 @pytest.mark.parametrize("bytewise", [False, True])
-def test_malformed_chunks_of_a_request_are_refused(raw: bytes, bytewise: bool):
+def test_malformed_request_chunks_are_refused(raw: bytes, bytewise: bool):
     body = StrictChunkedBody()
     pieces = [raw[i : i + 1] for i in range(len(raw))] if bytewise else [raw]
     with pytest.raises(BadRequest):
@@ -122,7 +122,7 @@ def test_malformed_chunks_of_a_request_are_refused(raw: bytes, bytewise: bool):
 
 
 @pytest.mark.parametrize("raw", [b"5\nhello\r\n", b"zz\r\n", b"5\r\nhelloX\r\n"])
-def test_malformed_chunks_of_a_response_are_the_upstreams_fault(raw: bytes):
+def test_malformed_response_chunks_are_the_upstreams_fault(raw: bytes):
     with pytest.raises(BadUpstream):
         LlhttpChunkedBody().feed(raw)
 
@@ -164,7 +164,7 @@ def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
 
 
 @given(st.binary(min_size=1, max_size=50), CUTS, st.binary(max_size=10))
-def test_a_length_ends_where_it_says(payload: bytes, cuts, junk: bytes):
+def test_body_of_known_length_ends_after_that_length(payload: bytes, cuts, junk: bytes):
     body = LengthBody(len(payload))
     pieces = cut(payload, cuts)
     pieces[-1] += junk
@@ -172,7 +172,7 @@ def test_a_length_ends_where_it_says(payload: bytes, cuts, junk: bytes):
     assert (body.complete, body.excess) == (True, len(junk))
 
 
-def test_the_other_kinds():
+def test_bodies_without_length_or_chunks():
     assert request_reader(Body.NONE, 0).complete
     assert isinstance(response_reader(Body.CLOSE, 0), CloseBody)
     body = LengthBody(0)

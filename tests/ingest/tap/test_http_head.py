@@ -1,4 +1,4 @@
-"""Heads: what is read, what is refused, and h11's view of the same bytes."""
+"""Parsing of heads: accepted, refused, and compared with h11."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_order_and_case_of_fields_are_kept():
         (b"transfer-encoding: Chunked \r\n", Body.CHUNKED, 0),
     ],
 )
-def test_a_request_says_where_its_body_ends(fields: bytes, body: Body, length: int):
+def test_request_body_framing(fields: bytes, body: Body, length: int):
     head = request(b"POST / HTTP/1.1\r\nHost: h\r\n" + fields + b"\r\n")
     assert (head.body, head.length) == (body, length)
 
@@ -100,13 +100,13 @@ SMUGGLING = {
 
 
 @pytest.mark.parametrize("raw", SMUGGLING.values(), ids=SMUGGLING.keys())
-def test_what_two_readers_could_understand_differently_is_refused(raw: bytes):
+def test_ambiguous_requests_are_refused(raw: bytes):
     with pytest.raises(BadRequest) as refusal:
         request(raw)
     assert refusal.value.status == 400
 
 
-def test_a_head_has_limits():
+def test_request_head_has_limits():
     with pytest.raises(BadRequest) as long_url:
         request(b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: h\r\n\r\n")
     assert long_url.value.status == 414
@@ -127,19 +127,19 @@ def test_a_head_has_limits():
         (b"GET / HTTP/1.1\r\nX: " + b"a" * 66_000, 431),
     ],
 )
-def test_a_head_that_can_no_longer_become_good_is_not_waited_for(raw: bytes, status: int):
+def test_incomplete_head_is_refused_once_it_cannot_become_valid(raw: bytes, status: int):
     with pytest.raises(BadRequest) as refusal:
         check_partial_head(raw, LIMITS)
     assert refusal.value.status == status
 
 
-def test_every_beginning_of_a_good_head_is_waited_for():
+def test_every_prefix_of_a_valid_head_is_accepted_as_incomplete():
     raw = b"POST /v1 HTTP/1.1\r\nHost: h\r\nX: y\r\n\r\n"
     for end in range(len(raw)):
         check_partial_head(raw[:end], LIMITS)
 
 
-def test_an_absolute_target_becomes_a_path_and_its_host_wins():
+def test_absolute_target_becomes_a_path_and_its_host_takes_precedence():
     head = request(b"GET http://a.example:81?x=1 HTTP/1.1\r\nHost: b.example\r\n\r\n")
     assert (head.target, head.host) == ("/?x=1", b"a.example:81")
     head = request(b"GET HTTP://a.example/y HTTP/1.1\r\nHost: b\r\n\r\n")
@@ -155,11 +155,11 @@ def test_an_absolute_target_becomes_a_path_and_its_host_wins():
         (b"GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", True),
     ],
 )
-def test_a_request_says_whether_the_connection_stays(raw: bytes, keep: bool):
+def test_request_keep_alive(raw: bytes, keep: bool):
     assert request(raw).keep_alive is keep
 
 
-# --- the same bytes, read by h11
+# --- compared with h11
 
 TOKEN = st.text(st.sampled_from("abcXYZ-_!~09"), min_size=1, max_size=8).map(str.encode)
 NAME = (
@@ -200,7 +200,7 @@ def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
     assert [(bytes(n), bytes(v)) for n, v in theirs.headers] == [
         (n, v.lower() if n == b"transfer-encoding" else v) for n, v in ours
     ]
-    # h11's own view of the framing: how much body does it wait for?
+    # the framing according to h11: how many body bytes does it expect?
     after = server.next_event()
     if head.body is Body.NONE:
         assert isinstance(after, h11.EndOfMessage)
@@ -216,7 +216,7 @@ def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
 
 @given(st.binary(max_size=200))
 @settings(max_examples=500, deadline=None)
-def test_no_bytes_raise_anything_but_a_refusal(raw: bytes):
+def test_arbitrary_bytes_raise_only_bad_request(raw: bytes):
     with contextlib.suppress(BadRequest):
         request(raw)
     with contextlib.suppress(BadUpstream):
@@ -247,7 +247,7 @@ def response(raw: bytes, method: str = "GET"):
         (b"HTTP/1.1 200 \r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\n", "GET", (Body.LENGTH, 3)),
     ],
 )
-def test_a_response_says_where_its_body_ends(raw: bytes, method: str, expected: tuple[Body, int]):
+def test_response_body_framing(raw: bytes, method: str, expected: tuple[Body, int]):
     assert response(raw, method) == expected
 
 
@@ -264,6 +264,6 @@ def test_a_response_says_where_its_body_ends(raw: bytes, method: str, expected: 
         b"ICY 200 OK\r\n\r\n",
     ],
 )
-def test_what_is_no_http_is_a_bad_upstream(raw: bytes):
+def test_invalid_responses_are_a_bad_upstream(raw: bytes):
     with pytest.raises(BadUpstream):
         response(raw)

@@ -1,4 +1,4 @@
-"""Whoever leaves first: the other side learns it at once, and the record says who it was."""
+"""One side leaves early: the other side ends at once, and the record has the cause."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def closed(tap: RunningTap) -> Closed:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_a_client_that_leaves_in_mid_stream_is_told_upstream_at_once(how: str):
+async def test_client_that_leaves_mid_stream_ends_the_upstream_at_once(how: str):
     left = asyncio.Event()
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +70,7 @@ async def test_a_client_that_leaves_in_mid_stream_is_told_upstream_at_once(how: 
         assert last.response_bytes == 9
 
 
-async def test_a_client_that_leaves_before_the_answer_is_told_upstream():
+async def test_client_that_leaves_before_the_response_ends_the_upstream():
     left = asyncio.Event()
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -90,7 +90,7 @@ async def test_a_client_that_leaves_before_the_answer_is_told_upstream():
         assert (await closed(tap)).cause == "client_left"
 
 
-async def test_a_client_that_leaves_in_the_middle_of_its_request():
+async def test_client_that_leaves_within_its_request_ends_the_upstream():
     async with running_tap(respond_with(b"")) as tap:
         client = await tap.client()
         await client.send(
@@ -106,7 +106,7 @@ async def test_a_client_that_leaves_in_the_middle_of_its_request():
         assert (request_of(records).body, request_of(records).truncated) == (b"abc", True)
 
 
-async def test_what_a_slow_client_never_took_is_not_called_delivered():
+async def test_bytes_that_a_slow_client_never_read_are_not_delivered():
     total = 16 * 2**20
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,7 +124,7 @@ async def test_what_a_slow_client_never_took_is_not_called_delivered():
         assert last.delivered_bytes < last.response_bytes < total
 
 
-async def test_an_upstream_cut_short_ends_the_client_without_the_last_chunk():
+async def test_truncated_upstream_ends_the_client_without_the_last_chunk():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n") + b"ff\r\ndata: half")
@@ -139,7 +139,7 @@ async def test_an_upstream_cut_short_ends_the_client_without_the_last_chunk():
         assert body_of(records) == b"data: 1\n\ndata: half"
 
 
-async def test_an_upstream_that_resets_a_stream():
+async def test_upstream_reset_mid_stream_ends_the_client():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
@@ -158,7 +158,7 @@ async def test_an_upstream_that_resets_a_stream():
         assert (last.cause, last.detail) == ("upstream_reset", "ConnectionResetError")
 
 
-async def test_a_reset_of_a_body_that_only_the_end_delimits_does_not_look_like_its_end():
+async def test_reset_of_a_close_delimited_body_reaches_the_client_as_a_reset():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf")
@@ -178,7 +178,7 @@ async def test_a_reset_of_a_body_that_only_the_end_delimits_does_not_look_like_i
 
 
 @pytest.mark.parametrize("partial", [b"", b"HTTP/1.1 200 OK\r\nContent-"])
-async def test_an_upstream_that_closes_before_it_answers_is_a_502(partial: bytes):
+async def test_upstream_that_closes_before_its_response_is_a_502(partial: bytes):
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(partial)
@@ -194,7 +194,7 @@ async def test_an_upstream_that_closes_before_it_answers_is_a_502(partial: bytes
         assert not [r for r in records if isinstance(r, Frames)]
 
 
-async def test_nobody_listening_is_a_502_that_says_so():
+async def test_refused_upstream_connection_is_a_502_with_the_reason():
     async with running_tap(None) as tap:
         head, body = await tap.request(POST)
         assert head.startswith(b"HTTP/1.1 502 ")
@@ -204,7 +204,7 @@ async def test_nobody_listening_is_a_502_that_says_so():
         assert (last.connected_ns, last.request_sent_ns) == (None, None)
 
 
-async def test_a_name_that_does_not_resolve_is_a_502():
+async def test_unresolvable_upstream_name_is_a_502():
     async with running_tap(respond_with(), upstreams=["http://nowhere.invalid:80"]) as tap:
         head, _ = await tap.request(GET)
         assert head.startswith(b"HTTP/1.1 502 ")
@@ -220,14 +220,14 @@ async def test_a_name_that_does_not_resolve_is_a_502():
         b"HTTP/1.1 101 X\r\n\r\n",
     ],
 )
-async def test_an_answer_that_is_no_http_is_a_502(answer: bytes):
+async def test_invalid_http_response_is_a_502(answer: bytes):
     async with running_tap(respond_with(answer)) as tap:
         head, _ = await tap.request(GET)
         assert head.startswith(b"HTTP/1.1 502 ")
         assert (await closed(tap)).cause == "bad_upstream"
 
 
-async def test_a_chunk_that_is_malformed_in_mid_stream_ends_the_client():
+async def test_malformed_chunk_mid_stream_ends_the_client():
     async with running_tap(respond_with(SSE_HEAD + chunk(b"a"), b"")) as tap:
         client = await tap.client()
         await client.send(GET)
@@ -237,7 +237,7 @@ async def test_a_chunk_that_is_malformed_in_mid_stream_ends_the_client():
         assert (await closed(tap)).cause == "bad_upstream"
 
 
-async def test_a_request_without_body_is_asked_again_when_the_kept_connection_had_just_died():
+async def test_request_without_body_is_retried_if_the_pooled_connection_just_closed():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -256,7 +256,7 @@ async def test_a_request_without_body_is_asked_again_when_the_kept_connection_ha
             assert records[-1].cause == "complete"
 
 
-async def test_a_request_with_a_body_is_never_asked_twice():
+async def test_request_with_a_body_is_never_retried():
     requests: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -274,7 +274,7 @@ async def test_a_request_with_a_body_is_never_asked_twice():
         assert len(requests) == 2
 
 
-async def test_a_kept_connection_that_the_server_closed_is_not_used():
+async def test_pooled_connection_that_the_server_closed_is_not_used():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -286,7 +286,7 @@ async def test_a_kept_connection_that_the_server_closed_is_not_used():
         assert tap.worker.counters.retries == 0
 
 
-async def test_an_early_answer_to_an_upload_reaches_the_client():
+async def test_early_response_to_an_upload_reaches_the_client():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
@@ -303,7 +303,7 @@ async def test_an_early_answer_to_an_upload_reaches_the_client():
         assert (await closed(tap)).cause == "complete"
 
 
-async def test_the_end_of_the_stream_is_the_end_even_if_the_client_closes_right_after():
+async def test_complete_stream_stays_complete_if_the_client_then_closes():
     async with running_tap(respond_with(SSE_HEAD + chunk(b"data: 1\n\n") + END)) as tap:
         client = await tap.client()
         await client.send(POST)
@@ -312,14 +312,14 @@ async def test_the_end_of_the_stream_is_the_end_even_if_the_client_closes_right_
         assert (await closed(tap)).cause == "complete"
 
 
-async def test_a_client_that_leaves_while_its_upload_is_held_back_is_noticed():
+async def test_client_that_leaves_while_its_upload_is_paused_is_detected():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        await stop.wait()  # and reads no further
+        await stop.wait()  # without reading on
 
     stop = asyncio.Event()
 
-    # Without limits of time nothing looks now and then: the kernel tells that the client has gone.
+    # Without time limits there is no timer: only the kernel reports that the client has closed.
     never = {"head_timeout_s": 0, "body_timeout_s": 0, "keep_alive_timeout_s": 0}
     async with running_tap(upstream, **never) as tap:
         client = await tap.client()

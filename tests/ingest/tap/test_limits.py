@@ -1,4 +1,4 @@
-"""On the wire: what is refused and closed, what waits too long, and where requests are routed."""
+"""Refused requests, time limits and routing over real sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-async def test_smuggling_is_refused_closed_and_never_reaches_the_upstream():
+async def test_request_smuggling_is_refused_and_never_reaches_the_upstream():
     reached: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +45,7 @@ async def test_smuggling_is_refused_closed_and_never_reaches_the_upstream():
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-async def test_a_malformed_chunk_is_refused_and_the_upstream_never_sees_the_end(name: str):
+async def test_malformed_chunk_is_refused_and_the_upstream_never_gets_the_end(name: str):
     seen: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -77,21 +77,21 @@ async def test_a_malformed_chunk_is_refused_and_the_upstream_never_sees_the_end(
         (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + b"x" * 2000, b"413"),
     ],
 )
-async def test_what_is_too_large_is_refused(raw: bytes, status: bytes):
+async def test_too_large_requests_are_refused(raw: bytes, status: bytes):
     async with running_tap(respond_with(b""), max_request_bytes=1000) as tap:
         client = await tap.client()
         await client.send(raw)
         assert (await client.read_to_end()).startswith(b"HTTP/1.1 " + status)
 
 
-async def test_a_head_that_dawdles_is_answered_408():
+async def test_slow_request_head_is_a_408():
     async with running_tap(respond_with(b""), head_timeout_s=0.1) as tap:
         client = await tap.client()
         await client.send(b"GET / HTTP/1.1\r\nHost")
         assert (await client.read_to_end()).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_bytes_that_trickle_in_do_not_buy_a_head_more_time():
+async def test_trickling_bytes_do_not_extend_the_head_timeout():
     async with running_tap(respond_with(b""), head_timeout_s=0.2) as tap:
         client = await tap.client()
 
@@ -106,7 +106,7 @@ async def test_bytes_that_trickle_in_do_not_buy_a_head_more_time():
         task.cancel()
 
 
-async def test_a_body_that_stops_is_answered_408():
+async def test_stalled_request_body_is_a_408():
     async with running_tap(respond_with(b""), body_timeout_s=0.1) as tap:
         client = await tap.client()
         await client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nab")
@@ -115,7 +115,7 @@ async def test_a_body_that_stops_is_answered_408():
         assert records[-1].cause == "bad_request"
 
 
-async def test_an_idle_client_connection_is_closed():
+async def test_idle_client_connection_is_closed():
     async with running_tap(
         respond_with(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), keep_alive_timeout_s=0.1
     ) as tap:
@@ -125,7 +125,7 @@ async def test_an_idle_client_connection_is_closed():
         assert await client.read_to_end() == b""
 
 
-async def test_silence_before_the_answer_is_a_504():
+async def test_silence_before_the_response_is_a_504():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -138,7 +138,7 @@ async def test_silence_before_the_answer_is_a_504():
         assert records[-1].cause == "headers_timeout"
 
 
-async def test_silence_in_mid_stream_ends_it():
+async def test_silence_mid_stream_ends_the_stream():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD + chunk(b"data: 1\n\n"))
@@ -156,7 +156,7 @@ async def test_silence_in_mid_stream_ends_it():
 @pytest.mark.parametrize(
     ("beat", "cause"), [(b": heartbeat\n\n", "idle_output"), (b"data: x\n\n", "complete")]
 )
-async def test_heartbeats_are_no_output_for_the_output_limit(beat: bytes, cause: str):
+async def test_heartbeats_do_not_count_as_output(beat: bytes, cause: str):
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(SSE_HEAD)
@@ -188,7 +188,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("limit", ["idle_timeout_s", "idle_output_timeout_s"])
-async def test_a_slow_client_is_not_taken_for_a_silent_upstream(limit: str):
+async def test_slow_client_does_not_make_the_upstream_time_out(limit: str):
     clock = Clock()
     total = 24 * 2**20
 
@@ -205,7 +205,7 @@ async def test_a_slow_client_is_not_taken_for_a_silent_upstream(limit: str):
         clock.advance(61)
         connection.check_timeouts(clock())
         assert not under_way.ended
-        # The client takes it up again, and the limit is looked at before the upstream's next byte is read.
+        # The client reads again, and the limit is checked before the upstream's next byte arrives.
         connection.resume_writing()
         connection.check_timeouts(clock())
         assert not under_way.ended
@@ -215,7 +215,7 @@ async def test_a_slow_client_is_not_taken_for_a_silent_upstream(limit: str):
         assert records[-1].cause == "complete"
 
 
-async def test_after_a_slow_client_the_upstream_may_not_be_silent_either():
+async def test_upstream_times_out_after_a_slow_client_has_caught_up():
     clock = Clock()
     total = 24 * 2**20
 
@@ -239,7 +239,7 @@ async def test_after_a_slow_client_the_upstream_may_not_be_silent_either():
         assert records[-1].cause == "idle_bytes"
 
 
-async def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence():
+async def test_slow_upstream_does_not_make_the_request_body_time_out():
     clock = Clock()
     total = 24 * 2**20
     read_on = asyncio.Event()
@@ -266,7 +266,7 @@ async def test_a_body_that_the_upstream_held_back_is_not_the_clients_silence():
         await sending
 
 
-async def test_a_connection_is_idle_from_the_end_of_its_response():
+async def test_keep_alive_timeout_starts_at_the_end_of_the_response():
     clock = Clock()
     go_on = asyncio.Event()
 
@@ -293,8 +293,8 @@ async def test_a_connection_is_idle_from_the_end_of_its_response():
         assert await client.read_to_end() == b""
 
 
-async def test_a_connection_that_is_never_made_is_a_504():
-    # A listener with a full backlog: its SYN queue does not answer any more.
+async def test_connect_timeout_is_a_504():
+    # A listener with a full backlog: the kernel no longer answers connection attempts.
     import socket
 
     with socket.socket() as deaf:
@@ -336,9 +336,7 @@ def _echo_target(name: bytes):
         (b"/a/v1/x", b"x-streamgauge-upstream: a\r\n", b"/v1/x", "a"),
     ],
 )
-async def test_several_upstreams_are_chosen_by_prefix_or_header(
-    path: bytes, extra: bytes, target: bytes, gateway: str
-):
+async def test_upstream_is_chosen_by_prefix_or_header(path: bytes, extra: bytes, target: bytes, gateway: str):
     ups = ["a=http://127.0.0.1:{port}", "b=http://127.0.0.1:{port}/base"]
     async with running_tap(_echo_target(b"got"), upstreams=ups) as tap:
         _, body = await tap.request(b"GET " + path + b" HTTP/1.1\r\nHost: h\r\n" + extra + b"\r\n")
@@ -354,7 +352,7 @@ async def test_several_upstreams_are_chosen_by_prefix_or_header(
         b"GET /a/ HTTP/1.1\r\nHost: h\r\nx-streamgauge-upstream: c\r\n\r\n",
     ],
 )
-async def test_an_unknown_upstream_is_a_404_that_names_the_known_ones(raw: bytes):
+async def test_unknown_upstream_is_a_404_with_the_configured_names(raw: bytes):
     ups = ["a=http://127.0.0.1:{port}", "b=http://127.0.0.1:{port}"]
     async with running_tap(_echo_target(b"x"), upstreams=ups) as tap:
         head, body = await tap.request(raw)
@@ -363,20 +361,20 @@ async def test_an_unknown_upstream_is_a_404_that_names_the_known_ones(raw: bytes
         assert tap.worker.counters.requests_unrouted == 1
 
 
-async def test_a_single_upstream_takes_every_path():
+async def test_single_upstream_serves_every_path():
     async with running_tap(_echo_target(b"x"), upstreams=["a=http://127.0.0.1:{port}"]) as tap:
         _, body = await tap.request(b"GET /a/v1 HTTP/1.1\r\nHost: h\r\n\r\n")
         assert body == b"x /a/v1"
 
 
-async def test_limits_of_the_head_can_be_set():
+async def test_head_limits_are_configurable():
     async with running_tap(respond_with(b""), head_limits=HeadLimits(head_bytes=200, target_bytes=50)) as tap:
         client = await tap.client()
         await client.send(b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 300 + b"\r\n\r\n")
         assert (await client.read_to_end()).startswith(b"HTTP/1.1 431 ")
 
 
-async def test_bodies_that_are_no_text_are_only_counted():
+async def test_binary_bodies_are_only_counted():
     answer = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: 4\r\n\r\n\x89PNG"
     async with running_tap(respond_with(answer)) as tap:
         await tap.request(GET)

@@ -1,4 +1,4 @@
-"""The tap as a process: how it starts, what it says of itself, how it stops."""
+"""The tap as a process: start, ready file, counters, errors, stop."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def logged(data: Path) -> list[AnyRecord]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_it_serves_says_so_and_stops_cleanly(upstream: str, tmp_path: Path, workers: int):
+def test_tap_becomes_ready_serves_and_stops_cleanly(upstream: str, tmp_path: Path, workers: int):
     data = tmp_path / "data"
     with tap(upstream, data, workers=workers) as (process, said):
         assert said["pid"] == process.pid
@@ -142,7 +142,7 @@ def test_it_serves_says_so_and_stops_cleanly(upstream: str, tmp_path: Path, work
     assert all(r.stopping for r in last.values())
 
 
-def test_a_worker_that_dies_is_started_again_and_counted(upstream: str, tmp_path: Path):
+def test_dead_worker_is_restarted_and_counted(upstream: str, tmp_path: Path):
     with tap(upstream, tmp_path, workers=2) as (process, said):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert len(children) == 2
@@ -163,7 +163,7 @@ def test_a_worker_that_dies_is_started_again_and_counted(upstream: str, tmp_path
         assert process.wait(LIMIT_S) == 0
 
 
-def test_workers_do_not_outlive_a_tap_that_was_killed(upstream: str, tmp_path: Path):
+def test_workers_end_when_the_tap_is_killed(upstream: str, tmp_path: Path):
     with tap(upstream, tmp_path, workers=2) as (process, _):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         process.kill()
@@ -185,7 +185,7 @@ def options(data: Path, **given: Any) -> TapOptions:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("which", ["listen", "admin"])
-def test_a_port_in_use_is_said_in_one_line(tmp_path: Path, workers: int, which: str):
+def test_port_in_use_is_an_error_of_one_line(tmp_path: Path, workers: int, which: str):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(OSError, match=f"cannot listen on {address}: Address already in use") as error:
@@ -193,35 +193,35 @@ def test_a_port_in_use_is_said_in_one_line(tmp_path: Path, workers: int, which: 
         assert "\n" not in str(error.value)
 
 
-def test_a_data_folder_that_cannot_be_written_is_said_in_one_line(tmp_path: Path):
+def test_unwritable_data_folder_is_an_error_of_one_line(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="cannot be written"):
         run(options(tmp_path / "file"))
 
 
-def test_a_second_tap_on_the_same_log_is_refused(upstream: str, tmp_path: Path):
+def test_second_tap_on_the_same_log_is_refused(upstream: str, tmp_path: Path):
     with tap(upstream, tmp_path), pytest.raises(OSError, match=r"another process .*--data"):
         run(options(tmp_path))
 
 
-def test_no_upstream_is_refused(tmp_path: Path):
+def test_missing_upstream_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="--upstream"):
         run(options(tmp_path, upstreams=()))
 
 
-def test_a_ca_file_that_is_none_is_refused(tmp_path: Path):
+def test_invalid_ca_file_is_refused(tmp_path: Path):
     ca = tmp_path / "ca.pem"
     ca.write_text("nothing")
     with pytest.raises(ValueError, match=r"ca\.pem is not a PEM file"):
         run(options(tmp_path / "d", upstream_ca=ca, upstreams=parse_upstreams(["https://localhost:1"])))
 
 
-def test_a_ca_file_that_is_not_there_is_refused_whatever_the_upstream(tmp_path: Path):
+def test_missing_ca_file_is_refused_even_without_an_https_upstream(tmp_path: Path):
     with pytest.raises(ValueError, match=r"ca\.pem is not a PEM file"):
         run(options(tmp_path, upstream_ca=tmp_path / "ca.pem"))
 
 
-def test_workers_log_in_the_form_of_their_parent(tmp_path: Path):
+def test_workers_log_in_the_parents_format(tmp_path: Path):
     program = (
         "import logging; from ingest.tap.worker_process import _log_as; _log_as(logging.Formatter('<%(name)s|%(message)s>'), 20, 3); "
         "logging.getLogger('streamgauge.tap').info('said')"
@@ -230,7 +230,7 @@ def test_workers_log_in_the_form_of_their_parent(tmp_path: Path):
     assert said.stderr == "<streamgauge.tap.w3|said>\n"
 
 
-def test_the_key_of_client_ids_stays(tmp_path: Path):
+def test_client_key_is_created_once_and_kept(tmp_path: Path):
     from ingest.tap.client_identity import load_client_key
 
     key = load_client_key(tmp_path / "client.key")

@@ -1,4 +1,4 @@
-"""TLS on both sides: upstreams are verified by default, an own CA and client certificates work."""
+"""TLS on both sides: verification by default, private CAs, client certificates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x" * 100
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CA, and a certificate for localhost (which serves as the client's too), made by openssl."""
+    """A CA and a certificate for localhost, also used as the client's, created by openssl."""
     folder = tmp_path_factory.mktemp("pki")
 
     def openssl(*arguments: str) -> None:
@@ -42,7 +42,7 @@ def server_context(pki: Path, *, client_certificate: bool = False) -> ssl.SSLCon
     return context
 
 
-async def test_an_upstream_with_an_own_ca(pki: Path):
+async def test_upstream_with_a_private_ca_is_verified(pki: Path):
     async with running_tap(respond_with(OK, OK), tls=server_context(pki), upstream_ca=pki / "ca.pem") as tap:
         client = await tap.client()
         for _ in range(2):
@@ -54,7 +54,7 @@ async def test_an_upstream_with_an_own_ca(pki: Path):
             assert_complete(records)
 
 
-async def test_an_upstream_that_cannot_be_verified_is_not_used(pki: Path):
+async def test_upstream_with_an_unknown_ca_is_a_502(pki: Path):
     async with running_tap(respond_with(OK), tls=server_context(pki)) as tap:
         head, body = await tap.request(GET)
         assert head.startswith(b"HTTP/1.1 502 ")
@@ -65,13 +65,13 @@ async def test_an_upstream_that_cannot_be_verified_is_not_used(pki: Path):
         assert (records[-1].cause, records[-1].detail) == ("connect_error", "SSLCertVerificationError")
 
 
-async def test_verification_can_be_turned_off(pki: Path):
+async def test_verification_can_be_disabled(pki: Path):
     async with running_tap(respond_with(OK), tls=server_context(pki), upstream_verify=False) as tap:
         head, body = await tap.request(GET)
         assert head + body == OK
 
 
-async def test_an_upstream_that_asks_for_a_client_certificate(pki: Path):
+async def test_client_certificate_is_sent_to_the_upstream(pki: Path):
     context = server_context(pki, client_certificate=True)
     own = {"upstream_cert": pki / "cert.pem", "upstream_key": pki / "key.pem"}
     async with running_tap(respond_with(OK), tls=context, upstream_ca=pki / "ca.pem", **own) as tap:
@@ -79,7 +79,7 @@ async def test_an_upstream_that_asks_for_a_client_certificate(pki: Path):
         assert head + body == OK
 
 
-async def test_clients_over_tls(pki: Path):
+async def test_clients_connect_over_tls(pki: Path):
     async with running_tap(respond_with(OK, OK), tls_cert=pki / "cert.pem", tls_key=pki / "key.pem") as tap:
         context = ssl.create_default_context(cafile=str(pki / "ca.pem"))
         host, port = tap.worker.address

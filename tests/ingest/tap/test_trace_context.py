@@ -1,4 +1,4 @@
-"""W3C trace context: the caller's trace is joined, and the upstream gets the tap's span as its parent."""
+"""W3C trace context: the client's trace is joined, and the tap's span is the upstream's parent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.ingest.running_tap import read_request, running_tap
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-def test_a_callers_trace_is_joined():
+def test_trace_of_the_client_is_joined():
     trace = join_trace(f"00-{TRACE}-{SPAN}-01".encode())
     assert (trace.trace_id, trace.parent_span_id, trace.flags) == (TRACE, SPAN, 1)
     assert trace.span_id != SPAN
@@ -22,7 +22,7 @@ def test_a_callers_trace_is_joined():
     assert join_trace(f"00-{TRACE}-{SPAN}-00".encode()).flags == 0
 
 
-def test_a_later_version_is_read_as_far_as_it_is_known():
+def test_later_version_is_parsed_as_far_as_known():
     assert join_trace(f"01-{TRACE}-{SPAN}-01-more".encode()).parent_span_id == SPAN
 
 
@@ -33,7 +33,7 @@ def test_a_later_version_is_read_as_far_as_it_is_known():
         f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE.upper()}-{SPAN}-01", f"00-{TRACE[:-1]}-{SPAN}-01",
     ],
 )  # fmt: skip
-def test_what_is_malformed_begins_a_new_trace(header: str | None):
+def test_malformed_header_starts_a_new_trace(header: str | None):
     trace = join_trace(header.encode() if header is not None else None)
     assert re.fullmatch(r"[0-9a-f]{32}", trace.trace_id)
     assert re.fullmatch(r"[0-9a-f]{16}", trace.span_id)
@@ -41,7 +41,7 @@ def test_what_is_malformed_begins_a_new_trace(header: str | None):
     assert (trace.parent_span_id, trace.flags) == (None, 1)
 
 
-async def test_over_the_wire():
+async def test_upstream_receives_the_tap_span_as_parent():
     seen: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Upgraded connections are blind tunnels: bytes both ways, half-closes included, and no frames."""
+"""Upgraded connections are opaque tunnels in both directions, with half-closes and without frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UPGRADE = b"GET /ws HTTP/1.1\r\nHost: h\r\nConnection: keep-alive, Upgrade\r\nUp
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
 
 
-async def test_bytes_pass_both_ways_until_both_ends_are_done():
+async def test_tunnel_forwards_both_directions_until_both_have_ended():
     heads: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +41,7 @@ async def test_bytes_pass_both_ways_until_both_ends_are_done():
     assert b"Connection: Upgrade\r\nUpgrade: echo\r\n\r\n" in heads[0]
 
 
-async def test_an_upgrade_that_is_declined_is_an_ordinary_exchange():
+async def test_declined_upgrade_is_an_ordinary_exchange():
     answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno"
     async with running_tap(respond_with(answer, answer)) as tap:
         client = await tap.client()
@@ -51,7 +51,7 @@ async def test_an_upgrade_that_is_declined_is_an_ordinary_exchange():
             assert head + body == answer
 
 
-async def test_http2_over_cleartext_is_not_negotiated_through_the_tap():
+async def test_h2c_upgrade_is_not_forwarded():
     heads: list[bytes] = []
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -68,7 +68,7 @@ async def test_http2_over_cleartext_is_not_negotiated_through_the_tap():
     assert b"HTTP2" not in heads[0]
 
 
-async def test_a_real_websocket():
+async def test_websocket_works_through_the_tap():
     async def echo(socket: websockets.asyncio.server.ServerConnection) -> None:
         async for message in socket:
             await socket.send(message)
