@@ -64,8 +64,9 @@ def test_wheel_is_specific_to_this_python_and_has_compiled_modules(
     wheel: Path, python: Path, tmp_path: Path
 ) -> None:
     assert "-none-any" not in wheel.name
+    command = [python, "-c", LIST_COMPILED]
     listed = subprocess.run(
-        [python, "-c", LIST_COMPILED], cwd=tmp_path, capture_output=True, text=True, check=True
+        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     assert {
         "ingest.tap.exchange",
