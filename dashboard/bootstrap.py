@@ -91,12 +91,4 @@ def _difference(
     a: float, b: float, differences: Values, a_count: int, b_count: int, needed: int
 ) -> Difference:
     low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Difference(
-        a=a,
-        b=b,
-        low=float(low),
-        high=float(high),
-        a_count=a_count,
-        b_count=b_count,
-        enough=min(a_count, b_count) >= needed,
-    )
+    return Difference(a, b, float(low), float(high), a_count, b_count, min(a_count, b_count) >= needed)

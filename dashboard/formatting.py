@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from typing import TypeGuard
 
 UNKNOWN = "–"
 
 
-def known(value: float | None) -> bool:
+def known(value: float | None) -> TypeGuard[float]:
     """Whether a value is neither None nor NaN."""
     return value is not None and not (isinstance(value, float) and math.isnan(value))
 
 
 def duration(value_ns: float | None) -> str:
     """Three significant digits with a unit: 850 µs, 12.3 ms, 1.24 s, 3 min 20 s, 0 s."""
-    if value_ns is None or not known(value_ns):
+    if not known(value_ns):
         return UNKNOWN
     size = abs(value_ns)
     if size == 0:
@@ -48,7 +49,7 @@ def span(length: timedelta) -> str:
 
 def count(value: float | None) -> str:
     """Exact up to 99,999, then rounded: 123 k, 4.56 M."""
-    if value is None or not known(value):
+    if not known(value):
         return UNKNOWN
     if abs(value) < 100_000:
         return f"{value:,.0f}"
@@ -60,21 +61,21 @@ def count(value: float | None) -> str:
 
 def rate(value: float | None, unit: str = "tok/s") -> str:
     """A rate per second: 41.2 tok/s."""
-    if value is None or not known(value):
+    if not known(value):
         return UNKNOWN
     return f"{_three(value) if abs(value) < 1000 else count(value)} {unit}"
 
 
 def share(value: float | None) -> str:
     """A ratio as a percentage: 0.0213 → 2.13 %."""
-    if value is None or not known(value):
+    if not known(value):
         return UNKNOWN
     return f"{_three(value * 100)} %"
 
 
 def size(value_bytes: float | None) -> str:
     """Bytes in powers of 1024: 12.3 KiB."""
-    if value_bytes is None or not known(value_bytes):
+    if not known(value_bytes):
         return UNKNOWN
     amount = float(value_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -86,7 +87,7 @@ def size(value_bytes: float | None) -> str:
 
 def change(now: float | None, before: float | None) -> float | None:
     """Relative change: +0.25 for an increase by a quarter. None if either value is unknown or `before` is 0."""
-    if now is None or before is None or not known(now) or not known(before) or before == 0:
+    if not known(now) or not known(before) or before == 0:
         return None
     return (now - before) / before
 

@@ -35,7 +35,7 @@ class Check:
 
     @property
     def state(self) -> State:
-        if self.measured is None or not formatting.known(self.measured):
+        if not formatting.known(self.measured):
             return "unknown"
         return "met" if self.measured <= self.limit else "missed"
 

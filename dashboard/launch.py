@@ -25,16 +25,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from dashboard import oidc_login
+from dashboard import oidc_login, page_settings
 from dashboard.base_url import BaseUrl
-from dashboard.page_settings import (
-    ENV_DATA,
-    ENV_OIDC,
-    ENV_SLO_ERROR_RATE,
-    ENV_SLO_ITL,
-    ENV_SLO_TTFT,
-    ENV_STORE,
-)
 from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
 from ingest.private_files import write_json
 
@@ -76,12 +68,12 @@ def run(options: DashboardOptions) -> int:
     if options.oidc is not None:
         oidc_login.check_file(options.oidc)
     ready_file = _ready_file(options.data)
-    os.environ[ENV_DATA] = str(options.data.resolve())
-    os.environ[ENV_STORE] = options.store
-    os.environ[ENV_SLO_TTFT] = repr(options.slo_ttft_s)
-    os.environ[ENV_SLO_ITL] = repr(options.slo_itl_s)
-    os.environ[ENV_SLO_ERROR_RATE] = repr(options.slo_error_rate)
-    os.environ[ENV_OIDC] = str(options.oidc.resolve()) if options.oidc is not None else ""
+    os.environ[page_settings.ENV_DATA] = str(options.data.resolve())
+    os.environ[page_settings.ENV_STORE] = options.store
+    os.environ[page_settings.ENV_SLO_TTFT] = repr(options.slo_ttft_s)
+    os.environ[page_settings.ENV_SLO_ITL] = repr(options.slo_itl_s)
+    os.environ[page_settings.ENV_SLO_ERROR_RATE] = repr(options.slo_error_rate)
+    os.environ[page_settings.ENV_OIDC] = str(options.oidc.resolve()) if options.oidc is not None else ""
     url = f"http://{_local_host(options.host)}:{port}"
     stopped = threading.Event()
     token = _token(options)

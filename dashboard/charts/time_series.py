@@ -69,7 +69,8 @@ def time_lines(
         base.transform_filter("datum.isolated").mark_point(clip=True),
     ]
     if objective is not None:
-        layers.append(_objective_line(objective / divisor))
+        rule = alt.Chart(pl.DataFrame({"slo": [objective / divisor]}))
+        layers.append(rule.mark_rule(strokeDash=[4, 4], color=colors.RULE).encode(y="slo:Q"))
     layers.append(_shared_tooltip(points, name, list(shown), time))
     return alt.layer(*layers, height=HEIGHT)
 
@@ -118,14 +119,6 @@ def _shared_tooltip(points: pl.DataFrame, series: str, names: list[str], time: T
         .encode(x=time.axis(fixed=True), opacity=opacity, tooltip=tooltip)
         .add_params(nearest)
     )
-    return chart
-
-
-def _objective_line(value: float) -> alt.Chart:
-    rule: alt.Chart = alt.Chart(pl.DataFrame({"slo": [value]})).mark_rule(
-        strokeDash=[4, 4], color=colors.RULE
-    )
-    chart: alt.Chart = rule.encode(y="slo:Q")
     return chart
 
 

@@ -14,9 +14,9 @@ SAMPLE_STREAMS = 4000
 
 
 def sample(query: Query, selection: Selection) -> pl.DataFrame:
-    """Columns `ttft_ns, itl_ns, tps_user, end_ns, output_tokens, is_counted, is_error` of at most SAMPLE_STREAMS streams."""
+    """Columns `ttft_ns, itl_ns, tps_user, end_ns, is_counted, is_error` of at most SAMPLE_STREAMS streams."""
     return query(f"""
-        SELECT ttft_ns, itl_ns, tps_user, end_ns, output_tokens, {IS_COUNTED} AS is_counted,
+        SELECT ttft_ns, itl_ns, tps_user, end_ns, {IS_COUNTED} AS is_counted,
             {IS_ERROR} AS is_error
         FROM streams WHERE {selection.where()} ORDER BY hash(stream_id) LIMIT {SAMPLE_STREAMS:d}""")
 

@@ -12,7 +12,6 @@ GROUPINGS: dict[str, str] = {
     **DIMENSIONS,
     "phase": "coalesce(error_phase, '–')",
     "type": "coalesce(error_type, '–')",
-    "outcome": "outcome",
     "HTTP status": "coalesce(CAST(http_status AS VARCHAR), '–')",
 }
 """Grouping → SQL of its value."""
@@ -53,8 +52,14 @@ def kinds(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFram
         FROM streams WHERE {selection.where()} AND {IS_ERROR} GROUP BY ALL ORDER BY n DESC, outcome LIMIT {most:d}""")
 
 
-WASTED_TOKENS = "output_tokens * (1 - least(delivered_bytes / nullif(response_bytes, 0), 1))"
-"""Output tokens that were not delivered to the client, estimated from the undelivered share of the bytes."""
+ABORTS = """
+    count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / nullif(count(*), 0) AS abort_share,
+    count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,
+    sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
+    sum(output_tokens * (1 - least(delivered_bytes / nullif(response_bytes, 0), 1))) FILTER (outcome = 'client_abort')
+        AS wasted_tokens,
+    sum(response_bytes - delivered_bytes) FILTER (outcome = 'client_abort')::BIGINT AS undelivered_bytes"""
+"""Aggregates of client aborts. Undelivered tokens are estimated from the undelivered share of the bytes."""
 
 
 def abort_summary(query: Query, selection: Selection) -> dict[str, float | None]:
@@ -68,12 +73,7 @@ def abort_summary(query: Query, selection: Selection) -> dict[str, float | None]
     - `after_terminal`: the client left after the terminal event, which is no abort.
     """
     rows = query(f"""
-        SELECT count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / nullif(count(*), 0) AS abort_share,
-            count(output_tokens) FILTER (outcome = 'client_abort') AS aborts_with_tokens,
-            sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
-            sum({WASTED_TOKENS}) FILTER (outcome = 'client_abort') AS wasted_tokens,
-            sum(response_bytes - delivered_bytes) FILTER (outcome = 'client_abort')::BIGINT AS undelivered_bytes,
-            count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,
+        SELECT {ABORTS}, count(output_tokens) FILTER (outcome = 'client_abort') AS aborts_with_tokens,
             count(*) FILTER (outcome = 'tap_lost') AS lost,
             count(*) FILTER (aborted_after_terminal) AS after_terminal
         FROM streams WHERE {selection.where()}""").to_dicts()
@@ -86,12 +86,7 @@ def aborts(query: Query, selection: Selection, dimension: str, *, most: int = 50
     undelivered_bytes` of the groups with client aborts."""
     return query(f"""
         SELECT * FROM (
-            SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests,
-                count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / requests AS abort_share,
-                count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,
-                quantile_cont(end_ns, 0.5) FILTER (outcome = 'client_abort') AS aborted_after_ns,
-                sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
-                sum({WASTED_TOKENS}) FILTER (outcome = 'client_abort') AS wasted_tokens,
-                sum(response_bytes - delivered_bytes) FILTER (outcome = 'client_abort')::BIGINT AS undelivered_bytes
+            SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests, {ABORTS},
+                quantile_cont(end_ns, 0.5) FILTER (outcome = 'client_abort') AS aborted_after_ns
             FROM streams WHERE {selection.where()} GROUP BY ALL)
         WHERE aborts > 0 ORDER BY aborts DESC, name LIMIT {most:d}""")

@@ -11,17 +11,17 @@ from dashboard.queries.selection import CLIENT, GATEWAY, MODEL, Selection
 def open_streams(query: Query, selection: Selection, *, most: int = 500) -> pl.DataFrame:
     """Streams in flight, longest silent first, regardless of the time range.
 
-    `stream_id, started_at, updated_at, model, gateway, client, dialect, http_status, age_ns, ttft_ns, silent_ns, tps,
-    events_per_s, event_count, output_event_count, output_tokens, response_bytes`. `age_ns` and `silent_ns` (since the last
+    `stream_id, started_at, updated_at, model, gateway, client, http_status, age_ns, ttft_ns, silent_ns, tps,
+    events_per_s, event_count, output_event_count, output_tokens`. `age_ns` and `silent_ns` (since the last
     event) are as of `updated_at`. `tps` and `events_per_s` are output tokens and output events / time from first to last output.
     """
     return query(f"""
         SELECT stream_id, started_at, updated_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client,
-            dialect, http_status, (date_diff('microsecond', started_at, updated_at) * 1000)::BIGINT AS age_ns, ttft_ns,
+            http_status, (date_diff('microsecond', started_at, updated_at) * 1000)::BIGINT AS age_ns, ttft_ns,
             greatest(age_ns - last_event_ns, 0) AS silent_ns,
             output_tokens / nullif((last_output_ns - ttft_ns) / 1e9, 0) AS tps,
             output_event_count / nullif((last_output_ns - ttft_ns) / 1e9, 0) AS events_per_s,
-            event_count, output_event_count, output_tokens, response_bytes
+            event_count, output_event_count, output_tokens
         FROM open_streams WHERE {selection.filters()} ORDER BY coalesce(silent_ns, age_ns) DESC, stream_id LIMIT {most:d}""")
 
 

@@ -34,12 +34,12 @@ def sizes(query: Query) -> pl.DataFrame:
 
 
 def freshness(query: Query) -> dict[str, object]:
-    """`newest_end_at` (of finished streams), `committed_at` (last commit of a position), `open` (streams), `oldest_open_at`."""
+    """`newest_end_at` (of finished streams), `committed_at` (last commit of a position), `open` (streams)."""
     rows = query("""
         SELECT (SELECT max(started_at + to_microseconds(coalesce(end_ns, 0) // 1000)) FROM streams
                 WHERE started_at > (SELECT max(started_at) FROM streams) - INTERVAL '1 hour') AS newest_end_at,
             (SELECT max(updated_at) FROM log_positions) AS committed_at,
-            (SELECT count(*) FROM open_streams) AS open, (SELECT min(started_at) FROM open_streams) AS oldest_open_at""")
+            (SELECT count(*) FROM open_streams) AS open""")
     found: dict[str, object] = rows.to_dicts()[0]
     return found
 

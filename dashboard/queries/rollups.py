@@ -87,6 +87,16 @@ def _buckets(selection: Selection, metrics: tuple[str, ...], nth: int) -> str:
         WHERE {where(selection, nth)} AND metric IN ({", ".join(map(literal, metrics))}))"""
 
 
+def _ranked(source: str, partition: str) -> str:
+    """SQL of the rows of `source` with the cumulated counts and the total count of their partition."""
+    return f"""SELECT *, sum(n) OVER (PARTITION BY {partition} ORDER BY bucket) AS cumulated,
+        sum(n) OVER (PARTITION BY {partition}) AS total FROM {source}"""
+
+
+def _quantile(quantile: float) -> str:
+    return f"min(value) FILTER (cumulated > {quantile:.4f} * (total - 1))"
+
+
 def heatmap(query: Query, selection: Selection, metric: str, *, nth: int = 1) -> pl.DataFrame:
     """`at, low_ns, high_ns, n`: counts by time and logarithmic bin of a metric."""
     width = BUCKETS_PER_DECADE // HEATMAP_BINS_PER_DECADE
@@ -98,13 +108,7 @@ def heatmap(query: Query, selection: Selection, metric: str, *, nth: int = 1) ->
 
 
 def distribution(
-    query: Query,
-    selection: Selection,
-    metric: str,
-    group: str,
-    *,
-    nth: int = 1,
-    most: int = 6,
+    query: Query, selection: Selection, metric: str, group: str, *, nth: int = 1, most: int = 6
 ) -> pl.DataFrame:
     """Like `latency.distribution`."""
     width = BUCKETS_PER_DECADE // BINS_PER_DECADE
@@ -135,11 +139,8 @@ def quantile_timeline(
                 SELECT {_at(selection)} AS "at", {NAMES[group]} AS name, bucket, {VALUE} AS value, sum(n) AS n
                 FROM {_buckets(selection, (metric,), nth)} GROUP BY ALL),
             busiest AS (SELECT name FROM summed GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d}),
-            ranked AS (
-                SELECT *, sum(n) OVER (PARTITION BY "at", name ORDER BY bucket) AS cumulated,
-                    sum(n) OVER (PARTITION BY "at", name) AS total
-                FROM summed WHERE name IN (SELECT name FROM busiest))
-        SELECT "at", name, min(value) FILTER (cumulated > {quantile:.4f} * (total - 1)) AS value_ns, max(total)::BIGINT AS n
+            ranked AS ({_ranked("summed", '"at", name')} WHERE name IN (SELECT name FROM busiest))
+        SELECT "at", name, {_quantile(quantile)} AS value_ns, max(total)::BIGINT AS n
         FROM ranked GROUP BY ALL ORDER BY "at", name""")
 
 
@@ -147,17 +148,12 @@ def table(
     query: Query, selection: Selection, metric: str, group: str, *, nth: int = 1, most: int = 50
 ) -> pl.DataFrame:
     """Like `latency.table`. `n` counts only the minutes that were read."""
-    quantiles = ", ".join(
-        f"min(value) FILTER (cumulated > {q} * (total - 1)) AS p{100 * q:.0f}_ns"
-        for q in (0.5, 0.9, 0.95, 0.99)
-    )
+    quantiles = ", ".join(f"{_quantile(q)} AS p{100 * q:.0f}_ns" for q in (0.5, 0.9, 0.95, 0.99))
     return query(f"""
         WITH summed AS (
                 SELECT {NAMES[group]} AS name, bucket, {VALUE} AS value, sum(n) AS n
                 FROM {_buckets(selection, (metric,), nth)} GROUP BY ALL),
-            ranked AS (
-                SELECT *, sum(n) OVER (PARTITION BY name ORDER BY bucket) AS cumulated, sum(n) OVER (PARTITION BY name) AS total
-                FROM summed)
+            ranked AS ({_ranked("summed", "name")})
         SELECT name, max(total)::BIGINT AS n, {quantiles}, max(value) AS max_ns
         FROM ranked GROUP BY name ORDER BY n DESC, name LIMIT {most:d}""")
 
@@ -181,12 +177,9 @@ def first_times(
                 FROM {_buckets(selection, tuple(FIRST_TIMES), nth)} GROUP BY ALL),
             busiest AS (
                 SELECT name FROM summed WHERE metric = 'ttft_ns' GROUP BY name ORDER BY sum(n) DESC, name LIMIT {most:d}),
-            ranked AS (
-                SELECT *, sum(n) OVER (PARTITION BY name, metric ORDER BY bucket) AS cumulated,
-                    sum(n) OVER (PARTITION BY name, metric) AS total
-                FROM summed WHERE name IN (SELECT name FROM busiest))
+            ranked AS ({_ranked("summed", "name, metric")} WHERE name IN (SELECT name FROM busiest))
         SELECT name, max(total)::BIGINT AS n, CASE metric {named} END AS first,
-            min(value) FILTER (cumulated > {quantile:.4f} * (total - 1)) AS value_ns
+            {_quantile(quantile)} AS value_ns
         FROM ranked GROUP BY name, metric ORDER BY n DESC, name""")
 
 

@@ -10,9 +10,8 @@ from dashboard.queries import Query
 from dashboard.queries.selection import CLIENT, GATEWAY, MODEL, Selection
 
 COLUMNS = f"""
-    stream_id, started_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, provider, dialect, operation,
-    outcome, http_status, error_type, error_phase, finish_reason, streamed,
-    ttft_ns, itl_ns, icl_max_ns, tps_user, end_ns, input_tokens, output_tokens, stall_count, event_count, trace_id
+    stream_id, started_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, outcome, error_type, finish_reason,
+    ttft_ns, itl_ns, icl_max_ns, tps_user, end_ns, input_tokens, output_tokens, stall_count
 """
 ORDERS: dict[str, str] = {
     "newest": "started_at DESC",

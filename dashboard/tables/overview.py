@@ -10,9 +10,11 @@ import streamlit as st
 from dashboard import filters, formatting
 from dashboard.metric_help import metric_help
 from dashboard.queries.selection import Selection
-from dashboard.tables.columns import count, link, ms, number, percent, progress, short_client, show, text
+from dashboard.tables import columns
 
-FILTER_LINK = link("", display_text="filter", width=48, help="Opens this page with this filter in a new tab.")
+FILTER_LINK = columns.link(
+    "", display_text="filter", width=48, help="Opens this page with this filter in a new tab."
+)
 EXCLUDED_PARAMETERS = frozenset({*filters.FILTERS, "token"})
 
 
@@ -40,36 +42,33 @@ def show_contributors(frame: pl.DataFrame) -> None:
     if frame.is_empty():
         st.caption("None: there are no bad streams, or every group has its share of them.")
         return
-    show(
+    columns.show(
         frame.select(
             _filter_links(frame),
             "dimension",
-            short_client(),
-            pl.col("of_all_bad") * 100,
-            pl.col("of_all") * 100,
-            pl.col("bad_share") * 100,
+            columns.short_client(),
+            *columns.scaled(columns.TO_PERCENT, "of_all_bad", "of_all", "bad_share"),
             "bad",
-            pl.col("error_rate") * 100,
-            pl.col("ttft_p95_ns") / 1e6,
-            pl.col("itl_p95_ns") / 1e6,
+            *columns.scaled(columns.TO_PERCENT, "error_rate"),
+            *columns.scaled(columns.NS_TO_MS, "ttft_p95_ns", "itl_p95_ns"),
         ),
         key="contributors",
         alt="Models, gateways and clients with more than their share of bad streams",
         height="content",
         column_config={
             "link": FILTER_LINK,
-            "dimension": text("", width=61),
-            "name": text("Name", width=118),
-            "of_all_bad": progress(
+            "dimension": columns.text("", width=61),
+            "name": columns.text("Name", width=118),
+            "of_all_bad": columns.progress(
                 "of bad", format="%.0f %%", min_value=0, max_value=100, width=92, color="orange",
                 help="Its share of all bad streams of the selection.",
             ),
-            "of_all": number("of traffic", format="%.0f %%", width=72, help="Its share of all requests."),
-            "bad_share": percent("bad", width=64, help="Bad streams / its own requests."),
-            "bad": count("streams", help="Bad streams."),
-            "error_rate": percent("errors", help=metric_help("error_rate")),
-            "ttft_p95_ns": ms("TTFT p95"),
-            "itl_p95_ns": number("ITL p95", format="%.1f ms"),
+            "of_all": columns.number("of traffic", format="%.0f %%", width=72, help="Its share of all requests."),
+            "bad_share": columns.percent("bad", width=64, help="Bad streams / its own requests."),
+            "bad": columns.count("streams", help="Bad streams."),
+            "error_rate": columns.percent("errors", help=metric_help("error_rate")),
+            "ttft_p95_ns": columns.ms("TTFT p95"),
+            "itl_p95_ns": columns.number("ITL p95", format="%.1f ms"),
         },
     )  # fmt: skip
 
@@ -82,17 +81,15 @@ def show_changes(frame: pl.DataFrame, chosen: Selection) -> None:
             f"{formatting.span(chosen.length)} before it."
         )
         return
-    show(
+    columns.show(
         frame.select(
             _filter_links(frame),
             "dimension",
-            short_client(),
-            pl.col("ttft_p50_ns") / 1e6,
-            pl.col("ttft_change") * 100,
-            pl.col("error_rate") * 100,
-            pl.col("error_change") * 100,
-            pl.col("ttft_p50_before_ns") / 1e6,
-            pl.col("error_rate_before") * 100,
+            columns.short_client(),
+            *columns.scaled(columns.NS_TO_MS, "ttft_p50_ns"),
+            *columns.scaled(columns.TO_PERCENT, "ttft_change", "error_rate", "error_change"),
+            *columns.scaled(columns.NS_TO_MS, "ttft_p50_before_ns"),
+            *columns.scaled(columns.TO_PERCENT, "error_rate_before"),
             "requests",
             "requests_before",
         ),
@@ -101,17 +98,17 @@ def show_changes(frame: pl.DataFrame, chosen: Selection) -> None:
         height="content",
         column_config={
             "link": FILTER_LINK,
-            "dimension": text("", width=61),
-            "name": text("Name", width=96),
-            "ttft_p50_ns": ms("TTFT p50", width=72),
-            "ttft_change": number("change", format="%+.0f %%", width=60),
-            "error_rate": percent("errors", width=56, help=metric_help("error_rate")),
-            "error_change": number(
+            "dimension": columns.text("", width=61),
+            "name": columns.text("Name", width=96),
+            "ttft_p50_ns": columns.ms("TTFT p50", width=72),
+            "ttft_change": columns.number("change", format="%+.0f %%", width=60),
+            "error_rate": columns.percent("errors", width=56, help=metric_help("error_rate")),
+            "error_change": columns.number(
                 "change", format="%+.1f", width=60, help="Change of the error rate in percentage points."
             ),
-            "ttft_p50_before_ns": ms("TTFT before"),
-            "error_rate_before": percent("errors before"),
-            "requests": count("requests"),
-            "requests_before": count("requests before"),
+            "ttft_p50_before_ns": columns.ms("TTFT before"),
+            "error_rate_before": columns.percent("errors before"),
+            "requests": columns.count("requests"),
+            "requests_before": columns.count("requests before"),
         },
     )

@@ -8,7 +8,7 @@ import polars as pl
 import streamlit as st
 
 from dashboard import filters, formatting
-from dashboard.tables.columns import instant, local_time, number
+from dashboard.tables import columns
 
 
 def show_result(
@@ -24,10 +24,10 @@ def show_result(
     for name, dtype in frame.schema.items():
         heading = name.replace("_", " ").capitalize() if readable else name
         if isinstance(dtype, pl.Datetime) and dtype.time_zone:
-            instants.append(local_time(name, zone))
-            config[name] = instant(f"{heading} ({zone.key})", format="YYYY-MM-DD HH:mm:ss.SSS")
+            instants.append(columns.local_time(name, zone))
+            config[name] = columns.instant(f"{heading} ({zone.key})", format="YYYY-MM-DD HH:mm:ss.SSS")
         elif readable and dtype.is_integer():
-            config[name] = number(heading, format="localized")
+            config[name] = columns.number(heading, format="localized")
         else:
             config[name] = heading
     st.dataframe(

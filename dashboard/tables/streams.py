@@ -8,34 +8,23 @@ import polars as pl
 import streamlit as st
 
 from dashboard import filters
-from dashboard.tables.columns import (
-    count,
-    instant,
-    link,
-    local_time,
-    ms,
-    number,
-    seconds,
-    show,
-    text,
-    tokens_per_s,
-)
+from dashboard.tables import columns
 
 OUTCOME_SIGNS = {"ok": "✓ ok", "client_abort": "◌ client_abort", "tap_lost": "? tap_lost"}
-"""Outcomes with a sign, so they can be told apart without colour. All others are errors and get ✕."""
+"""Signs that distinguish outcomes without colour. All other outcomes are errors and have the sign ✕."""
 LINK_TO_STREAM = ("stream?id=" + pl.col("stream_id").cast(pl.String)).alias("link")
 
 SHARED_COLUMNS: dict[str, Any] = {
-    "link": link(
+    "link": columns.link(
         "Stream",
         display_text=r"id=(?:.*)([0-9a-f]{8})$",
         width=90,
         help="Opens the page of the stream. Shown are the last digits of its id.",
     ),
-    "model": text("Model", width=170),
-    "gateway": text("Gateway", width=110),
-    "client": text("Client", width=110, help="Keyed hash of the API key."),
-    "ttft_ms": ms("TTFT", width=90),
+    "model": columns.text("Model", width=170),
+    "gateway": columns.text("Gateway", width=110),
+    "client": columns.text("Client", width=110, help="Keyed hash of the API key."),
+    "ttft_ns": columns.ms("TTFT", width=90),
 }
 
 
@@ -45,35 +34,29 @@ def show_streams(frame: pl.DataFrame, *, key: str, height: int | Literal["auto"]
     signed = pl.col("outcome").map_elements(lambda o: OUTCOME_SIGNS.get(o, f"✕ {o}"), return_dtype=pl.String)
     shown = frame.select(
         LINK_TO_STREAM,
-        local_time("started_at", zone).alias("started"),
+        columns.local_time("started_at", zone).alias("started"),
         "model",
         signed,
         pl.coalesce("error_type", "finish_reason").alias("reason"),
-        (pl.col("ttft_ns") / 1e6).alias("ttft_ms"),
-        (pl.col("itl_ns") / 1e6).alias("itl_ms"),
-        (pl.col("icl_max_ns") / 1e6).alias("gap_ms"),
+        *columns.scaled(columns.NS_TO_MS, "ttft_ns", "itl_ns", "icl_max_ns"),
         "tps_user",
-        (pl.col("end_ns") / 1e9).alias("end_s"),
-        "input_tokens",
-        "output_tokens",
-        "stall_count",
-        "gateway",
-        "client",
+        *columns.scaled(columns.NS_TO_S, "end_ns"),
+        *("input_tokens", "output_tokens", "stall_count", "gateway", "client"),
     )
-    columns = {
+    config = {
         **SHARED_COLUMNS,
-        "started": instant("Started", format="MM-DD HH:mm:ss.SSS", width=150),
-        "outcome": text("Outcome", width=120),
-        "reason": text("Reason", width=150, help="The error type, or the finish reason."),
-        "itl_ms": number("ITL", format="%.1f ms", width=90),
-        "gap_ms": ms("Longest gap", width=100),
-        "tps_user": tokens_per_s("Speed", width=100),
-        "end_s": number("Duration", format="%.2f s", width=90),
-        "input_tokens": count("Tokens in", width=80, help="Reported input tokens."),
-        "output_tokens": count("Tokens out", width=85, help="Reported output tokens."),
-        "stall_count": count("Stalls", width=65),
+        "started": columns.instant("Started", format="MM-DD HH:mm:ss.SSS", width=150),
+        "outcome": columns.text("Outcome", width=120),
+        "reason": columns.text("Reason", width=150, help="The error type, or the finish reason."),
+        "itl_ns": columns.number("ITL", format="%.1f ms", width=90),
+        "icl_max_ns": columns.ms("Longest gap", width=100),
+        "tps_user": columns.tokens_per_s("Speed", width=100),
+        "end_ns": columns.number("Duration", format="%.2f s", width=90),
+        "input_tokens": columns.count("Tokens in", width=80, help="Reported input tokens."),
+        "output_tokens": columns.count("Tokens out", width=85, help="Reported output tokens."),
+        "stall_count": columns.count("Stalls", width=65),
     }
-    show(shown, column_config=columns, key=key, alt="Streams", height=height)
+    columns.show(shown, column_config=config, key=key, alt="Streams", height=height)
     st.caption(f"Started: time zone {zone.key}.")
 
 
@@ -84,29 +67,26 @@ def show_open_streams(frame: pl.DataFrame) -> None:
         LINK_TO_STREAM,
         waiting.alias("state"),
         "model",
-        (pl.col("age_ns") / 1e9).alias("age_s"),
-        (pl.col("silent_ns") / 1e9).alias("silent_s"),
-        (pl.col("ttft_ns") / 1e6).alias("ttft_ms"),
-        "tps",
-        "events_per_s",
-        "output_tokens",
-        "output_event_count",
-        "event_count",
-        "gateway",
-        "client",
-        "http_status",
+        *columns.scaled(columns.NS_TO_S, "age_ns", "silent_ns"),
+        *columns.scaled(columns.NS_TO_MS, "ttft_ns"),
+        *("tps", "events_per_s", "output_tokens", "output_event_count", "event_count"),
+        *("gateway", "client", "http_status"),
     )
-    columns = {
+    config = {
         **SHARED_COLUMNS,
-        "state": text("State", width=90),
-        "age_s": seconds("Open for", width=90),
-        "silent_s": number("Last event", format="%.1f s ago", width=110),
-        "events_per_s": number("Output events", format="%.1f /s", width=110, help="A chunk is not a token."),
-        "tps": tokens_per_s("Speed", width=100, help="Output tokens / time from first to last output."),
-        "output_tokens": count("Tokens out", width=85, help="Output tokens reported so far."),
-        "output_event_count": count("Output events", width=110),
-        "event_count": count("Events", width=80),
-        "http_status": count("HTTP", width=70),
+        "state": columns.text("State", width=90),
+        "age_ns": columns.seconds("Open for", width=90),
+        "silent_ns": columns.number("Last event", format="%.1f s ago", width=110),
+        "events_per_s": columns.number(
+            "Output events", format="%.1f /s", width=110, help="A chunk is not a token."
+        ),
+        "tps": columns.tokens_per_s(
+            "Speed", width=100, help="Output tokens / time from first to last output."
+        ),
+        "output_tokens": columns.count("Tokens out", width=85, help="Output tokens reported so far."),
+        "output_event_count": columns.count("Output events", width=110),
+        "event_count": columns.count("Events", width=80),
+        "http_status": columns.count("HTTP", width=70),
     }
     height: int | Literal["auto"] = 560 if frame.height > 9 else "auto"
-    show(shown, key="live", height=height, alt="Streams in flight", column_config=columns)
+    columns.show(shown, key="live", height=height, alt="Streams in flight", column_config=config)

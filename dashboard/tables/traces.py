@@ -5,34 +5,31 @@ from __future__ import annotations
 import polars as pl
 
 from dashboard import filters, trace_spans
-from dashboard.tables.columns import count, instant, link, local_time, ms, show, text
+from dashboard.tables import columns
 from dashboard.tables.query_result import show_result
 
 
 def show_traces(frame: pl.DataFrame) -> None:
     """Traces (`queries.traces.latest`). Each row links to its waterfall."""
     zone = filters.time_zone()
-    show(
+    columns.show(
         frame.select(
             ("traces?trace=" + pl.col("trace_id")).alias("link"),
-            local_time("began_at", zone),
-            (pl.col("duration_ns") / 1e6).alias("duration_ms"),
-            "spans",
-            "errors",
-            "services",
-            "names",
+            columns.local_time("began_at", zone),
+            *columns.scaled(columns.NS_TO_MS, "duration_ns"),
+            *("spans", "errors", "services", "names"),
         ),
         key="traces",
         height=560,
         alt="Traces",
         column_config={
-            "link": link("Trace", display_text=r"trace=([0-9a-f]{12})", width=120),
-            "began_at": instant(f"Started ({zone.key})", format="MM-DD HH:mm:ss.SSS"),
-            "duration_ms": ms("Duration"),
-            "spans": count("Spans"),
-            "errors": count("Errors"),
-            "services": text("Services", width="medium"),
-            "names": text("Span names", width="large"),
+            "link": columns.link("Trace", display_text=r"trace=([0-9a-f]{12})", width=120),
+            "began_at": columns.instant(f"Started ({zone.key})", format="MM-DD HH:mm:ss.SSS"),
+            "duration_ns": columns.ms("Duration"),
+            "spans": columns.count("Spans"),
+            "errors": columns.count("Errors"),
+            "services": columns.text("Services", width="medium"),
+            "names": columns.text("Span names", width="large"),
         },
     )
 

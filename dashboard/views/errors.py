@@ -17,7 +17,7 @@ from dashboard.queries import errors, overview, streams
 from dashboard.queries.selection import Selection
 from dashboard.query_runner import query
 from dashboard.tables.columns import short_client
-from dashboard.tables.errors import show_aborts, show_error_kinds
+from dashboard.tables.groups import show_aborts, show_error_kinds
 from dashboard.tables.streams import show_streams
 
 GROUPINGS = ("model", "gateway", "client", "type", "phase", "HTTP status")

@@ -20,7 +20,7 @@ from dashboard.panels import panel
 from dashboard.queries import latency, rollups
 from dashboard.queries.selection import Selection
 from dashboard.query_runner import query
-from dashboard.tables.latency import show_quantiles, show_stalls
+from dashboard.tables.groups import show_quantiles, show_stalls
 
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 METRICS = {
@@ -43,19 +43,14 @@ class Source:
 
     queries: Any
     bucket_s: int
-    nth_minute: int = 1
-    """1: all minutes are read."""
-
-    @property
-    def options(self) -> dict[str, int]:
-        return {"nth": self.nth_minute} if self.queries is rollups else {}
+    options: dict[str, int]
 
 
 def source_of(chosen: Selection, column: str, group: str) -> Source:
     if column == rollups.POOLED_GAPS or rollups.preferred(chosen, group):
         nth = rollups.sampling_interval(query, chosen, column)
-        return Source(rollups, rollups.bucket_s(chosen), nth)
-    return Source(latency, chosen.bucket_s)
+        return Source(rollups, rollups.bucket_s(chosen), {"nth": nth})
+    return Source(latency, chosen.bucket_s, {})
 
 
 def minutes_read(nth: int) -> str:
@@ -79,10 +74,10 @@ def body(chosen: Selection) -> None:
         page_frame.show_no_matches()
         return
     if source.queries is rollups:
-        of_these = " of these" if source.nth_minute > 1 else ""
+        nth = source.options["nth"]
+        of_these = " of these" if nth > 1 else ""
         st.caption(
-            f"From roll-ups by minute: {minutes_read(source.nth_minute)}; "
-            f"quantiles within {rollups.QUANTILE_ERROR}{of_these}."
+            f"From roll-ups by minute: {minutes_read(nth)}; quantiles within {rollups.QUANTILE_ERROR}{of_these}."
         )
     show_charts(chosen, source, column, counted)
     st.subheader(f"{metric} by {group}", anchor=False)

@@ -32,10 +32,7 @@ def body(_: Selection) -> None:
     if causes.is_empty() and not lost:
         st.success("Complete: no tap reported a loss, and no stream is lost.", icon=":material/check_circle:")
     else:
-        st.warning(
-            "Incomplete: some data was lost. The losses below list it.",
-            icon=":material/warning:",
-        )
+        st.warning("Incomplete: some data was lost. The losses below list it.", icon=":material/warning:")
     st.caption(
         "`streamgauge status` reconciles the counters of all parts: captured = stored + in flight + lost."
     )

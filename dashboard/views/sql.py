@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import altair as alt
 import polars as pl
@@ -52,12 +53,7 @@ def show(result: pl.DataFrame, duration_s: float) -> None:
             ("Parquet", as_parquet, "streamgauge.parquet", "application/vnd.apache.parquet"),
         ):
             st.download_button(
-                label,
-                lambda to_bytes=to_bytes: to_bytes(result),  # type: ignore[misc]
-                name,
-                mime,
-                icon=":material/download:",
-                on_click="ignore",
+                label, partial(to_bytes, result), name, mime, icon=":material/download:", on_click="ignore"
             )
     show_chart(result)
 

@@ -16,7 +16,7 @@ from dashboard.panels import panel
 from dashboard.queries import throughput
 from dashboard.queries.selection import Selection
 from dashboard.query_runner import query
-from dashboard.tables.throughput import show_throughput
+from dashboard.tables.groups import show_throughput
 
 
 def body(chosen: Selection) -> None:

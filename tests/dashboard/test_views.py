@@ -85,7 +85,7 @@ def test_streams_are_filtered_sorted_and_found(streams_data: Path, monkeypatch: 
         SELECT end_ns / 1e9 AS s FROM streams WHERE outcome NOT IN ('ok', 'client_abort', 'tap_lost')
         ORDER BY end_ns DESC NULLS LAST""")["s"]
     shown = app.dataframe[0].value
-    assert list(shown["end_s"]) == pytest.approx(expected.to_list())
+    assert list(shown["end_ns"]) == pytest.approx(expected.to_list())
     trace = tables(streams_data).query("SELECT trace_id FROM streams LIMIT 1")["trace_id"][0]
     app = open_page(streams_data, monkeypatch, "streams", range="24h", find=trace[4:20].upper())
     assert len(app.dataframe[0].value) == 1
