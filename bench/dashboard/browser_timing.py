@@ -1,4 +1,4 @@
-"""What a reader does, timed in the browser itself: click, look, refresh."""
+"""Clicks, stream lookups and refreshes, timed in the browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 PAGES = (
     "Overview", "Latency", "Throughput", "Errors", "Compare", "Streams", "Live", "Traces", "Pipeline", "SQL",
 )  # fmt: skip
-"""The pages of the menu; a single stream's own has no entry there."""
+"""The pages of the menu. The page of a single stream is not in it."""
 PATIENCE_MS = 60_000
 
 _ENDED = "document.querySelector('[data-testid=stApp]')?.dataset.testScriptState === 'notRunning'"
@@ -22,18 +22,18 @@ _TITLED = "document.querySelector('[data-testid=stMain] h1')?.textContent.trim()
 
 
 @dataclass(frozen=True)
-class Took:
-    """Seconds from the click: until the page's script had ended and everything was sent, and until it was drawn."""
+class Timing:
+    """Seconds from the click until the script had ended and everything was sent, and until all charts were drawn."""
 
     answered_s: float
     drawn_s: float
 
 
-def _when(page: Page, there: str, argument: str) -> Took:
-    """How long it takes from `window.began` until what is awaited is there."""
+def _time_until(page: Page, condition: str, argument: str) -> Timing:
+    """The time from `window.began` until the JavaScript condition holds."""
     found = page.wait_for_function(
         f"""title => {{
-            if (!({there})) return false;
+            if (!({condition})) return false;
             if ({_ENDED}) window.answered ??= performance.now() - window.began;
             return ({_DONE}) && [window.answered, performance.now() - window.began];
         }}""",
@@ -41,13 +41,13 @@ def _when(page: Page, there: str, argument: str) -> Took:
         timeout=PATIENCE_MS,
     )
     answered_ms, drawn_ms = found.json_value()
-    return Took(answered_ms / 1000, drawn_ms / 1000)
+    return Timing(answered_ms / 1000, drawn_ms / 1000)
 
 
-def clicked(page: Page, title: str) -> Took:
-    """Click a page's entry in the menu; how long until it stands."""
+def click_page(page: Page, title: str) -> Timing:
+    """Time a click on a page's entry in the menu."""
     if page.locator("[data-testid=stMain] h1").inner_text() == title:
-        raise ValueError(f"{title} is open already")
+        raise ValueError(f"{title} is already open")
     link = page.locator("[data-testid=stSidebarNavLink]").filter(has_text=title)
     link.evaluate_all(
         """(links, title) => {
@@ -57,20 +57,20 @@ def clicked(page: Page, title: str) -> Took:
         }""",
         title,
     )
-    return _when(page, _TITLED, title)
+    return _time_until(page, _TITLED, title)
 
 
-def shown_stream(page: Page, stream_id: str, known_by: str) -> Took:
-    """Ask for one stream on its page; how long until what it is known by stands there."""
+def look_up_stream(page: Page, stream_id: str, expected_text: str) -> Timing:
+    """Time the lookup of a stream, until the page shows `expected_text`."""
     field = page.get_by_label("Stream id")
     field.fill(stream_id)
     page.evaluate("window.answered = undefined; window.began = performance.now()")
     field.press("Enter")
-    return _when(page, "document.body.innerText.includes(title)", known_by)
+    return _time_until(page, "document.body.innerText.includes(title)", expected_text)
 
 
-def refreshed(page: Page) -> None:
-    """Run the open page again, by its key, and wait until it stands."""
+def refresh_page(page: Page) -> None:
+    """Rerun the open page with its key, and wait until it is drawn."""
     page.evaluate(
         """() => {
             const app = document.querySelector('[data-testid=stApp]');

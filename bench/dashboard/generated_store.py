@@ -1,7 +1,7 @@
-"""A full store, made by SQL: streams as a busy day would leave them, with their events, usage, spans and server stats.
+"""A store filled by SQL like a busy day: streams with events, usage, spans and server statistics.
 
-Deterministic but for the end of the day, which is now. Ids are UUIDv7, as the tap makes them: they begin with the time, so the
-rows of one stream lie together as they do after upkeep.
+Deterministic except for the end of the day, which is now. Ids are UUIDv7, which begin with the time as in the tap, so the rows
+of a stream are stored together.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ MEMORY_BYTES = 4 * 2**30
 
 STREAMS = """
 INSERT INTO streams BY NAME
-WITH dice AS (
+WITH samples AS (
     SELECT i, random() AS a, random() AS b, random() AS c, random() AS d, random() AS e, random() AS f, random() AS g,
         sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random()) AS n1,
         sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random()) AS n2
     FROM range({streams}) AS t(i)),
-drawn AS (
+chosen AS (
     SELECT *, now() - to_microseconds(((1 - i / {streams}) * {hours} * 3600e6)::BIGINT) AS started_at,
         floor(pow(a, 2) * {models})::INTEGER AS m, floor(pow(b, 1.5) * {gateways})::INTEGER AS gw,
         floor(pow(c, 2) * {clients})::INTEGER AS cl,
         CASE WHEN d < 0.03 THEN 'http_error' WHEN d < 0.035 THEN 'truncated' WHEN d < 0.04 THEN 'inband_error'
             WHEN d < 0.06 THEN 'client_abort' ELSE 'ok' END AS outcome
-    FROM dice),
+    FROM samples),
 timed AS (
     SELECT *, (exp(ln(0.25e9 * (1 + m % 5)) + 0.45 * n1))::BIGINT AS first,
         exp(ln(12e6 * (1 + m % 4)) + 0.3 * n2) AS itl, outcome <> 'http_error' AS flows
-    FROM drawn)
+    FROM chosen)
 SELECT (printf('%012x', epoch_ms(started_at)) || '7' || substr(md5(i::VARCHAR), 1, 3)
         || '8' || substr(md5(i::VARCHAR), 4, 15))::UUID AS stream_id,
     'gateway-' || gw AS gateway, 'tap-1' AS tap, md5('client' || cl) AS client_id, 'worker-' || (i % 12) AS server_instance,
@@ -114,11 +114,11 @@ REST = (
 
 
 def fill(data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STREAM) -> None:
-    """Create DATA's store with that many streams in the hours before now, `events` events each."""
+    """Create the store of a data folder with streams of the last hours, each with `events` events."""
     store = Store(locate("sqlite", data), memory_limit_bytes=MEMORY_BYTES)
     try:
         with store.cursor() as connection:
-            # One thread: random() of several would draw another day on each machine.
+            # With several threads, random() would differ between machines.
             connection.execute("SET threads = 1")
             connection.execute(WARM_UP)
             sizes = {
@@ -136,8 +136,8 @@ def fill(data: Path, *, streams: int, hours: float, events: int = EVENTS_OF_STRE
         store.close()
 
 
-def counted(data: Path) -> dict[str, int]:
-    """Rows by table."""
+def row_counts(data: Path) -> dict[str, int]:
+    """Number of rows by table."""
     tables = ("streams", "events", "spans", "usage_reports")
     reader = Reader(locate("sqlite", data), lock_down=False)
     try:

@@ -10,7 +10,7 @@ from analytics.storage.store import Store
 from bench import _stored
 from bench.analytics import mixture
 from bench.dashboard import generated_store as day
-from bench.dashboard.generated_store import counted
+from bench.dashboard.generated_store import row_counts
 
 STREAMS = 40
 
@@ -21,7 +21,7 @@ def fill(folder: Path) -> None:
 
 def test_filled_day_has_its_rows_and_roll_ups(tmp_path: Path) -> None:
     fill(tmp_path)
-    found = counted(tmp_path)
+    found = row_counts(tmp_path)
     assert (found["streams"], found["events"]) == (STREAMS, 10 * STREAMS)
     reader = Reader(locate("sqlite", tmp_path), lock_down=False)
     try:
@@ -38,7 +38,7 @@ def test_maintained_store_keeps_its_rows_and_only_the_files_of_its_newest_snapsh
         named = sum(_stored.bytes_by_table(store).values())
     finally:
         store.close()
-    assert counted(tmp_path)["streams"] == STREAMS
+    assert row_counts(tmp_path)["streams"] == STREAMS
     assert sum(path.stat().st_size for path in (tmp_path / "tables").rglob("*.parquet")) == named
     assert (
         0 < _stored.catalog_bytes(locate("sqlite", tmp_path)) <= (tmp_path / "catalog.sqlite").stat().st_size
