@@ -70,7 +70,7 @@ def show_throughput(frame: pl.DataFrame, *, group: str) -> None:
             "tps_user_p5": columns.tokens_per_s(
                 "Speed p5", help="The slowest 5 % of streams are at or below this."
             ),
-            "tps_e2e_p50": columns.tokens_per_s("End-to-end speed p50", help=metric_help("tps_e2e")),
+            "tps_e2e_p50": columns.tokens_per_s("E2E speed p50", help=metric_help("tps_e2e")),
             "burstiness_p50": columns.number(
                 "Burstiness p50", format="%.0f %%", help=metric_help("burstiness")
             ),

@@ -77,8 +77,8 @@ def show_changes(frame: pl.DataFrame, chosen: Selection) -> None:
     """Groups that changed most from the previous period (`queries.overview.largest_changes`)."""
     if frame.is_empty():
         st.caption(
-            "Nothing to compare: no model or gateway has 5 requests both in this range and in the "
-            f"{formatting.span(chosen.length)} before it."
+            "Nothing to compare: no model or gateway has 5 requests both in this range and in the previous "
+            f"{formatting.span(chosen.length)}."
         )
         return
     columns.show(

@@ -78,7 +78,7 @@ def show_open_streams(frame: pl.DataFrame) -> None:
         "age_ns": columns.seconds("Open for", width=90),
         "silent_ns": columns.number("Last event", format="%.1f s ago", width=110),
         "events_per_s": columns.number(
-            "Output events", format="%.1f /s", width=110, help="A chunk is not a token."
+            "Output events/s", format="%.1f", width=110, help="A chunk is not a token."
         ),
         "tps": columns.tokens_per_s(
             "Speed", width=100, help="Output tokens / time from first to last output."

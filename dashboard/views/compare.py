@@ -158,7 +158,7 @@ def method_notes(summaries: Mapping[str, Summary], smaller_side: int) -> list[st
         )
     if smaller_side < ENOUGH:
         notes.append(
-            f"The smaller side has {smaller_side} streams. Differences are judged from {ENOUGH} streams."
+            f"The smaller side has {smaller_side} streams. Differences are judged from {ENOUGH} streams on each side."
         )
     notes.append(
         "With seven metrics at 95 %, about one in three comparisons of equal selections shows a difference by chance."

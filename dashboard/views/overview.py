@@ -75,7 +75,7 @@ def body(chosen: Selection) -> None:
                 "Largest changes",
                 anchor=False,
                 help="Models and gateways with the largest change of TTFT or error rate from the "
-                f"{formatting.span(chosen.length)} before, with at least 5 requests in both periods.",
+                f"previous {formatting.span(chosen.length)}, with at least 5 requests in both periods.",
             )
             show_changes(changes(), chosen)
     show_timelines(chosen, slos)
@@ -142,8 +142,8 @@ def show_cards(chosen: Selection, now: Summary, before: Summary, timeline: pl.Da
         f"Objectives: TTFT ≤ {slos.ttft_s:g} s, ITL ≤ {slos.itl_s * 1e3:g} ms, "
         f"met by {formatting.share(good / requests if requests and good is not None else None)} of the requests."
     )
-    previous = f"the {formatting.span(chosen.length)} before"
-    st.caption(f"Changes from {previous}." if before.get("requests") else f"No streams in {previous}.")
+    previous = f"the previous {formatting.span(chosen.length)}"
+    st.caption(f"Compared with {previous}." if before.get("requests") else f"No streams in {previous}.")
     with st.grid(4, min_column_width=150, key="trends"):
         show("Requests", "requests", formatting.count, metric_help("requests"), worse="none")
         show(

@@ -65,7 +65,7 @@ def one_stream(rng: random.Random, started_at: datetime) -> tuple[dict[str, Any]
         "input_tokens": int(rng.lognormvariate(6.5, 1.0)), "comment_count": 0, "malformed_events": 0, "lost_bytes": 0,
         "request_bytes": rng.randrange(300, 9000), "choice_count": 1, "tool_failure_count": 0, "tool_call_count": 0,
         "stall_count": None, "aborted_after_terminal": False, "unterminated_tail": False, "server_address": "10.1.2.3",
-        "server_port": 443, "request_headers": '{"user-agent":"generated/1.0"}', "response_headers": '{"server":"bed"}',
+        "server_port": 443, "request_headers": '{"user-agent":"generated/1.0"}', "response_headers": '{"server":"generated"}',
     }  # fmt: skip
     row["request_sent_ns"] = row["connected_ns"] + int(rng.uniform(0.05, 0.4) * 1e6)
     fault = rng.choice(FAULTS) if rng.random() < 0.05 else None
