@@ -1,12 +1,12 @@
-"""Events per second on one core, for each dialect: decoding alone, with measuring, and the whole way from log records.
+"""Events per second on one core, for each dialect: decoding alone, with measuring, and from log records.
 
-Each figure is the median of 5 runs in CPU time of this one process, polars kept to one thread, after a warm-up:
+Each figure is the median of 5 runs after a warm-up, in CPU time of this process, with polars limited to one thread:
 
-- `decode`: `StreamDecoder`, from the bytes of each read to event columns (content coding, SSE, dialect); text is not kept.
-- `+ measure`: and `measure`, the rows of all tables as data frames, for 50 streams at a time. The target is said of this.
-- `from records`: packed entries of the log unpacked, assembled, judged, decoded and measured: all but the store.
+- `decode`: `StreamDecoder`, from the bytes of each read to event columns (content coding, SSE, dialect), without keeping text.
+- `+ measure`: also `measure`, the rows of all tables as data frames, for 50 streams at a time. The target refers to this.
+- `from records`: unpack log entries, assemble, decode and measure: everything but the store.
 
-One event a read, as honest streams arrive, unless --events-per-read says otherwise; reads come 40 to a record.
+Each read holds one event unless --events-per-read is given; a record holds 40 reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-os.environ.setdefault("POLARS_MAX_THREADS", "1")  # read when polars is imported
+os.environ.setdefault("POLARS_MAX_THREADS", "1")  # must be set before the import of polars
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
@@ -41,14 +41,14 @@ RUNS = 5
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench decode", description=__doc__)
-    parser.add_argument("--events", type=int, default=60_000, help="output events of a run")
-    parser.add_argument("--events-per-stream", type=int, default=400, help="output events of a stream")
+    parser.add_argument("--events", type=int, default=60_000, help="output events per run")
+    parser.add_argument("--events-per-stream", type=int, default=400, help="output events per stream")
     parser.add_argument("--events-per-read", type=int, default=1)
-    parser.add_argument("--only", help="dialects or workloads whose name holds this")
+    parser.add_argument("--only", help="only workloads whose name contains this")
     arguments = parser.parse_args()
     missing = {d.name for d in all_dialects()} - {w.dialect for w in WORKLOADS}
     if missing:
-        print(f"no workload for {', '.join(sorted(missing))}: bench/_streams.py")
+        print(f"no workload for {', '.join(sorted(missing))}: add one to bench/_streams.py")
     print(
         f"{'events a second':<30} {'bytes/event':>11} {'decode':>12} {'+ measure':>12} {'from records':>13}"
     )
@@ -97,13 +97,13 @@ def _event_count(workload: Workload, body: list[bytes]) -> int:
 
 
 def _check(workload: Workload, body: list[bytes], expected: int) -> None:
-    """What is timed must be what it says it is."""
+    """Check that the workload decodes as intended."""
     decoder = StreamDecoder(_exchange(workload))
     decoder.feed(_frames(body))
     decoder.finish()
     outputs = decoder.output_event_count
     if decoder.dialect != workload.dialect or (outputs < expected and workload.dialect != "unknown"):
-        raise ValueError(f"{workload.name}: read as {decoder.dialect} with {outputs} output events")
+        raise ValueError(f"{workload.name}: decoded as {decoder.dialect} with {outputs} output events")
 
 
 def _decoded(exchange: ExchangeInfo, batches: list[list[tuple[int, bytes]]]) -> StreamDecoder:
@@ -115,7 +115,7 @@ def _decoded(exchange: ExchangeInfo, batches: list[list[tuple[int, bytes]]]) -> 
 
 
 def _batches(bodies: list[list[bytes]]) -> list[list[list[tuple[int, bytes]]]]:
-    """The reads of each body, as many at a time as `analytics.assembly.partition` lets come together."""
+    """The reads of each body, in the batches that `analytics.assembly.partition` makes."""
     frames = [_frames(body) for body in bodies]
     return [[f[at : at + MAX_PENDING_FRAMES] for at in range(0, len(f), MAX_PENDING_FRAMES)] for f in frames]
 
@@ -123,7 +123,7 @@ def _batches(bodies: list[list[bytes]]) -> list[list[list[tuple[int, bytes]]]]:
 def _decode(workload: Workload, bodies: list[list[bytes]], streams: int) -> float:
     exchange, batches = _exchange(workload), _batches(bodies)
     gc.collect()
-    gc.freeze()  # what the bench itself holds is not what is timed
+    gc.freeze()  # keep the benchmark's own objects out of the measurement
     start_s = time.process_time()
     for number in range(streams):
         _decoded(exchange, batches[number % len(batches)])

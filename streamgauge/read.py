@@ -32,7 +32,7 @@ _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 
 
 class ExchangeHints(msgspec.Struct, frozen=True):
-    """What the options or the sidecar say about the exchange. None: nothing."""
+    """Path, status and content type from options or sidecar. None: not given."""
 
     path: str | None = None
     status: int | None = None
@@ -136,9 +136,6 @@ def _notes(decoder: StreamDecoder, exchange: ExchangeInfo) -> list[str]:
     return notes
 
 
-# -- what is known of the exchange ---------------------------------------------------------------------------------------
-
-
 class _Head(msgspec.Struct):
     status: int
     headers: dict[str, str]
@@ -163,7 +160,7 @@ def _curl_head(start: bytes) -> tuple[_Head | None, bytes]:
 
 
 def _with_sidecar(known: ExchangeHints, file: Path) -> tuple[ExchangeHints, bool]:
-    """Fill what is unknown from `X.json` next to `X.sse`. Also return whether it exists."""
+    """Fill missing members from `X.json` next to `X.sse`. Also return whether it was used."""
     sidecar = file.with_suffix(".json")
     if sidecar == file or not sidecar.is_file() or sidecar.stat().st_size > _MAX_SIDECAR_BYTES:
         return known, False
@@ -196,9 +193,6 @@ def _reads(first: bytes, source: BinaryIO) -> Iterator[list[tuple[int, bytes]]]:
             offset += len(line)
         yield reads
         data = source.read(_MAX_HEAD_BYTES)
-
-
-# -- the command -------------------------------------------------------------------------------------------------------------
 
 
 def _table(found: dict[str, Any]) -> str:

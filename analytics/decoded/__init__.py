@@ -1,1 +1,1 @@
-"""What decoding produces, and the interfaces and JSON parsing that the dialects and the decoder share."""
+"""The result types of decoding, and the interfaces and JSON parsing shared by dialects and decoder."""

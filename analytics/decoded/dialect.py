@@ -1,4 +1,4 @@
-"""The interface of a dialect, and what a dialect may know about an exchange."""
+"""The interface of dialects, and the facts about an exchange that they use."""
 
 from __future__ import annotations
 

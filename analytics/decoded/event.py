@@ -1,7 +1,7 @@
-"""What one event of a response says, in terms common to all dialects.
+"""Decoded events, common to all dialects.
 
-A dialect returns a `DecodedEvent`, or a `TextDelta` for the frequent event that carries one piece of text. None and ""
-mean that the event does not say it. Bad data is a value (`kind="malformed"`), never an exception.
+A dialect returns a `DecodedEvent`, or a `TextDelta` for the frequent event that carries one text. None and "" mean that the
+event does not have the value. Bad data is a value (`kind="malformed"`), never an exception.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from analytics.decoded.reports import ErrorReport, ServerStat, Usage
 
 EventKind = Literal[
-    # output: at least one non-empty fragment of what the model generated
+    # output: at least one non-empty fragment of generated content
     "text", "reasoning", "refusal", "tool_call", "audio",
     # not output
     "start",       # role-only, message_start, response.created, chat.start …
@@ -69,8 +69,6 @@ class ChoiceDelta(msgspec.Struct, gc=False):
 
 
 class DecodedEvent(msgspec.Struct, gc=False):
-    """What one event says."""
-
     kind: EventKind = "other"
     deltas: list[ChoiceDelta] | None = None
     usage: Usage | None = None

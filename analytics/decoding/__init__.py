@@ -1,1 +1,1 @@
-"""Bytes of a body become events: content coding, framing, SSE, and what a dialect says of each (`analytics.dialects`)."""
+"""Decode response bodies: content coding, framing, dialect selection, and accumulation of the decoded events."""

@@ -62,8 +62,6 @@ class StreamAccumulator:
         self._unfinished_choices = 0
         self._outputs_with_usage = 0
 
-    # -- events --------------------------------------------------------------------------------------------------
-
     def add_events(
         self, events: Sequence[RawEvent], decoded: Sequence[DecodedEvent | TextDelta | DeltaRun]
     ) -> None:
@@ -178,8 +176,6 @@ class StreamAccumulator:
             channel = choice.text if kind == "text" else choice.reasoning
             for text in texts:
                 channel.add(text)
-
-    # -- parts of an event -------------------------------------------------------------------------------------------
 
     def _add_deltas(
         self, event: DecodedEvent, at_ns: int | None, *, row: bool
@@ -306,8 +302,6 @@ class StreamAccumulator:
             return None
         tokens = usage.output_tokens - (before or 0)
         return tokens if tokens >= 0 else None
-
-    # -- totals ------------------------------------------------------------------------------------------------------
 
     @property
     def finish_reason(self) -> str | None:

@@ -17,6 +17,10 @@ def _from_accumulator(name: str) -> Any:
     return property(attrgetter(f"_accumulator.{name}"))
 
 
+def _text_of_first_choice(channel: str) -> Any:
+    return property(lambda stream: str(getattr(stream._accumulator.first_choice, channel)))
+
+
 class DecodedStream:
     """A view of the current `StreamAccumulator`, which is replaced when another dialect is selected.
 
@@ -47,6 +51,9 @@ class DecodedStream:
     reasoning_chars: int = _from_accumulator("reasoning_chars")
     tool_call_count: int = _from_accumulator("tool_call_count")
     tool_failure_count: int = _from_accumulator("tool_failure_count")
+    text: str = _text_of_first_choice("text")
+    reasoning: str = _text_of_first_choice("reasoning")
+    refusal: str = _text_of_first_choice("refusal")
 
     @property
     def event_count(self) -> int:
@@ -56,18 +63,6 @@ class DecodedStream:
     def last_event_ns(self) -> int | None:
         at_ns = self._accumulator.events.at_ns
         return at_ns[-1] if at_ns else None
-
-    @property
-    def text(self) -> str:
-        return str(self._accumulator.first_choice.text)
-
-    @property
-    def reasoning(self) -> str:
-        return str(self._accumulator.first_choice.reasoning)
-
-    @property
-    def refusal(self) -> str:
-        return str(self._accumulator.first_choice.refusal)
 
     @property
     def tool_calls(self) -> list[dict[str, str]]:

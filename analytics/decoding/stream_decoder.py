@@ -66,8 +66,6 @@ class StreamDecoder(DecodedStream):
         self._framed_reads = MIN_FRAMED_READS
         self._start_decoding()
 
-    # -- feeding -------------------------------------------------------------------------------------------------
-
     def feed(self, reads: Sequence[tuple[int, bytes]]) -> None:
         """Decode reads of the body: (arrival in ns from t0, bytes)."""
         if reads:
@@ -231,8 +229,6 @@ class StreamDecoder(DecodedStream):
             found.error, found.error_ns, found.error_seq = error, event.at_ns, seq
             if seq is not None:
                 found.events.kind[seq] = "error"
-
-    # -- results ---------------------------------------------------------------------------------------------------
 
     @property
     def dialect(self) -> str:

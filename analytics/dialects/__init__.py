@@ -1,4 +1,4 @@
-"""The dialects: one module per wire format, and what they share. `all_dialects` finds them."""
+"""The dialects, one module per wire format, and the parts that they share."""
 
 from __future__ import annotations
 

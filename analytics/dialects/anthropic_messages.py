@@ -141,7 +141,7 @@ class AnthropicReader:
             return [failed_event(message, body)]
         if message.content is None:
             return [DecodedEvent(kind="other")]
-        choice_delta, kind = _whole(message.content)
+        choice_delta, kind = _join_blocks(message.content)
         choice_delta.finish_reason = message.stop_reason
         return [
             DecodedEvent(
@@ -248,7 +248,7 @@ def _block(block: _Block, key: int) -> tuple[ChoiceDelta | None, EventKind]:
     return None, "start"
 
 
-def _whole(blocks: list[_Block]) -> tuple[ChoiceDelta, EventKind]:
+def _join_blocks(blocks: list[_Block]) -> tuple[ChoiceDelta, EventKind]:
     """Join the blocks of a whole body; the kind is that of the first output."""
     whole, first = ChoiceDelta(), None
     for index, block in enumerate(blocks):

@@ -145,8 +145,8 @@ class CohereV1Reader:
     def _whole_calls(self, calls: list[_Call]) -> DecodedEvent:
         if self._calls_streamed or not calls:
             return DecodedEvent(kind="annotation")
-        pieces = [_tool_call(call, index) for index, call in enumerate(calls)]
-        return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=pieces)])
+        deltas = [_tool_call(call, index) for index, call in enumerate(calls)]
+        return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=deltas)])
 
 
 def _tool_call(call: _Call, index: int) -> ToolCallDelta:

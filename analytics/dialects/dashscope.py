@@ -89,9 +89,9 @@ class DashScopeReader:
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
         if self._id_known and name == "result":
-            plain = self._plain(data)
-            if plain is not None:
-                return plain
+            text_delta = self._text_delta(data)
+            if text_delta is not None:
+                return text_delta
         event = decode_or_none(_decoder, data)
         if event is None:
             return failed_event(None, data, name)
@@ -117,7 +117,7 @@ class DashScopeReader:
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         return [as_decoded_event(self.read("", body))]
 
-    def _plain(self, data: bytes) -> TextDelta | None:
+    def _text_delta(self, data: bytes) -> TextDelta | None:
         """Decode an event with text or reasoning of one choice and nothing else but usage; None if there is more."""
         try:
             event = _decode_plain(data)
@@ -145,8 +145,8 @@ class DashScopeReader:
             read_delta(message, delta, self._calls)
         delta.text = self._new_text(delta.choice, "text", delta.text)
         delta.reasoning = self._new_text(delta.choice, "reasoning", delta.reasoning)
-        for piece in delta.tool_calls or ():
-            piece.arguments = self._new_text(delta.choice, f"call {piece.key}", piece.arguments)
+        for call in delta.tool_calls or ():
+            call.arguments = self._new_text(delta.choice, f"call {call.key}", call.arguments)
         reason = text_of(choice.get("finish_reason"))
         delta.finish_reason = None if reason in _NO_REASON else reason
         return delta

@@ -199,14 +199,14 @@ class GeminiReader:
                 return
             self._call_count += 1
             known = _Call(self._call_count)
-            piece = ToolCallDelta(known.key, call.id or "", call.name or "")
+            tool_call = ToolCallDelta(known.key, call.id or "", call.name or "")
             if call.args:
-                piece.arguments = compact(call.args)
+                tool_call.arguments = compact(call.args)
             elif not call.will_continue and not call.partial:
-                piece.inserted_json = "{}"
+                tool_call.inserted_json = "{}"
             else:
                 self._open[delta.choice] = known
-            _add(delta, piece)
+            _add(delta, tool_call)
         for argument in call.partial or ():
             joint, value = known.joiner.add(
                 argument.path, _value(argument), will_continue=bool(argument.will_continue)
@@ -248,10 +248,10 @@ def _text_delta(chunk: _Chunk) -> TextDelta | None:
     return TextDelta("reasoning" if part.thought else "text", part.text, candidate.index or 0, None, usage)
 
 
-def _add(delta: ChoiceDelta, piece: ToolCallDelta) -> None:
+def _add(delta: ChoiceDelta, tool_call: ToolCallDelta) -> None:
     if delta.tool_calls is None:
         delta.tool_calls = []
-    delta.tool_calls.append(piece)
+    delta.tool_calls.append(tool_call)
 
 
 def _value(argument: _PartialArgument) -> Any:
@@ -265,7 +265,7 @@ def _kind(delta: ChoiceDelta) -> EventKind | None:
         return "text"
     if delta.reasoning:
         return "reasoning"
-    if any(piece.name or piece.arguments for piece in delta.tool_calls or ()):
+    if any(tool_call.name or tool_call.arguments for tool_call in delta.tool_calls or ()):
         return "tool_call"
     if delta.audio_data_chars:
         return "audio"

@@ -146,10 +146,10 @@ class InteractionsReader:
             return DecodedEvent(kind="annotation")
         if delta.type in ("arguments_delta", "function_call"):
             arguments = arguments_of(delta.arguments or "")
-            piece = ToolCallDelta(index, delta.id or "", delta.name or "", arguments)
+            tool_call = ToolCallDelta(index, delta.id or "", delta.name or "", arguments)
             if arguments:
                 self._bare_calls.discard(index)
-            return tool_call_event(piece)
+            return tool_call_event(tool_call)
         if delta.type == "audio" and delta.data:
             return DecodedEvent(kind="audio", deltas=[ChoiceDelta(audio_data_chars=len(delta.data))])
         return DecodedEvent(kind="annotation")

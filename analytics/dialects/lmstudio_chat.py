@@ -46,7 +46,7 @@ class _Result(msgspec.Struct):
     error: Any = None
 
 
-class _Ending(msgspec.Struct):
+class _EndResult(msgspec.Struct):
     """The result in chat.end, without the output, which was streamed."""
 
     model_instance_id: str | None = None
@@ -62,7 +62,7 @@ class _Event(msgspec.Struct):
     model_instance_id: str | None = None
     progress: Any = None
     load_time_seconds: Any = None
-    result: _Ending | None = None
+    result: _EndResult | None = None
     error: Any = None
 
 
@@ -117,10 +117,10 @@ class LMStudioReader:
         if kind[:10] == "tool_call.":
             return self._tool(kind[10:], event)
         if kind == "chat.end":
-            reading = _end(event.result or _Ending())
+            decoded = _end(event.result or _EndResult())
             if not self._has_text and not self._call_count:
-                _add_output(data, reading)
-            return reading
+                _add_output(data, decoded)
+            return decoded
         if kind == "error" or event.error:
             return error_event(data)
         if kind.startswith(_PROGRESS):
@@ -137,31 +137,32 @@ class LMStudioReader:
             return [failed_event(result, body)]
         if result.output is None and result.stats is None:
             return [DecodedEvent(kind="other")]
-        ending = _end(_Ending(result.model_instance_id, result.response_id, result.stats))
-        return [DecodedEvent(kind="text", deltas=[_whole(result.output or [])]), ending]
+        end = _end(_EndResult(result.model_instance_id, result.response_id, result.stats))
+        return [DecodedEvent(kind="text", deltas=[_join_output(result.output or [])]), end]
 
     def _tool(self, step: str, event: _Event) -> DecodedEvent:
         tool = event.tool or ""
         if step == "start":
             self._open_call = tool
             self._call_count += 1
-            return self._piece(ToolCallDelta(key=self._call_count, name=tool))
+            return _tool_call_event(ToolCallDelta(key=self._call_count, name=tool))
         if step == "arguments":
-            piece = ToolCallDelta(key=self._call_count)
+            tool_call = ToolCallDelta(key=self._call_count)
             if self._open_call is None or (tool and self._open_call and tool != self._open_call):
                 self._call_count += 1  # there was no tool_call.start
-                piece.key, piece.name = self._call_count, tool
+                tool_call.key, tool_call.name = self._call_count, tool
             self._open_call = None
-            piece.arguments = arguments_of({} if event.arguments is None else event.arguments)
-            return self._piece(piece)
+            tool_call.arguments = arguments_of({} if event.arguments is None else event.arguments)
+            return _tool_call_event(tool_call)
         self._open_call = None
         return DecodedEvent(kind="annotation", tool_failure=step == "failure")
 
-    def _piece(self, piece: ToolCallDelta) -> DecodedEvent:
-        return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=[piece])])
+
+def _tool_call_event(tool_call: ToolCallDelta) -> DecodedEvent:
+    return DecodedEvent(kind="tool_call", deltas=[ChoiceDelta(tool_calls=[tool_call])])
 
 
-def _whole(parts: list[_Output]) -> ChoiceDelta:
+def _join_output(parts: list[_Output]) -> ChoiceDelta:
     whole = ChoiceDelta(tool_calls=[])
     for part in parts:
         if part.type == "reasoning":
@@ -174,13 +175,13 @@ def _whole(parts: list[_Output]) -> ChoiceDelta:
     return whole
 
 
-def _add_output(data: bytes, reading: DecodedEvent) -> None:
+def _add_output(data: bytes, decoded: DecodedEvent) -> None:
     """Add the output in the result of chat.end, for a stream that had none before."""
     event = decode_or_none(_end_event, data)
-    whole = _whole((event.result.output if event and event.result else None) or [])
+    whole = _join_output((event.result.output if event and event.result else None) or [])
     if whole.text or whole.reasoning or whole.tool_calls:
-        reading.kind = "text" if whole.text else "reasoning" if whole.reasoning else "tool_call"
-        reading.deltas, reading.not_streamed = [whole], True
+        decoded.kind = "text" if whole.text else "reasoning" if whole.reasoning else "tool_call"
+        decoded.deltas, decoded.not_streamed = [whole], True
 
 
 def _progress(kind: str, event: _Event) -> DecodedEvent:
@@ -190,7 +191,7 @@ def _progress(kind: str, event: _Event) -> DecodedEvent:
     return DecodedEvent(kind="progress", server_stats=stats or None, model=event.model_instance_id or None)
 
 
-def _end(result: _Ending) -> DecodedEvent:
+def _end(result: _EndResult) -> DecodedEvent:
     raw = result.stats
     usage: Usage | None = None
     stats: list[ServerStat] = []

@@ -88,7 +88,7 @@ class OllamaReader:
             return failed_event(line, data, name)
         message = line.message
         if self._model_known and not line.done and (message is None or not message.tool_calls):
-            text, thinking = _pieces(line)
+            text, thinking = _text_and_thinking(line)
             tokens = len(line.logprobs) if line.logprobs else None
             if text and not thinking:
                 return TextDelta("text", text, 0, tokens)
@@ -103,35 +103,35 @@ class OllamaReader:
         return [self._full(line)]
 
     def _full(self, line: _Line) -> DecodedEvent:
-        text, thinking = _pieces(line)
+        text, thinking = _text_and_thinking(line)
         delta = ChoiceDelta(
             text=text, reasoning=thinking, tokens=len(line.logprobs) if line.logprobs else None
         )
         calls = line.message.tool_calls if line.message else None
         if calls:
-            delta.tool_calls = [self._piece(call) for call in calls]
+            delta.tool_calls = [self._tool_call(call) for call in calls]
         delta.finish_reason = (line.done_reason or None) if line.done else None
         self._model_known = True
-        reading = DecodedEvent(
+        decoded = DecodedEvent(
             kind="text" if text else "reasoning" if thinking else "tool_call" if calls else "start",
             deltas=[delta],
             model=line.model or None,
         )
         if line.done:
-            if reading.kind == "start":
-                reading.kind = "finish" if line.done_reason else "terminal"
-            reading.terminal = True
-            reading.usage, reading.server_stats = _usage_and_stats(line)
-        return reading
+            if decoded.kind == "start":
+                decoded.kind = "finish" if line.done_reason else "terminal"
+            decoded.terminal = True
+            decoded.usage, decoded.server_stats = _usage_and_stats(line)
+        return decoded
 
-    def _piece(self, call: _Call) -> ToolCallDelta:
+    def _tool_call(self, call: _Call) -> ToolCallDelta:
         self._call_count += 1
         function = call.function or _Function()
         arguments = {} if function.arguments is None else function.arguments
         return ToolCallDelta(self._call_count, call.id or "", function.name or "", arguments_of(arguments))
 
 
-def _pieces(line: _Line) -> tuple[str, str]:
+def _text_and_thinking(line: _Line) -> tuple[str, str]:
     """(text, thinking) of chat or generate."""
     message = line.message
     if message is None:

@@ -84,10 +84,10 @@ def _nested_text(part: dict[str, Any]) -> str:
         if isinstance(inner, str):
             return inner
         if isinstance(inner, list):
-            pieces = (
+            texts = (
                 i if isinstance(i, str) else text_of(i.get("text"))
                 for i in inner
                 if isinstance(i, (str, dict))
             )
-            return "".join(pieces)
+            return "".join(texts)
     return ""

@@ -139,9 +139,7 @@ class ResponsesReader:
         if final.output is None and final.status is None:
             return [error_event(body) if final.error else DecodedEvent(kind="other")]
         ending = _snapshot("", final)
-        return [DecodedEvent(kind="text", deltas=[self._whole(final.output or [])]), ending]
-
-    # -- deltas ------------------------------------------------------------------------------------------------------
+        return [DecodedEvent(kind="text", deltas=[self._join_items(final.output or [])]), ending]
 
     def _delta(self, family: str, event: Event) -> DecodedEvent | TextDelta:
         text = event.delta
@@ -177,8 +175,6 @@ class ResponsesReader:
         call.has_arguments = True
         return tool_call_event(ToolCallDelta(key=call.key, arguments=text, server_side=call.server_side))
 
-    # -- `.done` events ----------------------------------------------------------------------------------------------
-
     def _done(self, family: str, event: Event, data: bytes) -> DecodedEvent:
         if family == "response.output_item":
             return self._item_done(event, data)
@@ -207,20 +203,18 @@ class ResponsesReader:
             return False
         return item_id in known or index in known or index is None or item_id is None
 
-    def _late_arguments(self, call: ToolCall, arguments: Any, piece: ToolCallDelta) -> DecodedEvent:
+    def _late_arguments(self, call: ToolCall, arguments: Any, tool_call: ToolCallDelta) -> DecodedEvent:
         """Add the arguments of a call that had no deltas; otherwise they are a repeat."""
         if call.has_arguments or not arguments:
-            return tool_call_event(piece) if piece.name else DecodedEvent(kind="annotation")
-        decoded = self._whole_arguments(call, arguments, piece)
+            return tool_call_event(tool_call) if tool_call.name else DecodedEvent(kind="annotation")
+        decoded = self._whole_arguments(call, arguments, tool_call)
         decoded.not_streamed = True
         return decoded
 
-    def _whole_arguments(self, call: ToolCall, arguments: Any, piece: ToolCallDelta) -> DecodedEvent:
+    def _whole_arguments(self, call: ToolCall, arguments: Any, tool_call: ToolCallDelta) -> DecodedEvent:
         call.has_arguments = call.complete = True
-        piece.arguments = arguments_of(arguments)
-        return tool_call_event(piece)
-
-    # -- items -------------------------------------------------------------------------------------------------------
+        tool_call.arguments = arguments_of(arguments)
+        return tool_call_event(tool_call)
 
     def _item_added(self, event: Event) -> DecodedEvent:
         item = event.item
@@ -230,16 +224,16 @@ class ResponsesReader:
         if not client and not _is_call(item):
             return DecodedEvent(kind="annotation" if item.type.endswith("_output") else "start")
         call = self._calls.begin(item, event.output_index, server_side=not client)
-        piece = ToolCallDelta(
+        tool_call = ToolCallDelta(
             key=call.key, id=item.call_id or item.id or "", name=item.name or "", server_side=call.server_side
         )
         arguments = item.arguments or item.input
         if client and arguments:
-            return self._whole_arguments(call, arguments, piece)
+            return self._whole_arguments(call, arguments, tool_call)
         return (
-            tool_call_event(piece)
-            if piece.name
-            else DecodedEvent(kind="progress", deltas=[ChoiceDelta(tool_calls=[piece])])
+            tool_call_event(tool_call)
+            if tool_call.name
+            else DecodedEvent(kind="progress", deltas=[ChoiceDelta(tool_calls=[tool_call])])
         )
 
     def _item_done(self, event: Event, data: bytes) -> DecodedEvent:
@@ -248,10 +242,10 @@ class ResponsesReader:
             return self._message_done(item, event, data)
         known = self._calls.find(item.id, item.call_id, event.output_index)
         call = known or self._calls.begin(item, event.output_index, server_side=False)
-        piece = ToolCallDelta(key=call.key)
+        tool_call = ToolCallDelta(key=call.key)
         if known is None:
-            piece.id, piece.name = item.call_id or item.id or "", item.name or ""
-        return self._late_arguments(call, item.arguments or item.input, piece)
+            tool_call.id, tool_call.name = item.call_id or item.id or "", item.name or ""
+        return self._late_arguments(call, item.arguments or item.input, tool_call)
 
     def _message_done(self, item: Item | None, event: Event, data: bytes) -> DecodedEvent:
         """The end of a message or of reasoning: its output, if there was none before."""
@@ -267,15 +261,13 @@ class ResponsesReader:
         whole = None if before or done else decode_or_none(item_event_decoder, data)
         if whole is None or whole.item is None:
             return DecodedEvent(kind="annotation")
-        choice_delta = self._whole([whole.item])
+        choice_delta = self._join_items([whole.item])
         kind = _kind_of(choice_delta)
         if kind is None:
             return DecodedEvent(kind="annotation")
         self._done_parts.add((_FAMILY_OF_ITEM[item.type], _first_known(item.id, index), None))
         self._channels.add(kind)
         return DecodedEvent(kind=kind, deltas=[choice_delta], not_streamed=True)
-
-    # -- whole responses ---------------------------------------------------------------------------------------------
 
     def _untyped(self, data: bytes) -> DecodedEvent:
         """A bare response object in place of an event, as Fireworks documents it. Its status may be final."""
@@ -298,7 +290,7 @@ class ResponsesReader:
         return bool(self._channels - {"reasoning"}) or self._calls.count > 0
 
     def _add_output(self, items: list[WholeItem], decoded: DecodedEvent) -> None:
-        whole = self._whole(items)
+        whole = self._join_items(items)
         if "reasoning" in self._channels:
             whole.reasoning = ""
         kind = _kind_of(whole)
@@ -308,7 +300,7 @@ class ResponsesReader:
         if decoded.kind == "finish":
             decoded.kind = kind
 
-    def _whole(self, items: list[WholeItem]) -> ChoiceDelta:
+    def _join_items(self, items: list[WholeItem]) -> ChoiceDelta:
         whole = ChoiceDelta(tool_calls=[])
         for item in items:
             for part in [*_parts(item.content, "output_text"), *_parts(item.summary, "summary_text")]:

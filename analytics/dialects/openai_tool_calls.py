@@ -51,22 +51,22 @@ class ToolCallKeys:
         if not isinstance(function, dict):
             custom = call.get("custom")
             function = custom if isinstance(custom, dict) else call
-        identity, name = text_of(call.get("id")), text_of(function.get("name"))
+        call_id, name = text_of(call.get("id")), text_of(function.get("name"))
         arguments = arguments_of(function.get("arguments", function.get("input")))
         index = call.get("index")
         if index is None:
             index = function.get("index")
         if not isinstance(index, (int, str)) or isinstance(index, bool):
             index = None
-        whole = bool(name) and not identity and (arguments[:1], arguments[-1:]) == ("{", "}")
-        key = self._key(choice, index, identity, name, whole=whole)
+        whole = bool(name) and not call_id and (arguments[:1], arguments[-1:]) == ("{", "}")
+        key = self._key(choice, index, call_id, name, whole=whole)
         self._last_key[choice] = key
-        return ToolCallDelta(key, identity, name, arguments)
+        return ToolCallDelta(key, call_id, name, arguments)
 
-    def _key(self, choice: int, index: int | str | None, identity: str, name: str, *, whole: bool) -> str:
+    def _key(self, choice: int, index: int | str | None, call_id: str, name: str, *, whole: bool) -> str:
         if index is None:
-            if identity:
-                return f"id:{identity}"
+            if call_id:
+                return f"id:{call_id}"
             if not name and choice in self._last_key:
                 return self._last_key[choice]
             self._nameless += 1
@@ -78,12 +78,12 @@ class ToolCallKeys:
             self._known[choice, index] = ("", key)
             self._whole.add(key)
             return key
-        if known is not None and (not identity or known[0] in ("", identity) or not name):
-            if identity and not known[0]:
-                self._known[choice, index] = (identity, known[1])
+        if known is not None and (not call_id or known[0] in ("", call_id) or not name):
+            if call_id and not known[0]:
+                self._known[choice, index] = (call_id, known[1])
             return known[1]
-        key = f"{index}" if known is None else f"{index}:{identity}"
-        self._known[choice, index] = (identity, key)
+        key = f"{index}" if known is None else f"{index}:{call_id}"
+        self._known[choice, index] = (call_id, key)
         if whole:
             self._whole.add(key)
         return key

@@ -74,12 +74,12 @@ class ReplicateReader:
 
 
 def _done(reason: str | None) -> DecodedEvent:
-    reading = DecodedEvent(
+    decoded = DecodedEvent(
         kind="terminal", deltas=[ChoiceDelta(finish_reason=reason or "done")], terminal=True
     )
     if reason == "error":
-        reading.kind, reading.error = "error", ErrorReport(None)
-    return reading
+        decoded.kind, decoded.error = "error", ErrorReport(None)
+    return decoded
 
 
 def _joined(output: Any) -> str:

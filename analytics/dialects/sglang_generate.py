@@ -79,14 +79,14 @@ class SGLangReader:
         usage = _usage(counts) if counts else None
         if self._id_known and new and reason is None:
             return TextDelta("text", new, index, None, usage)
-        identity = meta.get("id")
-        self._id_known |= isinstance(identity, str) and identity != ""
+        response_id = meta.get("id")
+        self._id_known |= isinstance(response_id, str) and response_id != ""
         return DecodedEvent(
             kind="error" if error else "text" if new else "finish" if reason else "other",
             deltas=[ChoiceDelta(choice=index, text=new, finish_reason=reason)],
             usage=usage,
             error=error,
-            response_id=identity if isinstance(identity, str) and identity else None,
+            response_id=response_id if isinstance(response_id, str) and response_id else None,
         )
 
 
