@@ -31,7 +31,7 @@ LIMIT_S = 10.0
 
 
 class MemoryLog:
-    """A `LogWriter` that keeps records; `broken` makes it fail as a full disk does."""
+    """A `LogWriter` that keeps records in memory. `broken`: an error to raise, as with a full disk."""
 
     def __init__(self) -> None:
         self.records: list[AnyRecord] = []
@@ -64,7 +64,7 @@ class MemoryLog:
 
 
 def assert_complete(records: Sequence[AnyRecord]) -> None:
-    """The numbers of one stream's records are 0…n without a gap, `Opened` first and `Closed` last."""
+    """One stream's records are numbered from 0 without a gap, start with `Opened` and end with `Closed`."""
     expected = 0
     for record in records:
         assert getattr(record, "seq", None) == expected, records
@@ -88,7 +88,7 @@ def request_of(records: Sequence[AnyRecord]) -> Request | None:
 
 
 class Client:
-    """A raw client's connection."""
+    """A client connection with raw bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -107,12 +107,12 @@ class Client:
             return await self.reader.readuntil(mark)
 
     async def read_to_end(self) -> bytes:
-        """Until the connection ends; a reset raises."""
+        """Read until the connection ends. A reset raises ConnectionError."""
         async with asyncio.timeout(LIMIT_S):
             return await self.reader.read()
 
     async def response(self, *, head_only: bool = False) -> tuple[bytes, bytes]:
-        """One response: its head, and its raw body (chunk framing included)."""
+        """Read one response: head and raw body, including chunk framing."""
         head = await self.read_until(b"\r\n\r\n")
         status = int(head.split(b" ", 2)[1])
         if head_only or status < 200 or status in (204, 304):
@@ -142,7 +142,7 @@ class Client:
 
 @dataclasses.dataclass
 class RunningTap:
-    """What a test holds."""
+    """The tap, its log and its peers."""
 
     worker: TapWorker
     log: MemoryLog
@@ -157,7 +157,7 @@ class RunningTap:
         return client
 
     async def request(self, raw: bytes, **how: bool) -> tuple[bytes, bytes]:
-        """One request on a connection of its own."""
+        """One request on a new connection."""
         client = await self.client()
         await client.send(raw)
         answer = await client.response(**how)
@@ -170,13 +170,13 @@ class RunningTap:
             await self.serving
 
     async def records(self, count: int = 1) -> list[list[AnyRecord]]:
-        """The records of each stream, once `count` streams have been closed in the log."""
+        """Wait until the log has `count` closed streams. Returns the records by stream."""
         await self.wait_until(lambda: sum(isinstance(r, Closed) for r in self.log.records) >= count)
         return [self.log.records_of(stream) for stream in self.log.streams]
 
     async def wait_until(self, met: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
-            while not met():  # noqa: ASYNC110 - what is waited for is not ours to instrument
+            while not met():  # noqa: ASYNC110 - the condition has no event
                 await asyncio.sleep(0.005)
 
 
@@ -190,7 +190,7 @@ async def running_tap(
     clock_ns: Callable[[], int] = time.monotonic_ns,
     **options: Any,
 ) -> AsyncIterator[RunningTap]:
-    """A tap in front of `script` (None: nobody listens there). `upstreams` may name `{port}`."""
+    """Run a tap in front of an upstream that runs `script` (None: connections are refused). `upstreams` may contain `{port}`."""
     log = MemoryLog()
     scripts: set[asyncio.Task[None]] = set()
     connections: list[asyncio.StreamWriter] = []
@@ -241,13 +241,13 @@ async def running_tap(
                 writer.transport.abort()
 
 
-def respond_with(*answers: bytes) -> Script:
-    """An upstream that reads a request (head, and a body by Content-Length) and sends the next of `answers`."""
+def respond_with(*responses: bytes) -> Script:
+    """An upstream that reads each request and sends the next of `responses`."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in answers:
+        for response in responses:
             await read_request(reader)
-            writer.write(answer)
+            writer.write(response)
             await writer.drain()
         await reader.read()
 
@@ -255,7 +255,7 @@ def respond_with(*answers: bytes) -> Script:
 
 
 async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """A request's head and raw body."""
+    """Read a request: head and raw body."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"(?im)^content-length: *(\d+)", head)
     if length:
