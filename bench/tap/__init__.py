@@ -1,16 +1,15 @@
-"""The tap beside nginx: added latency, saturation, short requests, memory, CPU per chunk; interleaved, medians, ratios.
+"""Compare the tap with nginx: added latency, saturation, short requests, memory, CPU per chunk.
 
-`python -m bench tap [PART …] [--rounds N] [--seconds S]` runs these parts (all by default: some 24 minutes, none above
-five) and after each shows it, keeps its figures in `bench/tap/results.json` and writes the tap's section of docs/explanation/performance.md
-from all that are kept. A part is kept until it is run again.
+`python -m bench tap [PART …] [--rounds N] [--seconds S]` runs the given parts (default: all, about 24 minutes, at most five
+each). After each part it prints the table, stores the figures in `bench/tap/results.json` and regenerates the tap's section of
+docs/explanation/performance.md from all stored figures.
 
-The targets (direct, nginx with `proxy_buffering off` and one worker, the tap with its log on, the tap with it off) are
-measured one after the other in each round; each round begins with another, and every second one goes backwards, so that a
-machine whose speed drifts drifts for all of them. A ratio is the median of the ratios within the rounds. The proxy, with
-all its threads and child processes, has the first core (checked in each run), upstream and load client the others. nginx is
-Debian's package; without it, without LiteLLM's environment, or without a compiled wheel of this source in dist/, that row is
-left out. A proxy takes two descriptors a stream: where the hard limit has no room for the streams of a part, as many as fit
-are run, and the table says so.
+Targets: direct, nginx (one worker, `proxy_buffering off`), the tap with its log on and off. Each round measures all of them, in
+rotating order and every second round backwards: drift of the machine's speed affects all alike. A ratio is the median of the
+ratios within the rounds. The proxy with all its threads and child processes is pinned to the first core (checked in each run),
+upstream and load client to the others. nginx is Debian's package. Without it, without LiteLLM's environment or without a
+compiled wheel of this source in dist/, that row is omitted. A proxy needs two descriptors per stream: if the hard limit is too
+low for a part, it runs as many streams as possible and the table says so.
 """
 
 from __future__ import annotations
@@ -28,28 +27,28 @@ from bench.tap import page
 from bench.tap.measure import Failed, Load, measure, room_for_streams, wait_until_quiet
 from bench.tap.profile import profile
 from bench.tap.servers import Target, compile_c, compiled, litellm, mock_upstream, nginx, tap
-from bench.tap.trouble import BASE, TWIN, troubled
+from bench.tap.trouble import BASE, TWIN, failures
 
 Targets = Callable[[Path, int], contextlib.AbstractContextManager[list[Target]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """One kind of load on some targets. `what` may name the `{streams}`; `shown` are keys of `page.SHOW`."""
+    """One kind of load on some targets. `title` may contain `{streams}`; `shown` are keys of `page.SHOW`."""
 
     name: str
-    what: str
+    title: str
     load: Load
     shown: tuple[str, ...]
     targets: Targets
     seconds: float
     rounds: int = 5
     base: str = "nginx"
-    """The target that the ratios are to."""
+    """The target that ratios refer to."""
     twin: str | None = None
-    """One just like it, to know the noise by."""
-    anew: bool = False
-    """Start the targets again for each round: memory that was taken stays taken."""
+    """A second target identical to the base, to measure the noise."""
+    restart: bool = False
+    """Restart the targets for each round, because processes do not return memory."""
 
 
 @contextlib.contextmanager
@@ -64,7 +63,7 @@ def proxies(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 @contextlib.contextmanager
 def with_compiled(folder: Path, upstream: int) -> Iterator[list[Target]]:
-    """The same, and the tap of the compiled wheel where one was built (`make wheel COMPILED=1`)."""
+    """The same and the tap of the compiled wheel, if it was built (`make wheel COMPILED=1`)."""
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(proxies(folder, upstream))
         if (installed := compiled(folder)) is not None:
@@ -75,7 +74,7 @@ def with_compiled(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 @contextlib.contextmanager
 def with_litellm(folder: Path, upstream: int) -> Iterator[list[Target]]:
-    """The same, and the LiteLLM proxy, which observes too."""
+    """The same and the LiteLLM proxy, which also observes traffic."""
     with proxies(folder, upstream) as found, litellm(folder, upstream) as last:
         yield [*found, *([last] if last is not None else [])]
 
@@ -104,11 +103,11 @@ PARTS = [
     Part("ttfb", "time to first byte, {streams} connections", Load("short", 50, 20_000), LATENCY, with_compiled, 3),
     Part(
         "2000", "{streams} streams × 2 chunks/s", Load("paced", 2_000, 500_000),
-        (*LATENCY, "bytes_per_stream", "errors"), proxies, 5, rounds=3, anew=True,
+        (*LATENCY, "bytes_per_stream", "errors"), proxies, 5, rounds=3, restart=True,
     ),
     Part(
         "10000", "{streams} streams × 1 chunk/s", Load("paced", 10_000, 1_000_000),
-        (*LATENCY, "bytes_per_stream", "errors"), proxies, 7, rounds=3, anew=True,
+        (*LATENCY, "bytes_per_stream", "errors"), proxies, 7, rounds=3, restart=True,
     ),
     Part(
         "litellm", "{streams} streams × 10 chunks/s", Load("paced", 25, 100_000), (*LATENCY, "cpu_s_per_million"),
@@ -116,7 +115,7 @@ PARTS = [
     ),
     Part(
         "trouble", "{streams} streams × 20 chunks/s", Load("paced", 500, 50_000),
-        (*LATENCY, "shed_bytes", "log_append_errors"), troubled, 2, rounds=11, base=BASE, twin=TWIN,
+        (*LATENCY, "shed_bytes", "log_append_errors"), failures, 2, rounds=11, base=BASE, twin=TWIN,
     ),
 ]  # fmt: skip
 
@@ -125,45 +124,47 @@ def run_part(part: Part, folder: Path, rounds: int, seconds: float) -> page.Resu
     """Measure every target in every round."""
     room = room_for_streams()
     load = dataclasses.replace(part.load, connections=min(part.load.connections, room))
-    what = part.what.format(streams=f"{load.connections:,}")
+    title = part.title.format(streams=f"{load.connections:,}")
     if load.connections < part.load.connections:
-        what += f" (of {part.load.connections:,}: the hard limit of descriptors has room for no more)"
+        title += f" (of {part.load.connections:,}: the hard limit of descriptors allows no more)"
     runs: dict[str, list[dict[str, float]]] = {}
     began_s = time.monotonic()
     with mock_upstream(folder) as upstream, contextlib.ExitStack() as stack:
         targets: list[Target] = []
         for n in range(rounds):
-            if part.anew or not targets:
+            if part.restart or not targets:
                 stack.close()
-                (place := folder / str(n)).mkdir()
-                targets = stack.enter_context(part.targets(place, upstream))
-            turn = targets[n % len(targets) :] + targets[: n % len(targets)]
-            for target in turn if n % 2 == 0 else turn[::-1]:
+                (round_folder := folder / str(n)).mkdir()
+                targets = stack.enter_context(part.targets(round_folder, upstream))
+            order = targets[n % len(targets) :] + targets[: n % len(targets)]
+            for target in order if n % 2 == 0 else order[::-1]:
                 wait_until_quiet(targets)
                 runs.setdefault(target.name, []).append(measure(folder, target, load, seconds))
         names = [target.name for target in targets]
     took_s = time.monotonic() - began_s
     return page.Result(
-        what, part.shown, part.base, {name: runs[name] for name in names}, part.twin, round(took_s, 1)
+        title, part.shown, part.base, {name: runs[name] for name in names}, part.twin, round(took_s, 1)
     )
 
 
 def main() -> int:
-    """Run the parts that were asked for."""
+    """Run the requested parts."""
     names = [*(part.name for part in PARTS), "profile"]
     parser = argparse.ArgumentParser(prog="python -m bench tap", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, help="instead of the part's own")
-    parser.add_argument("--seconds", type=float, help="of each run, instead of the part's own")
-    given = parser.parse_args()
-    if wrong := set(given.parts) - set(names):
-        parser.error(f"no part is named {', '.join(sorted(wrong))}; there are {', '.join(names)}")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"one or more of {', '.join(names)}; default: all"
+    )
+    parser.add_argument("--rounds", type=int, help="number of rounds, instead of the part's default")
+    parser.add_argument("--seconds", type=float, help="duration of each run, instead of the part's default")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(names):
+        parser.error(f"unknown part: {', '.join(sorted(unknown))}. Choose from {', '.join(names)}.")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     parts = {part.name: part for part in PARTS}
     failed = 0
     for name in names:
-        if given.parts and name not in given.parts:
+        if args.parts and name not in args.parts:
             continue
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch)
@@ -175,14 +176,12 @@ def main() -> int:
                     page.keep_profile(text)
                 else:
                     part = parts[name]
-                    result = run_part(
-                        part, folder, given.rounds or part.rounds, given.seconds or part.seconds
-                    )
+                    result = run_part(part, folder, args.rounds or part.rounds, args.seconds or part.seconds)
                     page.keep(name, result)
                     text = f"{page.table(result)}\n{name}: {result.took_s:.0f} s\n"
             except Failed as e:
                 failed += 1
-                text = f"{name} failed, its former figures are kept: {e}\n"
+                text = f"{name} failed, its earlier figures are kept: {e}\n"
         page.write(names)
         print(text, flush=True)
     return 1 if failed else 0

@@ -1,8 +1,8 @@
-"""One run of the load client against one target, and what it cost.
+"""One run of the load client against one target: throughput, latency, CPU, memory and byte accounting.
 
-CPU and memory are of the seconds in which the client counts: all streams are open then, and none is opened or ended. Bytes
-are of the whole run, from before the first stream to after the last one's end, so that they can be accounted for one by
-one: what the client read is what the tap mirrored, shed, and left out by rule.
+CPU and memory refer to the measured interval, during which all streams are open. Bytes refer to the whole run, from before the
+first stream until after the last: the bytes that the client read must equal those that the tap recorded, dropped, or excluded by
+rule.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import IO
 from bench.tap.processes import busy_s, check_pinned, cpu_s, memory_bytes
 from bench.tap.servers import OTHER_CORES, PROXY_CORE, Target, pinned, upstream_port
 
-_OWN_DESCRIPTORS = 100
-"""What a proxy holds beside its streams, rather more than less."""
+_OTHER_DESCRIPTORS = 100
+"""Upper estimate of a proxy's descriptors in addition to its streams."""
 _QUIET_SHARE = 0.1
 _QUIET_WITHIN_S = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What the load client does: `kind` paced, flood or short; see load.c."""
+    """The load. `kind`: paced, flood or short; see load.c."""
 
     kind: str
     connections: int
     interval_us: int = 0
     chunks: int = 1
-    """In one write of the upstream's (paced)."""
+    """Chunks in one write of the upstream (paced)."""
 
     @property
     def interval(self) -> str:
@@ -42,16 +42,16 @@ class Load:
 
 
 class Failed(Exception):
-    """A run that gave no figures."""
+    """The run produced no figures."""
 
 
 def room_for_streams() -> int:
-    """How many streams a proxy can have here: each takes two descriptors, and the hard limit may be out of our reach."""
-    return (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - _OWN_DESCRIPTORS) // 2
+    """The number of streams that the hard limit of descriptors allows: each needs two."""
+    return (resource.getrlimit(resource.RLIMIT_NOFILE)[1] - _OTHER_DESCRIPTORS) // 2
 
 
 def wait_until_quiet(targets: list[Target]) -> None:
-    """Let the last run's streams end: none of the targets is to work for them in the next one's time."""
+    """Wait until the targets have finished work of the last run."""
     pids = [pid for target in targets for pid in target.pids]
     deadline_s = time.monotonic() + _QUIET_WITHIN_S
     before_s = cpu_s(pids)
@@ -64,7 +64,7 @@ def wait_until_quiet(targets: list[Target]) -> None:
 
 
 def measure(folder: Path, target: Target, load: Load, seconds: float) -> dict[str, float]:
-    """One run. Raises Failed when the load client ends early, RuntimeError when something runs on a core not its own."""
+    """Do one run. Raises Failed if the load client ends early, RuntimeError if a process may run on a core of the other side."""
     with tempfile.NamedTemporaryFile() as request:
         argv = [
             str(folder / "load"),
@@ -95,7 +95,7 @@ def measure(folder: Path, target: Target, load: Load, seconds: float) -> dict[st
             result: dict[str, float] = json.loads(client.stdout.readline())
             client.stdin.close()
             end_streams(folder)
-            of_run = json.loads(client.stdout.readline() or "{}")
+            run_result = json.loads(client.stdout.readline() or "{}")
         finally:
             client.stdin.close()
             client.wait()
@@ -107,13 +107,13 @@ def measure(folder: Path, target: Target, load: Load, seconds: float) -> dict[st
         max(busy_after_s[core] - busy_before_s[core] for core in OTHER_CORES) / result["seconds"]
     )
     result["bytes_per_stream"] = grown_bytes / load.connections
-    if of_run:
-        result["errors"] += of_run["unended"]
-    return result | account(target, before, of_run.get("payload_bytes"))
+    if run_result:
+        result["errors"] += run_result["unended"]
+    return result | account(target, before, run_result.get("payload_bytes"))
 
 
 def end_streams(folder: Path) -> None:
-    """Have the mock upstream end all its event streams. Raises Failed when it does not answer."""
+    """Make the mock upstream end all its event streams. Raises Failed if it does not respond."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{upstream_port(folder)}/end", timeout=30):
             pass
@@ -122,33 +122,33 @@ def end_streams(folder: Path) -> None:
 
 
 def account(target: Target, before: dict[str, int], read_bytes: int | None) -> dict[str, float]:
-    """Where the run's bytes are, once the target has done with its streams: `read_bytes` is what the client read.
+    """Account for the run's bytes, after the target has finished its streams. `read_bytes`: bytes that the client read.
 
-    `unaccounted_bytes` are those of which the tap's counters say nothing (negative: those that they say twice).
+    `unaccounted_bytes` are missing in the tap's counters (negative: counted twice).
     """
     deadline_s = time.monotonic() + _QUIET_WITHIN_S
     while True:
         after = target.counters()
         found = {name: after[name] - before[name] for name in after}
-        told = {
+        accounted = {
             "mirrored_bytes": found.get("captured_bytes", 0),
             "shed_bytes": found.get("lost_bytes", 0),
             "left_out_bytes": found.get("uncaptured_bytes", 0),
         }
         forwarded = read_bytes if read_bytes is not None else found.get("body_bytes", 0)
-        unaccounted = forwarded - sum(told.values()) if "queue_bytes_now" in after else 0
+        unaccounted = forwarded - sum(accounted.values()) if "queue_bytes_now" in after else 0
         if not unaccounted or time.monotonic() > deadline_s:
             break
         time.sleep(0.05)
     return {
-        **told,
+        **accounted,
         "forwarded_bytes": forwarded,
         "unaccounted_bytes": unaccounted,
         "log_append_errors": found.get("log_append_errors", 0),
     }
 
 
-def _expect(word: str, said: IO[str], target: Target) -> None:
-    line = said.readline()
+def _expect(word: str, output: IO[str], target: Target) -> None:
+    line = output.readline()
     if line.strip() != word:
-        raise Failed(f"{target.name}: the load client said {line!r} instead of {word!r}")
+        raise Failed(f"{target.name}: the load client printed {line!r} instead of {word!r}")

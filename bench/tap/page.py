@@ -1,4 +1,4 @@
-"""The figures of the tap's bench: kept in results.json, shown as tables, written into docs/explanation/performance.md."""
+"""Figures of the tap's benchmark: stored in results.json, shown as tables, written into docs/explanation/performance.md."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ SHOW: dict[str, tuple[str, Callable[[float], str]]] = {
 _RATIO = frozenset({"p50_ns", "p99_ns", "per_s", "cpu_s_per_million"})
 _WORST = frozenset({"errors", "shed_bytes", "shed_share", "unaccounted_bytes", "log_append_errors"})
 _NOISE_DRAWS, _NOISE_OUTSIDE = 4_000, 0.01
-"""The share of the medians drawn that is left out as extreme. What is left of 11 rounds has, by simulation, 96 of 100 targets
-that do not differ: no 99, since the draws themselves come from so few rounds."""
+"""Share of the drawn medians that counts as extreme. For 11 rounds the remaining range contains, by simulation, 96 of 100
+identical targets (not 99, because so few rounds are drawn from)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What was measured in one part: the runs of each target, in the order of the rounds."""
+    """Measurements of one part: the runs of each target, by round."""
 
     what: str
     shown: tuple[str, ...]
     base: str
-    """The target that ratios are to."""
+    """The target that ratios refer to."""
     runs: dict[str, list[dict[str, float]]]
     twin: str | None = None
-    """A second target just like the base: what they differ by is noise."""
+    """A second target identical to the base: their difference is noise."""
     took_s: float = 0.0
 
     def value(self, target: str, key: str) -> float:
-        """The median over the rounds; of errors and losses the worst."""
+        """The median over the rounds; the maximum for errors and losses."""
         of_rounds = self._of_rounds(target, key)
         return max(of_rounds, key=abs) if key in _WORST else statistics.median(of_rounds)
 
     def ratio(self, target: str, key: str) -> float | None:
-        """To the base, the median of the ratios within the rounds; None where there is nothing to compare."""
+        """The median of the ratios to the base within the rounds; None without values."""
         found = self._ratios(target, key)
         return statistics.median(found) if found else None
 
     def noise(self, key: str) -> tuple[float, float] | None:
-        """Between which two values the median ratio to the base is, 96 times of 100, of a target just like it.
+        """The range of the median ratio to the base for 96 of 100 identical targets.
 
-        By drawing as many rounds as there are from those of the twin, which of the two alike is the base left to chance.
+        Bootstrap over the rounds of base and twin, with the roles of the two drawn at random.
         """
         logs = [math.log(ratio) for ratio in self._ratios(self.twin, key)] if self.twin else []
         if not logs:
@@ -90,7 +90,7 @@ class Result:
 
 
 def machine() -> str:
-    """What it was measured on."""
+    """CPU, memory, kernel and Python version of this machine."""
     cpu = next(
         (
             line.partition(":")[2].strip()
@@ -104,12 +104,12 @@ def machine() -> str:
 
 
 def keep(name: str, result: Result) -> None:
-    """Keep the figures of a part, with when and where."""
+    """Store the figures of a part with date and machine."""
     _keep(name, dataclasses.asdict(result))
 
 
 def keep_profile(text: str) -> None:
-    """Keep the tables of the profile."""
+    """Store the tables of the profile."""
     _keep("profile", {"text": text})
 
 
@@ -144,26 +144,26 @@ def table(result: Result) -> str:
 
 
 def verdict(result: Result) -> str:
-    """For each key with a ratio: the noise, by the two alike, and which targets are within it. "" without a twin."""
+    """For each ratio: the noise and the targets within, below and above it. "" without a twin."""
     lines = []
     for key in result.shown:
         if key not in _RATIO or (band := result.noise(key)) is None:
             continue
-        said: dict[str, list[str]] = {"within": [], "below": [], "above": []}
+        groups: dict[str, list[str]] = {"within": [], "below": [], "above": []}
         for name in result.runs:
             ratio = result.ratio(name, key)
             if name not in (result.base, result.twin) and ratio is not None:
                 where = "below" if ratio < band[0] else "above" if ratio > band[1] else "within"
-                said[where].append(f"{name} ({ratio:.2f})")
-        places = "; ".join(f"{where}: {', '.join(names)}" for where, names in said.items() if names)
+                groups[where].append(f"{name} ({ratio:.2f})")
+        summary = "; ".join(f"{where}: {', '.join(names)}" for where, names in groups.items() if names)
         lines.append(
-            f"- {SHOW[key][0].split()[0]}: noise {band[0]:.2f} … {band[1]:.2f}. {places[:1].upper()}{places[1:]}."
+            f"- {SHOW[key][0].split()[0]}: noise {band[0]:.2f} … {band[1]:.2f}. {summary[:1].upper()}{summary[1:]}."
         )
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 
 
 def write(order: list[str]) -> None:
-    """Write the section between the marks."""
+    """Regenerate the section between the marks."""
     known = json.loads(RESULTS.read_text())
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
@@ -180,6 +180,6 @@ def write(order: list[str]) -> None:
         given = {field.name: kept[field.name] for field in dataclasses.fields(Result) if field.name in kept}
         result = Result(**{**given, "shown": tuple(kept["shown"])})
         runs = next(iter(result.runs.values()))
-        how = f"medians (of errors and losses the worst) of {len(runs)} rounds of {runs[0]['seconds']:.0f} s"
+        how = f"medians (maxima of errors and losses) of {len(runs)} rounds of {runs[0]['seconds']:.0f} s"
         parts.append(f"{table(result)}\n`python -m bench tap {name}`, {how}, {when}\n")
     PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(parts) + f"\n{END}{after}")

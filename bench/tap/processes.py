@@ -1,7 +1,7 @@
-"""What a target's processes use and where they run: each process that was named, all its threads, all its descendants.
+"""CPU time, memory and core affinity of processes with all their threads and descendants.
 
-CPU time counts threads and child processes that have ended meanwhile, too. Memory is the proportional share (PSS): what a
-process has in common with its child counts once.
+CPU time includes threads and child processes that have ended. Memory is the proportional set size (PSS): pages shared with a
+child count once.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PER_PROCESS_CLOCK = 2
-"""The kernel's clock id of a process's CPU time, beside the process's id (CPUCLOCK_SCHED)."""
+"""Low bits of the kernel's clock id for a process's CPU time (CPUCLOCK_SCHED)."""
 
 
 def family(pids: Iterable[int]) -> list[int]:
-    """These processes and their descendants, as they are now."""
+    """These processes and their current descendants."""
     found: dict[int, None] = {}
-    ahead = list(pids)
-    while ahead:
-        pid = ahead.pop()
+    pending = list(pids)
+    while pending:
+        pid = pending.pop()
         if pid not in found and Path(f"/proc/{pid}").exists():
             found[pid] = None
-            ahead += children(pid)
+            pending += children(pid)
     return list(found)
 
 
 def children(pid: int) -> list[int]:
-    """Whichever thread started them."""
+    """The child processes of all threads of a process."""
     found: list[int] = []
     for task in _tasks(pid):
         with contextlib.suppress(OSError):
@@ -38,18 +38,18 @@ def children(pid: int) -> list[int]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """CPU seconds used so far, by all threads and descendants, ended ones included."""
+    """CPU seconds used so far by all threads and descendants, including ended ones."""
     used_s = 0.0
     for pid in family(pids):
-        with contextlib.suppress(OSError):  # one that has just ended
+        with contextlib.suppress(OSError):  # the process has just ended
             used_s += time.clock_gettime(~pid << 3 | _PER_PROCESS_CLOCK)
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            used_s += (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")  # of children waited for
+            used_s += (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")  # of ended children
     return used_s
 
 
 def memory_bytes(pids: Iterable[int]) -> int:
-    """Memory in RAM, each page shared out among those that have it."""
+    """Resident memory; shared pages are divided among their users."""
     kib = 0
     for pid in family(pids):
         with contextlib.suppress(OSError):
@@ -59,7 +59,7 @@ def memory_bytes(pids: Iterable[int]) -> int:
 
 
 def check_pinned(pids: Iterable[int], cores: set[int]) -> None:
-    """Raise RuntimeError when a thread of these or of their descendants may run on another core."""
+    """Raise RuntimeError if a thread of these processes or their descendants may run on another core."""
     for pid in family(pids):
         for task in _tasks(pid):
             with contextlib.suppress(OSError):
@@ -71,7 +71,7 @@ def check_pinned(pids: Iterable[int], cores: set[int]) -> None:
 
 
 def busy_s(cores: Iterable[int]) -> dict[int, float]:
-    """Seconds that each core has not been idle, by whatever ran there (the kernel's own work and what a host took, too)."""
+    """Seconds that each core was not idle, including kernel work and time stolen by the host."""
     wanted = {f"cpu{core}": core for core in cores}
     found: dict[int, float] = {}
     for line in Path("/proc/stat").read_text().splitlines():

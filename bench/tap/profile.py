@@ -1,7 +1,7 @@
-"""Where the CPU time of a chunk and of a short request goes: nginx, the tap without its log, the tap with it.
+"""CPU time of a chunk and of a short request by component, for nginx and the tap with and without its log.
 
-`python -m bench tap profile` samples each with `perf` (the CPU clock, while the load client counts) and shares its CPU time, as
-`measure` has it, out among the parts below: in µs a chunk or request. Two minutes.
+`python -m bench tap profile` samples each target with `perf` (CPU clock) during a run and divides the CPU time from `measure`
+among the components below, in µs per chunk or request. Takes two minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOADS = {
     "a short request (32 connections)": Load("short", 32),
 }
 SECONDS = 6.0
-PARTS = {
+COMPONENTS = {
     "kernel": "system calls",
     "own": "nginx's own code",
     "loop": "event loop (uvloop, libuv, libc)",
@@ -33,8 +33,8 @@ PARTS = {
 }
 
 
-def part_of(library: str) -> str:
-    """The part that a sample in the loop's thread belongs to, by the file that it hit."""
+def component_of(library: str) -> str:
+    """The component of a sample in the loop's thread, by its binary."""
     if "kernel" in library or library == "[vdso]":
         return "kernel"
     name = library.rpartition("/")[2]
@@ -49,7 +49,7 @@ def part_of(library: str) -> str:
 
 @contextlib.contextmanager
 def sampled(pid: int, data: Path) -> Iterator[None]:
-    """Samples of all threads of a process while the block runs."""
+    """Sample all threads of a process while the block runs."""
     command = ["perf", "record", "-q", "-F", "2000", "-e", "cpu-clock", "-p", str(pid), "-o", str(data)]
     perf = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
@@ -60,20 +60,20 @@ def sampled(pid: int, data: Path) -> Iterator[None]:
 
 
 def shares(pid: int, data: Path) -> dict[str, float]:
-    """The share of each part among the samples."""
+    """The share of each component in the samples."""
     command = ["perf", "script", "-i", str(data), "-F", "tid,ip,dso"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     counts: collections.Counter[str] = collections.Counter()
     for line in text.splitlines():
         thread, _, library = line.strip().partition(" ")
-        counts[part_of(library.rpartition("(")[2].rstrip(")")) if int(thread) == pid else "log"] += 1
+        counts[component_of(library.rpartition("(")[2].rstrip(")")) if int(thread) == pid else "log"] += 1
     return {part: count / counts.total() for part, count in counts.items()}
 
 
 def profile(folder: Path) -> str:
-    """The tables, in Markdown. Raises SystemExit without perf."""
+    """The tables in Markdown. Raises SystemExit without perf."""
     if shutil.which("perf") is None:
-        raise SystemExit("bench tap profile: perf is needed (Debian: apt-get install linux-perf)")
+        raise SystemExit("bench tap profile: perf is not installed. On Debian: apt-get install linux-perf")
     tables = []
     with mock_upstream(folder) as upstream, contextlib.ExitStack() as stack:
         found: list[Target | None] = [stack.enter_context(nginx(folder, upstream))]
@@ -97,7 +97,7 @@ def profile(folder: Path) -> str:
 
 def _table(what: str, columns: dict[str, dict[str, float]]) -> str:
     lines = ["| " + " | ".join([f"µs CPU of {what}", *columns]) + " |", "|---" + "|--:" * len(columns) + "|"]
-    for part, name in PARTS.items():
+    for part, name in COMPONENTS.items():
         if any(of_part.get(part) for of_part in columns.values()):
             cells = [f"{of_part[part]:.1f}" if part in of_part else "–" for of_part in columns.values()]
             lines.append("| " + " | ".join([name, *cells]) + " |")

@@ -1,4 +1,4 @@
-"""What the tap is compared with: direct, nginx, the tap with its log, without, compiled, the LiteLLM proxy; each started here.
+"""Start the targets of the benchmark: nginx, the tap in its variants, the LiteLLM proxy, and the mock upstream.
 
 The proxy under test runs on the first core, upstream and load client (C, compiled here) on the others.
 """
@@ -65,7 +65,7 @@ LITELLM_BODY = b'{"model": "bench", "stream": true, "messages": [{"role": "user"
 
 @dataclasses.dataclass
 class Target:
-    """Something to send load at. `pids` are the processes whose CPU and memory count, with all that they start."""
+    """A server under load. The CPU and memory of `pids` and their descendants are measured."""
 
     name: str
     port: int
@@ -73,10 +73,10 @@ class Target:
     admin: str | None = None
     """The tap's admin URL."""
     request: bytes | None = None
-    """Sent instead of the load client's own."""
+    """The request to send instead of the load client's default."""
 
     def counters(self) -> dict[str, int]:
-        """The tap's counters, {} of anything else."""
+        """The tap's counters, {} for other targets."""
         if self.admin is None:
             return {}
         with urllib.request.urlopen(f"{self.admin}/ledger", timeout=10) as answer:
@@ -88,17 +88,17 @@ def compile_c(folder: Path) -> None:
     """Build the mock upstream and the load client."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        raise SystemExit("bench tap: a C compiler is needed (Debian: apt-get install gcc libc6-dev)")
+        raise SystemExit("bench tap: no C compiler found. On Debian: apt-get install gcc libc6-dev")
     for name in ("upstream", "load"):
         subprocess.run([compiler, "-O2", "-o", str(folder / name), str(HERE / f"{name}.c")], check=True)
 
 
 def nginx_program() -> str | None:
-    """nginx, installed when this is Debian and we may."""
+    """Path of nginx. Installs it as root on Debian; None if it is not available."""
     found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         command = ["apt-get", "install", "-y", "--no-install-recommends", "nginx-light"]
-        # The package starts a server of its own unless told that it may not.
+        # RUNLEVEL=1 prevents the package from starting its own server.
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
         subprocess.run(command, check=False, stdout=subprocess.DEVNULL, env=environment)
         found = shutil.which("nginx", path="/usr/sbin")
@@ -117,7 +117,7 @@ def wait_for(met: Callable[[], Any], timeout_s: float = START_TIMEOUT_S) -> Any:
             if value := met():
                 return value
         time.sleep(0.05)
-    raise SystemExit("bench tap: a server did not start")
+    raise SystemExit("bench tap: a server did not start in time")
 
 
 def read_json(path: Path) -> Any:
@@ -130,7 +130,7 @@ def listening(port: int) -> bool:
 
 
 def pinned(cores: set[int], *, idle: bool = False) -> Callable[[], None]:
-    """For a child before it runs: keep it on these cores; `idle`: it gives way to whatever else runs there."""
+    """A preexec_fn that pins the child to these cores. `idle`: with idle priority."""
 
     def pin() -> None:
         os.sched_setaffinity(0, cores)
@@ -163,13 +163,13 @@ def started(
 
 
 def upstream_port(folder: Path) -> int:
-    """The port of the mock upstream that was started with this folder."""
+    """The port of the mock upstream started with this folder."""
     return int((folder / "port").read_text())
 
 
 @contextlib.contextmanager
 def mock_upstream(folder: Path) -> Iterator[int]:
-    """The mock upstream; its port."""
+    """Run the mock upstream. Yields its port."""
     with started([str(folder / "upstream"), str(folder / "port")], OTHER_CORES) as upstream:
         port = wait_for(lambda: upstream_port(folder))
         assert upstream.poll() is None
@@ -178,7 +178,7 @@ def mock_upstream(folder: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def nginx(folder: Path, upstream: int) -> Iterator[Target | None]:
-    """nginx with one worker; None where there is none."""
+    """Run nginx with one worker. Yields None if it is not available."""
     program = nginx_program()
     if program is None:
         yield None
@@ -193,30 +193,29 @@ def nginx(folder: Path, upstream: int) -> Iterator[Target | None]:
 
 @contextlib.contextmanager
 def tap(
-    name: str, data: Path, upstream: int, *, installed: Path | None = None, **given: Any
+    name: str, data: Path, upstream: int, *, installed: Path | None = None, **overrides: Any
 ) -> Iterator[Target]:
-    """A tap, as `streamgauge tap` runs it; its log in `data` unless `given` says otherwise. `installed`: where its code is."""
+    """Run a tap as `streamgauge tap` does, with these options. `installed`: folder of its code, None for the source."""
     options = TapOptions(
         upstreams=parse_upstreams([f"bench=http://127.0.0.1:{upstream}"]),
         data=data,
         listen="127.0.0.1:0",
         admin="127.0.0.1:0",
         drain_timeout_s=0.1,
-        **given,
+        **overrides,
     )
     argv = [sys.executable, "-c", TAP_PROGRAM, pickle.dumps(options).hex()]
     environment = {}
     if installed is not None:
-        argv.insert(1, "-P")  # not what lies in the current folder
+        argv.insert(1, "-P")  # do not import from the current folder
         environment["PYTHONPATH"] = str(installed)
     with started(argv, PROXY_CORE, **environment) as process:
-        said = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
-        yield Target(name, int(said["listen"].rpartition(":")[2]), [process.pid], admin=said["admin"])
+        ready = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
+        yield Target(name, int(ready["listen"].rpartition(":")[2]), [process.pid], admin=ready["admin"])
 
 
 def compiled(folder: Path) -> Path | None:
-    """Where the compiled wheel of this tree is unpacked, below `folder`; None where `make wheel COMPILED=1` has not made one of
-    this source."""
+    """Unpack the compiled wheel of this source below `folder`. None if `make wheel COMPILED=1` has not built it."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     for wheel in (ROOT / "dist").glob(f"streamgauge-*-{tag}-*.whl"):
         with zipfile.ZipFile(wheel) as packed:
@@ -229,7 +228,7 @@ def compiled(folder: Path) -> Path | None:
                 packed.extractall(folder / "compiled")
                 return folder / "compiled"
             print(
-                f"bench tap: {wheel.name} is of other source and left out; make wheel COMPILED=1",
+                f"bench tap: {wheel.name} was built from other source and is omitted. Run make wheel COMPILED=1.",
                 file=sys.stderr,
             )
     return None
@@ -237,7 +236,7 @@ def compiled(folder: Path) -> Path | None:
 
 @contextlib.contextmanager
 def litellm(folder: Path, upstream: int) -> Iterator[Target | None]:
-    """The LiteLLM proxy; None where it is not installed (`make test-setup`)."""
+    """Run the LiteLLM proxy. Yields None if it is not installed (`make test-setup`)."""
     if not LITELLM.exists():
         yield None
         return

@@ -1,12 +1,13 @@
-"""The tap while what stands behind it is in trouble: what the clients see must not change.
+"""The tap while a component behind it fails: clients must not notice.
 
-*log read* is what they are compared with: a reader takes the log's entries away and does nothing with them. *log read,
-again* is a second one just like it: by how much these two differ, round by round, is what "within noise" means here. *nobody
-reads*: analytics is dead, the log only grows. *Kafka away*: ship runs and finds no broker. *disk full*: the log is on a small
-file system that is full to the last byte (a tmpfs; only root can mount one, else it is left out), and the memory that may
-wait for it is full after the first second, so that from then on all is shed.
+- *log read* is the base: a reader consumes the log's entries.
+- *log read, again* is an identical target. The difference between these two in each round defines "within noise".
+- *nobody reads*: analytics is down and the log only grows.
+- *Kafka away*: ship runs without a reachable broker.
+- *disk full*: the log is on a full file system (a tmpfs, which only root can mount; otherwise omitted). The queue in memory is
+  full after one second; the tap then drops everything.
 
-Reader and ship run on the load's core and only when it has nothing else to do: it is the tap that is measured.
+Reader and ship run on the load's core with idle priority, because only the tap is measured.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench.tap.servers import OTHER_CORES, Target, free_port, read_json, started
 
 BASE, TWIN = "log read", "log read, again"
 _DISK = "8m"
-_SOON_FULL_BYTES = 2 * 2**20
+_SMALL_QUEUE_BYTES = 2 * 2**20
 _READER = """
 import sys; from pathlib import Path; from ingest.record_log.embedded_reader import EmbeddedReader
 reader = EmbeddedReader(Path(sys.argv[1]), "bench")
@@ -35,8 +36,8 @@ while True:
 
 
 @contextlib.contextmanager
-def troubled(folder: Path, upstream: int) -> Iterator[list[Target]]:
-    """Two taps whose logs are read, and one in each trouble."""
+def failures(folder: Path, upstream: int) -> Iterator[list[Target]]:
+    """Two taps with a reader, and one for each failure."""
     with contextlib.ExitStack() as stack:
         found = []
         for n, name in enumerate((BASE, TWIN)):
@@ -52,27 +53,27 @@ def troubled(folder: Path, upstream: int) -> Iterator[list[Target]]:
         disk = folder / "disk"
         if stack.enter_context(small_disk(disk)):
             found.append(
-                stack.enter_context(tap("disk full", disk / "data", upstream, queue_bytes=_SOON_FULL_BYTES))
+                stack.enter_context(tap("disk full", disk / "data", upstream, queue_bytes=_SMALL_QUEUE_BYTES))
             )
             fill(disk)
         yield found
 
 
 @contextlib.contextmanager
-def small_disk(place: Path) -> Iterator[bool]:
-    """A file system of 8 MiB; False where it cannot be mounted."""
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(place)]
+def small_disk(mount_point: Path) -> Iterator[bool]:
+    """A file system of 8 MiB. Yields False if it cannot be mounted."""
+    mount_point.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(mount_point)]
     mounted = os.geteuid() == 0 and subprocess.run(mount, check=False).returncode == 0
     try:
         yield mounted
     finally:
         if mounted:
-            subprocess.run(["umount", "-l", str(place)], check=False)
+            subprocess.run(["umount", "-l", str(mount_point)], check=False)
 
 
 def fill(disk: Path) -> None:
-    """Leave not one byte free."""
+    """Fill the file system completely."""
     with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
