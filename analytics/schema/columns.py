@@ -1,4 +1,4 @@
-"""Columns of the tables, as schema.sql and open_streams.sql define them. Needs neither DuckDB nor polars."""
+"""Columns of the tables in schema.sql and open_streams.sql. Requires neither DuckDB nor polars."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
--- Requests in flight. Not a table of the store: analytics writes a small file (analytics/storage/open_streams_file.py), and readers show it
--- under this name.
+-- Not a table of the store: analytics writes files (analytics/storage/open_streams_file.py), and readers have a view of this name.
 
 CREATE TABLE IF NOT EXISTS open_streams (
     stream_id UUID NOT NULL,
@@ -11,24 +10,24 @@ CREATE TABLE IF NOT EXISTS open_streams (
     updated_at TIMESTAMPTZ NOT NULL
 );
 
-COMMENT ON TABLE open_streams IS 'Requests in flight, half a second old at most.';
-COMMENT ON COLUMN open_streams.stream_id IS 'Identity of the request.';
+COMMENT ON TABLE open_streams IS 'Streams in flight. At most half a second old.';
+COMMENT ON COLUMN open_streams.stream_id IS 'Id of the request.';
 COMMENT ON COLUMN open_streams.gateway IS 'Name of the upstream.';
 COMMENT ON COLUMN open_streams.tap IS 'Name of the tap.';
 COMMENT ON COLUMN open_streams.client_id IS 'Keyed hash of the client''s API key.';
-COMMENT ON COLUMN open_streams.dialect IS 'How it speaks, as far as is known.';
+COMMENT ON COLUMN open_streams.dialect IS 'Format of the stream. NULL until it is detected.';
 COMMENT ON COLUMN open_streams.operation IS 'Kind of request.';
-COMMENT ON COLUMN open_streams.path IS 'Path as sent upstream.';
-COMMENT ON COLUMN open_streams.request_model IS 'Model that was asked for.';
-COMMENT ON COLUMN open_streams.response_model IS 'Model that the response names.';
+COMMENT ON COLUMN open_streams.path IS 'Path of the request to the upstream, without the query.';
+COMMENT ON COLUMN open_streams.request_model IS 'Requested model.';
+COMMENT ON COLUMN open_streams.response_model IS 'Model named in the response.';
 COMMENT ON COLUMN open_streams.trace_id IS 'W3C trace id.';
-COMMENT ON COLUMN open_streams.started_at IS 'Instant of t0.';
-COMMENT ON COLUMN open_streams.http_status IS 'Status; NULL until the head is there.';
-COMMENT ON COLUMN open_streams.ttft_ns IS 'Time to first token; NULL until there is output.';
-COMMENT ON COLUMN open_streams.last_event_ns IS 'Newest event - t0.';
-COMMENT ON COLUMN open_streams.last_output_ns IS 'Newest output event - t0.';
+COMMENT ON COLUMN open_streams.started_at IS 'Time of t0.';
+COMMENT ON COLUMN open_streams.http_status IS 'HTTP status of the response. NULL until its headers are complete.';
+COMMENT ON COLUMN open_streams.ttft_ns IS 'Time to first token: ns from t0. NULL until there is output.';
+COMMENT ON COLUMN open_streams.last_event_ns IS 'ns from t0 to the newest event.';
+COMMENT ON COLUMN open_streams.last_output_ns IS 'ns from t0 to the newest output event.';
 COMMENT ON COLUMN open_streams.event_count IS 'Events so far.';
 COMMENT ON COLUMN open_streams.output_event_count IS 'Output events so far.';
 COMMENT ON COLUMN open_streams.output_tokens IS 'Output tokens reported so far.';
 COMMENT ON COLUMN open_streams.response_bytes IS 'Body bytes so far.';
-COMMENT ON COLUMN open_streams.updated_at IS 'Instant of its newest record.';
+COMMENT ON COLUMN open_streams.updated_at IS 'Time of the newest record.';

@@ -1,4 +1,4 @@
--- The tables. Times named *_ns are nanoseconds from t0 (the tap turned to the upstream), *_at are instants. Unknown is NULL, never 0.
+-- Tables. Columns *_ns are nanoseconds from t0, *_at are instants. Unknown is NULL, never 0.
 -- docs/explanation/measurement.md defines every number. Tables of the schema `internal` are not for readers.
 
 CREATE SCHEMA IF NOT EXISTS internal;

@@ -1,6 +1,6 @@
-"""The tables' columns as polars types, in the order of schema.sql, and data frames with exactly those columns.
+"""Polars types of the tables' columns, in the order of schema.sql, and data frames with these columns.
 
-UUIDs are text; instants are microseconds in UTC.
+UUIDs are text. Instants are microseconds in UTC.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STALLS = _columns("stalls")
 
 
 def frame(columns: Columns, values: Mapping[str, Sequence[Any]]) -> pl.DataFrame:
-    """A data frame of exactly those columns. Instants are given as microseconds since the epoch."""
+    """A data frame with these columns. Instants are given as microseconds since the epoch."""
     return pl.DataFrame(
         [
             pl.Series(name, values[name], pl.Int64, strict=False).cast(kind)
@@ -52,7 +52,7 @@ def frame(columns: Columns, values: Mapping[str, Sequence[Any]]) -> pl.DataFrame
 
 
 def frame_of_rows(columns: Columns, rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
-    """As `frame`, of rows whose values are in the columns' order."""
+    """As `frame`, from rows with values in the order of the columns."""
     values = zip(*rows, strict=True) if rows else [()] * len(columns)
     return frame(columns, dict(zip(columns, values, strict=True)))
 

@@ -1,6 +1,5 @@
--- The public views, made anew whenever the tables are opened. Those by the minute read the roll-ups: their quantiles are within 1 % of
--- `quantile_cont` over the same streams, those of `icl` are over all gaps pooled. `model` is what was asked for, else what
--- answered. Minutes are of `started_at`.
+-- Public views. Views per minute read the roll-ups: quantiles are within 1 % of `quantile_cont` over the same streams, and those of `icl`
+-- cover all gaps. `model` is the requested model, else the one in the response. Minutes are those of `started_at`.
 
 CREATE OR REPLACE VIEW histogram_buckets AS
 SELECT
@@ -13,8 +12,7 @@ FROM (
     SELECT minute, gateway, provider, model, metric, unnest(buckets) AS bucket, unnest(counts) AS n FROM histogram_minutes
 );
 
--- The minutes that are not settled, as they will be: all histograms of one key added up. A quantile lies between the two values
--- of the ranks next to it, as in `quantile_cont`.
+-- Minutes that are not settled: the merged histograms of each key. Quantiles are interpolated as in `quantile_cont`.
 CREATE OR REPLACE VIEW internal.unsettled_histograms AS
 WITH parts AS (
     SELECT minute, gateway, provider, model, metric, total,
@@ -47,7 +45,7 @@ FROM (
     FROM ranked GROUP BY minute, gateway, provider, model, metric
 );
 
--- Every histogram of every minute, one row a key, its quantiles at hand.
+-- Quantiles of every minute, one row per key.
 CREATE OR REPLACE VIEW internal.histograms AS
 SELECT minute, gateway, provider, model, metric, p50, p95, p99
 FROM main.histogram_minutes WHERE settled AND minute NOT IN (SELECT minute FROM main.histogram_minutes WHERE NOT settled)
@@ -125,7 +123,7 @@ SELECT
     sum(parts.delivered_bytes)::BIGINT AS delivered_bytes
 FROM stream_minutes AS parts GROUP BY minute, gateway, provider, model;
 
--- Not materialized: else all columns of all streams would be written down to read some of a twentieth.
+-- Not materialized: DuckDB would write all columns of all streams to read some columns of a twentieth.
 CREATE OR REPLACE VIEW slow_streams AS
 WITH recent AS NOT MATERIALIZED (
     SELECT *, coalesce(request_model, response_model) AS model
@@ -204,20 +202,20 @@ SELECT
 FROM parts GROUP BY gateway, provider, model;
 
 COMMENT ON VIEW histogram_buckets IS
-'Histograms by the minute, one row a bucket: sum(n) by bucket adds them up over any time and group; value stands for the bucket, within 1 %.';
+'Histograms per minute, one row per bucket. sum(n) by bucket merges them over any time and group; value is within 1 % of the values in the bucket.';
 COMMENT ON VIEW latency_by_minute IS
-'Per minute, gateway, provider and model: quantiles of first byte, first token, inter-token latency, duration and tokens per second.';
+'Per minute, gateway, provider and model: quantiles of TTFB, TTFT, inter-token latency, duration and tokens per second.';
 COMMENT ON VIEW errors_by_minute IS
 'Per minute, gateway, provider and model: streams by outcome; error_rate = errors / (streams - client_abort - tap_lost).';
 COMMENT ON VIEW throughput_by_minute IS
-'Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started then; NULL where no stream reported.';
+'Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started. NULL if no stream reported a value.';
 COMMENT ON VIEW slow_streams IS
-'Streams of the last 24 hours above the 95th percentile of their gateway and model, by time to first token or by inter-token latency.';
+'Streams of the last 24 hours above the 95th percentile of their gateway and model in time to first token or inter-token latency.';
 COMMENT ON VIEW gateway_comparison IS
-'Gateways, providers and models side by side over the last 24 hours, in whole minutes.';
+'Gateways, providers and models over the last 24 hours, in whole minutes.';
 
 CREATE OR REPLACE VIEW counters AS
 SELECT name, sum(value)::BIGINT AS value FROM internal.counter_parts GROUP BY name;
 
 COMMENT ON VIEW counters IS
-'Totals since the store was created: entries, records, bytes, rows by table; expired_* are rows deleted by retention.';
+'Counters since the store was created: entries, records, bytes, rows by table. expired_* are rows deleted by retention.';
