@@ -1,11 +1,13 @@
-"""DuckDB connections: an in-memory database to which the store is attached, with the bounds that every process needs.
+"""DuckDB connections: an in-memory database, the attached store, extensions and limits.
 
-Extensions come from the PyPI packages that carry them: nothing is downloaded and nothing is copied into a home folder.
+Extensions are loaded from their PyPI packages. Nothing is downloaded or copied into a home folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from importlib import resources
 from typing import Any
 
@@ -19,15 +21,15 @@ from analytics.storage.s3_account import account
 RETRIES = (
     "SET ducklake_retry_wait_ms = 10; SET ducklake_retry_backoff = 1.2; SET ducklake_max_retry_count = 30"
 )
-"""DuckLake repeats a transaction that lost against another: for at most 12 s, with pauses of at most 2 s. (With its default
-factor of 1.5 the last of 30 pauses would take 21 minutes.)"""
+"""DuckLake repeats a conflicting transaction for at most 12 s, with pauses of at most 2 s. (With its default backoff of 1.5 the last
+of 30 pauses would take 21 minutes.)"""
 
 DAMAGED = ("malformed", "not a database")
-"""In SQLite's messages about a file that it cannot read."""
+"""Parts of SQLite's messages about a damaged file."""
 
 
 def new_database(memory_limit_bytes: int | None = None) -> duckdb.DuckDBPyConnection:
-    """An in-memory database in UTC that loads no extension by itself. `memory_limit_bytes` None: DuckDB's default."""
+    """An in-memory database in UTC that does not load extensions by itself. `memory_limit_bytes` None: DuckDB's default."""
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
@@ -42,12 +44,12 @@ def attach(
 ) -> None:
     """Attach the store as `lake` and make it the default database.
 
-    A store that does not exist is created unless `read_only`; two processes must not create it at once. `uri` names
-    another catalog of the same tables (a copy). Raises OSError with one line.
+    Creates the store if it does not exist, unless `read_only`. Two processes must not create it at once. `uri`: a copy of the
+    catalog. Raises OSError.
     """
     load(connection, "ducklake", "sqlite_scanner" if location.catalog else "postgres_scanner")
     options = ["READ_ONLY"] if read_only else []
-    if location.catalog is not None:  # a data folder may have been moved since the catalog noted its path
+    if location.catalog is not None:  # the data folder may have been moved
         options += [f"DATA_PATH {literal(str(location.tables))}", "OVERRIDE_DATA_PATH true"]
     elif location.tables is not None and not read_only:
         options.append(f"DATA_PATH {literal(location.tables)}")
@@ -64,15 +66,15 @@ def attach(
 
 
 def cannot_attach(location: StoreLocation, error: duckdb.Error) -> OSError:
-    """The error of a store that cannot be attached, with the way out."""
+    """The error of a store that cannot be attached, with what to do."""
     text = message(error, location)
-    is_damaged = location.catalog is not None and any(sign in text for sign in DAMAGED)
-    way_out = ". The catalog is damaged: restore it with `streamgauge rebuild`" if is_damaged else ""
-    return OSError(f"cannot attach the store {location.label}: {text}{way_out}")
+    is_damaged = location.catalog is not None and any(part in text for part in DAMAGED)
+    remedy = ". The catalog is damaged: restore it with `streamgauge rebuild`" if is_damaged else ""
+    return OSError(f"cannot attach the store {location.label}: {text}{remedy}")
 
 
 def data_path_of(connection: duckdb.DuckDBPyConnection) -> str:
-    """Where the attached store's files are, with a slash at the end."""
+    """Folder of the attached store's files, with a slash at the end."""
     row = first_row(
         connection.execute(
             f"SELECT value FROM ducklake_options('{ALIAS}') WHERE option_name = 'data_path' AND scope = 'GLOBAL'"
@@ -91,25 +93,39 @@ def load(connection: duckdb.DuckDBPyConnection, *names: str) -> None:
             package = resources.files(f"duckdb_extension_{name}")
         except ModuleNotFoundError:
             raise OSError(
-                f"the DuckDB extension {name!r} is not installed. Run: pip install "
+                f"cannot load the DuckDB extension {name!r}: it is not installed. Run: pip install "
                 f"duckdb-extension-{name.replace('_', '-')}=={duckdb.__version__}"
             ) from None
         path = package / "extensions" / f"v{duckdb.__version__}" / f"{name}.duckdb_extension"
         if not path.is_file():
             raise OSError(
-                f"the package of the DuckDB extension {name!r} is for another version than DuckDB {duckdb.__version__}"
+                f"cannot load the DuckDB extension {name!r}: its package is not for DuckDB {duckdb.__version__}. Install version "
+                f"{duckdb.__version__} of it"
             )
         connection.execute(f"LOAD {literal(str(path))}")
 
 
+@contextlib.contextmanager
+def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """BEGIN … COMMIT, or ROLLBACK on an exception."""
+    connection.execute("BEGIN TRANSACTION")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(duckdb.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
 def first_row(result: duckdb.DuckDBPyConnection) -> tuple[Any, ...] | None:
-    """The first row, None without one. The result is read to its end, since an open one keeps its transaction open."""
+    """The first row, None without one. Reads the result to its end, because an open one keeps its transaction open."""
     rows = result.fetchall()
     return rows[0] if rows else None
 
 
 def one_line(error: BaseException) -> str:
-    """DuckDB's message in one line, without its echo of the statement."""
+    """DuckDB's message in one line, without the statement."""
     return " ".join(str(error).split("\nLINE ")[0].split())
 
 
@@ -120,7 +136,7 @@ def message(error: BaseException, location: StoreLocation) -> str:
 
 
 def _authenticate_s3(connection: duckdb.DuckDBPyConnection) -> None:
-    """Register the S3 account of the environment, if there is one."""
+    """Register the S3 account of the environment, if any."""
     found = account(os.environ)
     if found is None:
         return

@@ -30,7 +30,7 @@ from analytics.measures.latency import StallLimit
 from analytics.measures.rollup import rollups
 from analytics.schema.sql_quoting import literal
 from analytics.storage.appender import Appender
-from analytics.storage.catalog import NAME, Catalog, create_file, is_conflict
+from analytics.storage.catalog import NAME, Catalog, is_conflict
 from analytics.storage.commit import Commit, StoreFailed
 from analytics.storage.create_schema import prepare
 from analytics.storage.database import attach, data_path_of, first_row, message, new_database
@@ -45,6 +45,7 @@ from analytics.storage.ducklake_format import (
 from analytics.storage.location import ALIAS, StoreLocation
 from analytics.storage.open_streams_file import OpenStreamsFile
 from analytics.storage.partition_positions import PartitionPositions, Versions
+from analytics.storage.sqlite_catalog import create_file
 from analytics.storage.updated_rows import add_to_counters, write_tap_reports
 
 log = logging.getLogger(__name__)

@@ -1,48 +1,48 @@
-"""Keep the store small and quick: merge files, delete old rows, back up the catalog. One process at a time.
+"""Keep the store small and fast: merge files, delete old rows, back up the catalog. One process at a time.
 
 Contract
-1. Every analytics process runs this thread; each round the elected one (`Catalog.elected`) does what is due. The catalog has
-   the time of each task's last run, so a task runs as often whichever process does it.
-2. Reading, merging, flushing and expiring are DuckLake's own functions. With SQLite commits wait for each call. What deletes
-   rows, flushing too, takes the exclusive lock: otherwise it would conflict with every commit under way.
-3. A task that fails or meets a conflict is left to the next round. The numbers are right without any of this.
-4. Readers are safe: snapshots, and the files that only they need, are kept for `READERS_S`, longer than a query may take and
-   longer than the age of the last backup.
+1. Every analytics process runs this thread. In each round the elected process (`Catalog.elected`) runs the due tasks. The catalog
+   stores the time of each task's last run, so its interval does not depend on which process runs it.
+2. Flushing, merging and expiring are DuckLake's own functions. With SQLite, commits wait for each call. Tasks that delete rows,
+   including flushes, take the exclusive lock, because they would conflict with concurrent commits.
+3. A task that fails is repeated in the next round. The numbers are correct without any of the tasks.
+4. Snapshots and the files that only they need are kept for `READERS_S`: longer than a query may take, and longer than the age of the
+   last backup.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
 
-from analytics.storage.catalog import backup, is_conflict
-from analytics.storage.database import first_row, message
+from analytics.storage.catalog import is_conflict
+from analytics.storage.database import message
 from analytics.storage.ducklake_format import sync
 from analytics.storage.location import ALIAS
+from analytics.storage.retention import Retention, ages_s
 from analytics.storage.rollup_compaction import compact_rollups
+from analytics.storage.sqlite_catalog import back_up
 from analytics.storage.store import Store
-from ingest.ids import smallest_uuid7
 
 log = logging.getLogger(__name__)
 
 ROUND_S = 2.0
 SLOW_S = 2.0
-"""A task that takes longer is logged."""
+"""Longer tasks are logged."""
 READERS_S = 330
 """A query takes at most 300 s."""
 SMALL_FILE_BYTES = 8 * 2**20
-"""Files up to this size are merged often, all others once an hour: a row is rewritten a few times in its life."""
+"""Smaller files are merged often, all others once an hour, so each row is rewritten only a few times."""
 FLUSHED_ROWS = 2_000
 MERGED_FILES = 8
 ORPHANS_S = 86_400
-"""Files that no snapshot names are those of killed commits; younger ones may be of commits under way."""
+"""Age of files without a snapshot that are deleted. Younger ones may belong to a running commit."""
 OFTEN = (
     "events",
     "streams",
@@ -53,46 +53,26 @@ OFTEN = (
     "stream_minutes",
     "histogram_minutes",
 )
-"""Tables that grow with the traffic. The rows of others are few and stay inlined until `merge_all`."""
+"""Tables that grow with the traffic. Others have few rows, which stay inlined until `merge_all`."""
 NEVER_FLUSHED = ("log_positions", "taps", "counter_parts")
 """Tables whose inlined rows are updated in place."""
 
-BY_STREAM_ID = {"events": ("events",), "streams": ("usage_reports", "server_stats", "stalls", "streams")}
-BY_TIME = {
-    "streams": {"spans": "started_at", "losses": "lost_at", "dead_letters": "set_aside_at"},
-    "rollups": {"stream_minutes": "minute", "histogram_minutes": "minute"},
-}
-"""By what has an age of its own: the tables whose rows go with it, and the column that holds a row's age."""
-
-
-def ages_s(
-    events_s: float | None, streams_s: float | None, rollups_s: float | None
-) -> dict[str, float | None]:
-    """The age in seconds at which rows of each kind are deleted, None = never.
-
-    Events never outlive their streams, nor streams the roll-ups computed from them.
-    """
-    if streams_s is None:
-        rollups_s = None
-    else:
-        events_s = min(events_s, streams_s) if events_s is not None else streams_s
-        rollups_s = max(rollups_s, streams_s) if rollups_s is not None else None
-    return {"events": events_s, "streams": streams_s, "rollups": rollups_s}
-
 
 class Upkeep:
-    """One process's upkeep. Owns a thread and connections of its own."""
+    """The upkeep thread of one process, with its own connections."""
 
     def __init__(
         self, store: Store, *, events_s: float | None, streams_s: float | None, rollups_s: float | None = None
     ) -> None:
-        """Ages as `ages_s` takes them."""
-        self._ages_s = ages_s(events_s, streams_s, rollups_s)
+        """Ages as `retention.ages_s` takes them."""
         self._location = store.location
         self._layouts = store.layouts
         self._data_path = store.data_path
         self._cursor = store.cursor()
         self._catalog, self._election = store.catalog.cursor(), store.catalog.cursor()
+        self._retention = Retention(
+            self._catalog, self._cursor, store.layouts, ages_s(events_s, streams_s, rollups_s)
+        )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="upkeep", daemon=True)
         self.tasks: dict[str, tuple[float, Callable[[], object]]] = {
@@ -106,14 +86,14 @@ class Upkeep:
             "merge_all": (3600, self.merge_all),
             "orphans": (ORPHANS_S, self.orphans),
         }
-        """Every how many seconds what is done."""
+        """(Interval in seconds, function) by task."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after the task that runs."""
+        """Stop after the running task."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -125,10 +105,10 @@ class Upkeep:
             try:
                 self.round()
             except duckdb.Error as e:
-                log.warning("upkeep is skipped for now: %s", message(e, self._location))
+                log.warning("upkeep skipped until the next round: %s", message(e, self._location))
 
     def round(self) -> list[str]:
-        """Do what is due, if this process is elected; the names of what was done."""
+        """Run the due tasks if this process is elected. Returns their names."""
         done: list[str] = []
         with self._election.elected() as elected:
             for task in self._due() if elected else ():
@@ -139,22 +119,27 @@ class Upkeep:
                     self.tasks[task][1]()
                 except (duckdb.Error, OSError) as e:
                     level = logging.DEBUG if is_conflict(e) else logging.WARNING
-                    log.log(level, "%s is left to the next round: %s", task, message(e, self._location))
+                    log.log(
+                        level,
+                        "upkeep task %s failed, next attempt in the next round: %s",
+                        task,
+                        message(e, self._location),
+                    )
                     continue
                 if (took_s := time.monotonic() - began_s) > SLOW_S:
-                    log.info("upkeep: %s took %.1f s", task, took_s)
-                self._note(task)
+                    log.info("upkeep task %s took %.1f s", task, took_s)
+                self._set_done(task)
                 done.append(task)
         return done
 
     def _due(self) -> list[str]:
-        """What is to be done now. A task that was never done is due when its interval is over for the first time."""
+        """The due tasks. A task without a last run starts its first interval now."""
         done_at_s = {
             str(task): float(str(at))
             for task, at in self._catalog.query("SELECT task, done_at_s FROM streamgauge_upkeep")
         }
         for task in self.tasks.keys() - done_at_s.keys():
-            self._note(task)
+            self._set_done(task)
         now_s = time.time()
         return [
             task
@@ -162,17 +147,15 @@ class Upkeep:
             if task in done_at_s and not 0 <= now_s - done_at_s[task] < every_s
         ]
 
-    def _note(self, task: str) -> None:
+    def _set_done(self, task: str) -> None:
         with self._catalog.transaction():
             self._catalog.change(f"DELETE FROM streamgauge_upkeep WHERE task = '{task}'")
             self._catalog.change(
                 f"INSERT INTO streamgauge_upkeep (task, done_at_s) VALUES ('{task}', {time.time():.3f})"
             )
 
-    # -- the tasks -----------------------------------------------------------------------------------------------------
-
     def flush(self, least_rows: int = FLUSHED_ROWS) -> None:
-        """Write inlined rows into files, of the tables that have so many."""
+        """Move inlined rows to files, in tables with at least `least_rows`."""
         counts = " UNION ALL ".join(
             f"SELECT '{table}', count(*) FROM {self._layouts[table].inlined}" for table in OFTEN
         )
@@ -181,7 +164,7 @@ class Upkeep:
                 self._flush("main", str(table))
 
     def merge(self) -> None:
-        """Merge small files, of the tables that have some."""
+        """Merge the small files of tables with at least `MERGED_FILES`."""
         counts = self._catalog.query(
             "SELECT table_id, count(*) FROM ducklake_data_file WHERE end_snapshot IS NULL "
             f"AND file_size_bytes < {SMALL_FILE_BYTES} GROUP BY table_id"
@@ -192,7 +175,7 @@ class Upkeep:
                 self._call("ducklake_merge_adjacent_files", f"'{table}', max_file_size => {SMALL_FILE_BYTES}")
 
     def merge_all(self) -> None:
-        """Merge files of every size and table, and rewrite files whose rows are mostly deleted."""
+        """Merge files of any size in all tables, and rewrite files with mostly deleted rows."""
         tables = self._cursor.execute(
             "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ?", [ALIAS]
         ).fetchall()
@@ -208,9 +191,9 @@ class Upkeep:
             compact_rollups(self._cursor, time.time())
 
     def expire(self) -> None:
-        """Forget old snapshots, and delete the files that nothing else needs.
+        """Delete old snapshots and the files that only they need.
 
-        With SQLite, DuckLake 1.0 takes every instant of today (UTC) for older than `older_than`, so old rows are selected here.
+        Old snapshots are selected here: with SQLite, DuckLake 1.0 treats every instant of today (UTC) as older than `older_than`.
         """
         before = (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=READERS_S)).strftime("%Y-%m-%d %H:%M:%S+00")
         snapshots = self._catalog.query(
@@ -226,7 +209,7 @@ class Upkeep:
             self._clean_up(before)
 
     def _clean_up(self, before: str) -> None:
-        """As DuckLake's function of that name, for local files."""
+        """ducklake_cleanup_old_files for local files."""
         old = self._catalog.query(
             "SELECT data_file_id, path, path_is_relative FROM ducklake_files_scheduled_for_deletion "
             f"WHERE schedule_start < '{before}'"
@@ -241,56 +224,20 @@ class Upkeep:
                 )
 
     def orphans(self) -> None:
-        """Delete the files of commits that were killed."""
+        """Delete the files of killed commits."""
         self._call("ducklake_delete_orphaned_files", f"older_than => now() - INTERVAL {ORPHANS_S} SECOND")
 
     def back_up(self) -> None:
-        """Copy a SQLite catalog to `catalog.backup.sqlite`. PostgreSQL has backups of its own."""
+        """Copy a SQLite catalog to `catalog.backup.sqlite`."""
         if self._location.catalog is not None:
-            backup(self._location.catalog, self._location.backup)
+            back_up(self._location.catalog, self._location.backup)
 
     def retain(self, now_s: float) -> int:
-        """Delete rows that are too old by now; returns how many."""
-        deleted = 0
-        for kind, age_s in self._ages_s.items():
-            if age_s is None:
-                continue
-            for table in BY_STREAM_ID.get(kind, ()):
-                deleted += self._delete(table, "stream_id < ?::UUID", smallest_uuid7(now_s - age_s))
-            for table, column in BY_TIME.get(kind, {}).items():
-                deleted += self._delete(table, f"{column} < make_timestamptz(?)", int((now_s - age_s) * 1e6))
-        if deleted:
-            self._sum_counters()
-        return deleted
-
-    def _delete(self, table: str, where: str, limit: object) -> int:
-        row = first_row(self._cursor.execute(f"SELECT count(*) FROM {table} WHERE {where}", [limit]))
-        if row is None or not row[0]:
-            return 0
-        with self._catalog.exclusive(), self._transaction():
-            row = first_row(self._cursor.execute(f"DELETE FROM {table} WHERE {where}", [limit]))
-            deleted = int(row[0]) if row else 0
-            # In the same transaction, or the streams that are missing would be unexplained after a crash.
-            self._cursor.execute(
-                "INSERT INTO internal.counter_parts VALUES (?, ?)", [f"expired_{table}_rows", deleted]
-            )
-        return deleted
-
-    def _sum_counters(self) -> None:
-        """One row for each counter again."""
-        table = self._layouts["internal.counter_parts"].inlined
-        with self._catalog.exclusive(), self._catalog.transaction(alone=True):
-            self._catalog.change(
-                f"UPDATE {table} AS one SET value = (SELECT sum(part.value) FROM {table} AS part WHERE part.name = one.name)"
-            )
-            self._catalog.change(
-                f"DELETE FROM {table} WHERE row_id NOT IN (SELECT min(row_id) FROM {table} GROUP BY name)"
-            )
+        """Delete rows that are too old. Returns their number."""
+        return self._retention.delete_old_rows(now_s)
 
     def _flush(self, schema: str, table: str) -> None:
-        with (
-            self._catalog.exclusive()
-        ):  # it deletes what it wrote to a file, which conflicts with every commit
+        with self._catalog.exclusive():  # it deletes the inlined rows, which conflicts with every commit
             self._run("ducklake_flush_inlined_data", f"schema_name => '{schema}', table_name => '{table}'")
 
     def _call(self, function: str, arguments: str = "") -> None:
@@ -300,28 +247,17 @@ class Upkeep:
     def _run(self, function: str, arguments: str) -> None:
         newest = "SELECT coalesce(max(data_file_id), -1) FROM ducklake_data_file"
         [(last_id,)] = self._catalog.query(newest)
-        # As Arrow: rows with instants would need the package pytz.
+        # As Arrow, because Python rows with instants require pytz.
         separator = ", " if arguments else ""
         self._cursor.execute(f"CALL {function}('{ALIAS}'{separator}{arguments})").to_arrow_table()
         if "://" not in self._data_path:
             self._sync_files(f"f.data_file_id > {last_id}")
 
     def _sync_files(self, condition: str) -> None:
-        """DuckLake does not wait for the disk; what it merged or flushed is deleted soon."""
+        """Sync new files to the disk, which DuckLake does not do, before their sources are deleted."""
         for (path,) in self._catalog.query(
             "SELECT s.path || t.path || f.path FROM ducklake_data_file AS f "
             "JOIN ducklake_table AS t ON t.table_id = f.table_id JOIN ducklake_schema AS s ON s.schema_id = t.schema_id "
             f"WHERE t.end_snapshot IS NULL AND f.end_snapshot IS NULL AND {condition}"
         ):
             sync(self._data_path + str(path))
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._cursor.execute("BEGIN TRANSACTION")
-        try:
-            yield
-            self._cursor.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(duckdb.Error):
-                self._cursor.execute("ROLLBACK")
-            raise

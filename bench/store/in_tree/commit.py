@@ -79,7 +79,7 @@ def by_insert(folder: Path, streams: int, commits: int) -> dict[str, float]:
     """DuckLake's INSERT into the same tables of a DuckLake that is none of ours."""
     rollups = module("analytics.measures.rollup").rollups
     location = module("analytics.storage.location").locate("sqlite", folder)
-    module("analytics.storage.catalog").create_file(location.catalog)
+    module("analytics.storage.sqlite_catalog").create_file(location.catalog)
     database = module("analytics.storage.database")
     connection = database.new_database()
     database.attach(connection, location, read_only=False)

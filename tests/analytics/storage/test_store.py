@@ -25,10 +25,10 @@ from analytics.schema.ddl import statements
 from analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
 from analytics.storage import ducklake_format
 from analytics.storage import store as store_module
-from analytics.storage.catalog import create_file
 from analytics.storage.commit import Commit, PartitionLost, StoreFailed, TapReport
 from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
+from analytics.storage.sqlite_catalog import create_file
 from analytics.storage.store import INLINED_ROWS, Store
 from analytics.storage.upkeep import Upkeep
 from tests.analytics.storage.conftest import CATALOGS, ROOT, SecondProcess

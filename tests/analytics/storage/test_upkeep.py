@@ -21,8 +21,9 @@ from analytics.storage.catalog import is_conflict
 from analytics.storage.commit import Commit, TapReport
 from analytics.storage.database import attach, new_database
 from analytics.storage.location import StoreLocation
+from analytics.storage.retention import ages_s
 from analytics.storage.store import INLINED_ROWS, Store
-from analytics.storage.upkeep import READERS_S, Upkeep, ages_s
+from analytics.storage.upkeep import READERS_S, Upkeep
 from ingest.ids import smallest_uuid7
 from tests.analytics.storage.rows import (
     STARTED_US,
@@ -247,7 +248,7 @@ def test_a_task_that_fails_is_left_to_the_next_round_and_the_others_run(
     with caplog.at_level(logging.INFO):
         assert upkeep.round() == ["works"]
     assert [record.message for record in caplog.records] == [
-        "full is left to the next round: no space left on device"
+        "upkeep task full failed, next attempt in the next round: no space left on device"
     ]
     upkeep.tasks["full"] = (0, list)
     assert upkeep.round() == ["full", "works"]
@@ -384,7 +385,7 @@ def test_rows_are_not_deleted_without_being_counted(store: Store, monkeypatch: p
     fill(store, days=4, per_day=5, each=2)
     before, upkeep = counts(store), retaining(store, streams_s=2 * DAY_S)
     with monkeypatch.context() as ended:
-        ended.setattr(upkeep, "_cursor", Killed(upkeep._cursor))
+        ended.setattr(upkeep._retention, "_cursor", Killed(upkeep._retention._cursor))
         with pytest.raises(RuntimeError, match="killed"):
             upkeep.retain(NOW_S)
     assert counts(store) == before
@@ -400,7 +401,7 @@ def test_counters_are_right_before_their_rows_are_summed(
     upkeep = retaining(store, streams_s=2 * DAY_S)
     rows = "SELECT count(*) FROM internal.counter_parts WHERE name = 'expired_streams_rows'"
     with monkeypatch.context() as ended:
-        ended.setattr(upkeep, "_sum_counters", lambda: None)
+        ended.setattr(upkeep._retention, "_sum_counters", lambda: None)
         upkeep.retain(NOW_S)
         upkeep.retain(NOW_S + DAY_S)
     store.commit(Commit("log", totals={"expired_streams_rows": 1, "entries": 1}))
@@ -501,7 +502,7 @@ def test_a_backup_that_cannot_be_written_is_an_error_of_its_task_alone(
     upkeep.tasks = {"back_up": (0, upkeep.back_up)}
     upkeep.round()
     assert upkeep.round() == []
-    assert "back_up is left to the next round" in caplog.text
+    assert "upkeep task back_up failed, next attempt in the next round" in caplog.text
     upkeep.close()
 
 
