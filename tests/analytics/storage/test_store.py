@@ -626,7 +626,7 @@ def test_a_catalog_of_another_format_is_refused_in_one_line(
     location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analytics.storage.create_schema.FORMAT_VERSION", "2.0")
-    with pytest.raises(OSError, match=r"has DuckLake format 1\.0; this version writes 2\.0") as refused:
+    with pytest.raises(OSError, match=r"has DuckLake format 1\.0, not 2\.0") as refused:
         Store(location)
     assert "\n" not in str(refused.value)
 
