@@ -11,9 +11,9 @@ from dashboard.queries.selection import CLIENT, GATEWAY, MODEL, Selection
 def open_streams(query: Query, selection: Selection, *, most: int = 500) -> pl.DataFrame:
     """Streams in flight, longest silent first, regardless of the time range.
 
-    `stream_id, started_at, updated_at, model, gateway, client, http_status, age_ns, ttft_ns, silent_ns, tps,
-    events_per_s, event_count, output_event_count, output_tokens`. `age_ns` and `silent_ns` (since the last
-    event) are as of `updated_at`. `tps` and `events_per_s` are output tokens and output events / time from first to last output.
+    `stream_id, started_at, updated_at, model, gateway, client, http_status, age_ns, ttft_ns, silent_ns, tps, events_per_s,
+    event_count, output_event_count, output_tokens`. `age_ns` and `silent_ns` (since the last event) are as of `updated_at`.
+    `tps` and `events_per_s` are output tokens and output events / time from first to last output.
     """
     return query(f"""
         SELECT stream_id, started_at, updated_at, {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client,

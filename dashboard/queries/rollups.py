@@ -102,7 +102,8 @@ def heatmap(query: Query, selection: Selection, metric: str, *, nth: int = 1) ->
     width = BUCKETS_PER_DECADE // HEATMAP_BINS_PER_DECADE
     return query(f"""
         SELECT {_at(selection)} AS "at", floor(bucket / {width})::INTEGER AS bin,
-            pow(10, bin / {HEATMAP_BINS_PER_DECADE}) AS low_ns, pow(10, (bin + 1) / {HEATMAP_BINS_PER_DECADE}) AS high_ns, sum(n)::BIGINT AS n
+            pow(10, bin / {HEATMAP_BINS_PER_DECADE}) AS low_ns,
+            pow(10, (bin + 1) / {HEATMAP_BINS_PER_DECADE}) AS high_ns, sum(n)::BIGINT AS n
         FROM {_buckets(selection, (metric,), nth)} WHERE bucket > {ZERO_BUCKET}
         GROUP BY ALL ORDER BY "at", bin""")
 

@@ -15,8 +15,8 @@ COLUMNS = f"""
 """
 ORDERS: dict[str, str] = {
     "newest": "started_at DESC",
-    "slowest first token": "ttft_ns DESC NULLS LAST",
-    "slowest tokens": "itl_ns DESC NULLS LAST",
+    "highest TTFT": "ttft_ns DESC NULLS LAST",
+    "highest ITL": "itl_ns DESC NULLS LAST",
     "longest gap": "icl_max_ns DESC NULLS LAST",
     "longest": "end_ns DESC NULLS LAST",
     "most output": "output_tokens DESC NULLS LAST",
@@ -52,9 +52,9 @@ def table(
 
 def matching(query: Query, selection: Selection, condition: str, *, limit: int = 15) -> pl.DataFrame:
     """The newest streams that match an SQL condition (`COLUMNS`)."""
-    return query(
-        f"SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {condition} ORDER BY started_at DESC, stream_id LIMIT {limit:d}"
-    )
+    return query(f"""
+        SELECT {COLUMNS} FROM streams WHERE {selection.where()} AND {condition}
+        ORDER BY started_at DESC, stream_id LIMIT {limit:d}""")
 
 
 def count(query: Query, selection: Selection, *, kind: str = "all", text: str = "") -> int:

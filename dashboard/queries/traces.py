@@ -38,7 +38,7 @@ def latest(query: Query, selection: Selection, *, text: str = "", most: int = 20
 
 
 def spans(query: Query, trace_id: str, *, most: int = 1000) -> pl.DataFrame:
-    """The spans of one trace by their start, with `offset_ns` from the first. Of spans with the same id, the tap's own is kept."""
+    """The spans of one trace by their start, with `offset_ns` from the first. The tap's span replaces others with its id."""
     return query(f"""
         SELECT *, (date_diff('microsecond', min(started_at) OVER (), started_at) * 1000)::BIGINT AS offset_ns
         FROM spans WHERE trace_id = {literal(trace_id.lower())}

@@ -62,8 +62,8 @@ def body(chosen: Selection) -> None:
     pooled = column == rollups.POOLED_GAPS
     if pooled and not rollups.can_answer(chosen, group):
         st.info(
-            "Pooled gaps are stored only by minute, model and gateway. Remove the client filter, choose another “By”, or choose "
-            "“inter-chunk, median of the stream”.",
+            "Pooled gaps are stored only by minute, model and gateway. Remove the client filter, choose another “By”, or "
+            "choose “inter-chunk, median of the stream”.",
             icon=":material/filter_alt_off:",
         )
         return

@@ -66,8 +66,8 @@ def body(chosen: Selection) -> None:
             st.subheader(
                 "Top contributors",
                 anchor=False,
-                help="Models, gateways and clients with more bad streams than their share of the requests. A stream is bad if it "
-                "has an error or a TTFT or ITL above its objective. The link filters all pages.",
+                help="Models, gateways and clients with more bad streams than their share of the requests. A stream is bad if "
+                "it has an error or a TTFT or ITL above its objective. The link filters all pages.",
             )
             show_contributors(contributors())
         with st.container():

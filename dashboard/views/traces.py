@@ -58,8 +58,8 @@ def show_trace(trace_id: str) -> None:
         st.markdown(
             "**Waterfall**",
             help="Each span is below its parent, in the colour of its service. Clients and gateways send their spans to "
-            "`--otlp-listen`. If the client or gateway sent none, its span shows what the tap observed: for the client from the "
-            "first byte of the request to the last byte that it took, for the gateway from sending the request to its last "
+            "`--otlp-listen`. If the client or gateway sent none, its span shows what the tap observed: for the client from "
+            "the first byte of the request to the last byte that it took, for the gateway from sending the request to its last "
             "byte. Times are from the clock of each sender.",
         )
         draw_legend(service_colors)

@@ -38,7 +38,7 @@ CHAT = """
 
 
 def traced(data: Path) -> str:
-    """Send a request through the tap as a client with an OpenTelemetry SDK does. Returns the trace id when the stream is stored."""
+    """Send a traced request as a client with an OpenTelemetry SDK does. Returns its trace id when the stream is stored."""
     parts = {name: json.loads((data / "run" / f"{name}.json").read_text()) for name in ("tap", "analyze")}
     (chat,) = tables(data).query(CHAT).to_dicts()
     provider = TracerProvider(resource=Resource.create({"service.name": "report-writer"}))

@@ -14,13 +14,12 @@ from analytics.query.errors import QueryError
 from dashboard import query_runner
 
 DEADLINE_S = 30.0
+Queries = tuple[Counter[str], threading.Event, threading.Event]
+"""Counts of the queries; an event that a query sets when it starts; an event that lets queries end."""
 
 
 @pytest.fixture
-def queries(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[tuple[Counter[str], threading.Event, threading.Event]]:
-    """Counts of the queries; an event that a query sets when it starts; an event that lets queries end."""
+def queries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     counts: Counter[str] = Counter()
     started, finish = threading.Event(), threading.Event()
 
@@ -40,13 +39,13 @@ def queries(
 
 
 def test_running_query_is_not_repeated(
-    queries: tuple[Counter[str], threading.Event, threading.Event],
+    queries: Queries,
 ) -> None:
     counts, started, finish = queries
-    query_runner.prefetch(lambda: query_runner.query("SELECT 1"))
+    result = query_runner.prefetch(lambda: query_runner.query("SELECT 1"))
     assert started.wait(DEADLINE_S)
     found: list[int] = []
-    page = threading.Thread(target=lambda: found.append(query_runner.query("SELECT 1")["n"][0]))
+    page = threading.Thread(target=lambda: found.append(result()["n"][0]))
     page.start()
     finish.set()
     page.join(DEADLINE_S)
@@ -55,24 +54,22 @@ def test_running_query_is_not_repeated(
 
 
 def test_error_of_a_prefetch_is_raised_by_the_page(
-    queries: tuple[Counter[str], threading.Event, threading.Event],
+    queries: Queries,
 ) -> None:
     _, started, finish = queries
     finish.set()
-    query_runner.prefetch(lambda: query_runner.query("wrong"))
+    result = query_runner.prefetch(lambda: query_runner.query("wrong"))
     assert started.wait(DEADLINE_S)
     with pytest.raises(QueryError):
-        query_runner.query("wrong")
+        result()
 
 
-def test_prefetches_are_limited(
-    queries: tuple[Counter[str], threading.Event, threading.Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prefetches_are_limited(queries: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
     counts, started, finish = queries
     monkeypatch.setattr(query_runner, "PREFETCH_SLOTS", threading.BoundedSemaphore(1))
     query_runner.prefetch(lambda: query_runner.query("SELECT 1"))
-    query_runner.prefetch(lambda: query_runner.query("SELECT 2"))
+    second = query_runner.prefetch(lambda: query_runner.query("SELECT 2"))
     assert started.wait(DEADLINE_S)
     finish.set()
-    assert query_runner.query("SELECT 2")["n"].to_list() == [1]
+    assert second()["n"].to_list() == [1]
     assert counts == {"SELECT 1": 1, "SELECT 2": 1}
