@@ -1,1 +1,1 @@
-"""The Streamlit dashboard. It knows the tables by SQL alone."""
+"""The Streamlit dashboard. It reads the tables only by SQL."""
