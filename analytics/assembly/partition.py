@@ -298,7 +298,7 @@ class Partition:
                 self.finish(stream, None)
         if record.stopping:
             self._lose_all(record.incarnation)
-            self.liveness.forget(record.incarnation)
+            self.liveness.remove(record.incarnation)
         limit_ns = self.liveness.now_ns - self._lost_after_ns
         for stream in [s for s in self._incomplete.values() if s.last_log_ns < limit_ns]:
             self.finish(stream, None, "missing")

@@ -87,7 +87,7 @@ class Liveness:
             if t.worker == record.tap_worker and t.tap == record.tap and t.incarnation != record.incarnation
         ]
 
-    def forget(self, incarnation: str) -> None:
+    def remove(self, incarnation: str) -> None:
         """Remove an incarnation that has stopped."""
         self._incarnations.pop(incarnation, None)
 

@@ -2,7 +2,7 @@
 
 Files are flushed and merged as often as upkeep does it at 20,000 events/s, and once more at the end.
 
-The mixture is every recorded stream of the corpus, over and over in another order, each with times of its own: the first byte
+The mixture is every recorded stream of the corpus, repeated in random order, each with different times: the first byte
 after 0.2 to 2 s, then gaps of 15 ms (log-normal, a spread of 2 x), every fiftieth read ten times as late, every tenth read with
 two events. The corpus is where the tests have it (STREAMGAUGE_CORPUS).
 """
@@ -87,14 +87,14 @@ def _mixture(kinds: list[tuple[list[bytes], dict[str, object]]], events: int) ->
     start_ms = int(time.time() * 1000) - AGO_MS
     while made < events:
         rng.shuffle(kinds)
-        for parts, told in kinds:
-            yield _records(parts, told, start_ms + number * 5, number, rng)
+        for parts, metadata in kinds:
+            yield _records(parts, metadata, start_ms + number * 5, number, rng)
             number += 1
             made += len(parts)
 
 
 def _records(
-    parts: list[bytes], told: dict[str, object], start_ms: int, number: int, rng: random.Random
+    parts: list[bytes], metadata: dict[str, object], start_ms: int, number: int, rng: random.Random
 ) -> list[AnyRecord]:
     sid = str(
         uuid.UUID(
@@ -111,17 +111,17 @@ def _records(
         frames.append((at_ns, part))
     size = sum(map(len, parts))
     head = ResponseHeaders(
-        int(str(told.get("http_status") or 200)),
-        [("content-type", str(told.get("content_type")))],
+        int(str(metadata.get("http_status") or 200)),
+        [("content-type", str(metadata.get("content_type")))],
         frames[0][0] - 1,
     )
     return [
         Opened(
-            sid, 0, "tap-1", number % 4, "i", f"gateway-{number % 3}", "10.0.0.1", 443, "POST", str(told.get("url")),
+            sid, 0, "tap-1", number % 4, "i", f"gateway-{number % 3}", "10.0.0.1", 443, "POST", str(metadata.get("url")),
             start_ms * 1_000_000, start_ms * 1_000_000, -rng.randrange(50_000, 5_000_000), f"{rng.getrandbits(128):032x}",
             f"{rng.getrandbits(64):016x}", None, 1, f"client-{rng.randrange(200)}", [],
         ),
-        Request(sid, 1, json.dumps(told.get("request") or {}).encode(), False),
+        Request(sid, 1, json.dumps(metadata.get("request") or {}).encode(), False),
         Frames(sid, 2, frames, head),
         Closed(sid, 3, "complete", None, at_ns + 200_000, 9_000_000, 9_500_000, 900, size, size, at_ns + 300_000),
     ]  # fmt: skip

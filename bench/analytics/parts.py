@@ -83,7 +83,7 @@ def sizes(given: Given) -> list[str]:
 
     rows = []
     with tempfile.TemporaryDirectory() as name:
-        for number, (what, store) in enumerate(mixture.KINDS.items()):
+        for number, (kind, store) in enumerate(mixture.KINDS.items()):
             stored = store(Path(name) / str(number), given.events)
             if stored is not None:
                 sizes = [
@@ -92,7 +92,7 @@ def sizes(given: Given) -> list[str]:
                     stored.file_bytes + stored.catalog_bytes,
                 ]
                 shares = [f"{size / stored.events:.1f}" for size in sizes]
-                rows.append([what, f"{stored.events:,}", f"{stored.streams:,}", *shares])
+                rows.append([kind, f"{stored.events:,}", f"{stored.streams:,}", *shares])
     head = ["stored", "events", "streams", "bytes an event in `events`", "in all tables", "with the catalog"]
     return table(head, rows)
 
@@ -101,7 +101,7 @@ def queries(given: Given) -> list[str]:
     """Each public view, and a stream's timeline."""
     from bench.analytics import stored
 
-    asked = []
+    results = []
     with tempfile.TemporaryDirectory() as temporary:
         for events in SIZES:
             folder = (given.folder or Path(temporary)) / str(events)
@@ -110,13 +110,13 @@ def queries(given: Given) -> list[str]:
                     continue
                 stored.fill(folder, events)
             stored.bring_up_to_now(folder)
-            asked.append(stored.ask(folder))
-    rows = [[name, *(f"{one.seconds[name] * 1e3:,.0f} ms" for one in asked)] for name in stored.QUERIES]
+            results.append(stored.ask(folder))
+    rows = [[name, *(f"{one.seconds[name] * 1e3:,.0f} ms" for one in results)] for name in stored.QUERIES]
     rows += [
-        [f"bytes an event, {name}", *(f"{one.bytes_an_event[name]:.2f}" for one in asked)]
-        for name in asked[0].bytes_an_event
+        [f"bytes an event, {name}", *(f"{one.bytes_an_event[name]:.2f}" for one in results)]
+        for name in results[0].bytes_an_event
     ]
-    return table(["over", *(f"{one.events:,} events" for one in asked)], rows)
+    return table(["over", *(f"{one.events:,} events" for one in results)], rows)
 
 
 def memory(given: Given) -> list[str]:

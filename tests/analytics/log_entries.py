@@ -54,12 +54,12 @@ def opened(number: int, *, gateway: str = "gw", incarnation: str = INCARNATION, 
 
 
 def stream(
-    number: int, *, chunks: int = 10, per_record: int = 5, gap_ns: int = 20 * MS, **who: object
+    number: int, *, chunks: int = 10, per_record: int = 5, gap_ns: int = 20 * MS, **opened_fields: object
 ) -> list[AnyRecord]:
     """All records of one stream: `chunks` output events, finish, usage and [DONE]."""
     sid = stream_id(number)
     head = ResponseHeaders(200, [("content-type", "text/event-stream")], 100 * MS)
-    records: list[AnyRecord] = [opened(number, **who)]  # type: ignore[arg-type]
+    records: list[AnyRecord] = [opened(number, **opened_fields)]  # type: ignore[arg-type]
     records.append(Request(sid, 1, b'{"model":"gpt-test","stream":true,"messages":[]}', False))
     frames = [(200 * MS + i * gap_ns, chunk(f"word{i} ")) for i in range(chunks)]
     frames.append((200 * MS + chunks * gap_ns, ending(tokens=chunks)))

@@ -366,12 +366,14 @@ def test_counters_add_up_over_restarts(store: Store) -> None:
 
 
 def test_tap_reports_are_stored(store: Store) -> None:
-    said = [
+    reports = [
         alive(1000, streams_opened=1),
         alive(3000, streams_opened=2),
         alive(9000, stopping=True, streams_opened=2),
     ]
-    run = consumer(MemoryLog({"w0": [pack(said[:2], compress=False), pack(said[2:], compress=False)]}), store)
+    run = consumer(
+        MemoryLog({"w0": [pack(reports[:2], compress=False), pack(reports[2:], compress=False)]}), store
+    )
     drain(run)
     run.finish()
     assert ask(store, "SELECT tap, incarnation, stopped, counters FROM taps") == [

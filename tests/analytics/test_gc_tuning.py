@@ -49,5 +49,5 @@ def test_imported_objects_are_frozen() -> None:
         "import gc; from analytics.gc_tuning import tune_gc; tune_gc(); "
         "print(gc.get_freeze_count() > 0, gc.isenabled(), gc.get_threshold()[0])"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["True", "True", "250000"]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["True", "True", "250000"]

@@ -1,6 +1,6 @@
-"""Several analytics processes share a topic and a store: real Kafka, real PostgreSQL, processes that are killed.
+"""Several analytics processes share a topic and a store, with real Kafka, real PostgreSQL and kills.
 
-What they store together must be what one process stores alone.
+Together they must store the same rows as one process alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 PARTITIONS = 4
 GROUP_OPTIONS = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500, "retry_backoff_ms": 50}
-"""The shortest session that a broker takes by default."""
+"""The shortest session timeout that a broker allows by default."""
 TABLES = {
     "streams": "stream_id",
     "events": "stream_id, seq",
@@ -54,7 +54,7 @@ DEADLINE_S = 150.0
 
 @dataclass
 class Scene:
-    """A topic, a store, and the processes that read the one into the other."""
+    """A topic, a store, and the processes between them."""
 
     broker: str
     topic: str
@@ -92,26 +92,26 @@ class Scene:
             self.reader = Reader(StoreLocation(dsn=self.dsn), lock_down=True)
         return self.reader.query(sql, 1_000_000, 60)
 
-    def until(self, question: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], description: str) -> None:
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
             try:
-                if question():
+                if condition():
                     return
             except StoreUnavailable:
                 pass  # the first process creates the store
-            assert time.monotonic() < deadline_s, f"{what}\n{self.said()}"
+            assert time.monotonic() < deadline_s, f"{description}\n{self.logs()}"
             time.sleep(0.1)
 
     def owners(self) -> dict[str, int]:
-        """How many partitions each process has, by its owner id."""
+        """Number of partitions by owner id."""
         found = self.ask("SELECT owner, count(*) AS n FROM log_positions GROUP BY owner")
         return dict(found.iter_rows())
 
     def stored(self) -> int:
         return int(self.ask("SELECT count(*) AS n FROM streams")["n"][0])
 
-    def said(self) -> str:
+    def logs(self) -> str:
         return "\n".join((self.folder / f"log{n}").read_text() for n in range(len(self.processes)))
 
 
@@ -133,7 +133,7 @@ def scene(kafka_broker: str, postgres: Postgres, tmp_path: Path) -> Iterator[Sce
 
 @contextmanager
 def one_process(scene: Scene) -> Iterator[Store]:
-    """The same topic, read by one process into a store of its own."""
+    """The same topic, read by one process into another store."""
     store = new_store(scene.folder / "single", stall=StallLimit(500_000_000, 5.0))
     reader = KafkaReader(scene.broker, scene.topic, {})
     consumer = Consumer(
@@ -156,7 +156,7 @@ def one_process(scene: Scene) -> Iterator[Store]:
 
 
 def assert_same(scene: Scene) -> None:
-    """Row by row and column by column, in every table."""
+    """Compare all rows and columns of every table."""
     with one_process(scene) as store:
         for table, order in TABLES.items():
             sql = f"SELECT * REPLACE (stream_id::VARCHAR AS stream_id) FROM {table} ORDER BY {order}"
@@ -168,7 +168,7 @@ def assert_same(scene: Scene) -> None:
 
 
 def halves(count: int, first: int = 0) -> tuple[list[AnyRecord], list[AnyRecord]]:
-    """Streams in flight together, cut in the middle of all of them."""
+    """Concurrent streams, split in the middle of each."""
     rng = random.Random(count)
     whole = [stream(first + n, chunks=20, per_record=2) for n in range(count)]
     early = [records[: len(records) // 2] for records in whole]
@@ -187,7 +187,7 @@ def test_every_stream_is_stored_once_when_partitions_move(scene: Scene) -> None:
     scene.until(lambda: scene.stored() == 60, "all streams are stored")
     for process in (first, second):
         process.terminate()
-        assert process.wait(30) == 0, scene.said()
+        assert process.wait(30) == 0, scene.logs()
     assert_same(scene)
     totals = dict(scene.ask("SELECT name, value FROM counters").iter_rows())
     assert (totals["streams_opened"], totals["streams_finished"]) == (60, 60)
@@ -206,5 +206,5 @@ def test_other_process_takes_over_after_a_kill(scene: Scene) -> None:
     scene.produce(late)
     scene.until(lambda: scene.stored() == 60, "the one that is left stores all streams")
     processes[1].terminate()
-    assert processes[1].wait(30) == 0, scene.said()
+    assert processes[1].wait(30) == 0, scene.logs()
     assert_same(scene)

@@ -57,10 +57,10 @@ def analytics(data: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def until(question: Callable[[], bool], what: str) -> None:
+def until(condition: Callable[[], bool], description: str) -> None:
     end_s = time.monotonic() + DEADLINE_S
-    while not question():
-        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {what}"
+    while not condition():
+        assert time.monotonic() < end_s, f"waited {DEADLINE_S:.0f} s for {description}"
         time.sleep(0.02)
 
 
@@ -190,7 +190,7 @@ def test_row_becomes_visible_without_further_traffic(tmp_path: Path) -> None:
     failed: list[BaseException] = []
 
     def ready(_: Ready) -> None:
-        def write_and_look() -> None:
+        def write_and_query() -> None:
             try:
                 with (
                     EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer,
@@ -204,7 +204,7 @@ def test_row_becomes_visible_without_further_traffic(tmp_path: Path) -> None:
             finally:
                 stop.set()
 
-        threading.Thread(target=write_and_look).start()
+        threading.Thread(target=write_and_query).start()
 
     assert run_until(AnalyzeOptions(data=tmp_path), stop, ready) == 0
     assert not failed
@@ -217,7 +217,7 @@ def run_until_rows(data: Path, count: int) -> list[str]:
     failed: list[BaseException] = []
 
     def ready(_: Ready) -> None:
-        def look() -> None:
+        def wait_for_rows() -> None:
             try:
                 with asking(data) as asker:
                     until(lambda: rows(asker) >= count, f"{count} rows")
@@ -229,7 +229,7 @@ def run_until_rows(data: Path, count: int) -> list[str]:
             finally:
                 stop.set()
 
-        threading.Thread(target=look).start()
+        threading.Thread(target=wait_for_rows).start()
 
     assert run_until(AnalyzeOptions(data=data), stop, ready) == 0
     assert not failed

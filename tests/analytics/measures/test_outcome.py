@@ -10,99 +10,103 @@ from analytics.measures.outcome import LOST, MAX_MESSAGE_CHARS, NO_BODY, Facts, 
 OVERLOADED = ErrorReport("overloaded_error", "The prompt was: tell me a secret", {"type": "overloaded_error"})
 
 
-def seen(**facts: Any) -> Facts:
+def facts(**values: Any) -> Facts:
     """Facts of a known dialect with the first output at 100 ns."""
-    return Facts(**{"dialect": "openai_chat", "streamed": True, "first_output_ns": 100, **facts})
+    return Facts(**{"dialect": "openai_chat", "streamed": True, "first_output_ns": 100, **values})
 
 
-def went(cause: Any = "complete", **transport: Any) -> Transport:
-    return Transport(**{"cause": cause, "headers_ns": 50, "end_ns": 1000, **transport})
+def transport(cause: Any = "complete", **values: Any) -> Transport:
+    return Transport(**{"cause": cause, "headers_ns": 50, "end_ns": 1000, **values})
 
 
 FINISHED = {"terminal_ns": 900, "finish_reason": "stop", "finish_ns": 900}
 
 ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     # ok
-    "finish seen": (went(), seen(**FINISHED), Verdict("ok")),
-    "length is a finish": (went(), seen(**FINISHED | {"finish_reason": "length"}), Verdict("ok")),
+    "finish seen": (transport(), facts(**FINISHED), Verdict("ok")),
+    "length is a finish": (transport(), facts(**FINISHED | {"finish_reason": "length"}), Verdict("ok")),
     "content_filter is a finish": (
-        went(),
-        seen(**FINISHED | {"finish_reason": "content_filter"}),
+        transport(),
+        facts(**FINISHED | {"finish_reason": "content_filter"}),
         Verdict("ok"),
     ),
-    "refusal is a finish": (went(), seen(**FINISHED | {"finish_reason": "refusal"}), Verdict("ok")),
-    "non-streamed 200": (went(), Facts(dialect="openai_chat", streamed=False), Verdict("ok")),
-    "no body": (went(status=204), NO_BODY, Verdict("ok")),
-    "redirect": (went(status=307), NO_BODY, Verdict("ok")),
-    "unknown dialect, clean end": (went(), seen(dialect="unknown"), Verdict("ok")),
-    "tunnel closed by the client": (went("client_left", status=101, tunnel=True), NO_BODY, Verdict("ok")),
-    "not mirrored by rule": (went(partial=True), seen(), Verdict("ok")),
+    "refusal is a finish": (transport(), facts(**FINISHED | {"finish_reason": "refusal"}), Verdict("ok")),
+    "non-streamed 200": (transport(), Facts(dialect="openai_chat", streamed=False), Verdict("ok")),
+    "no body": (transport(status=204), NO_BODY, Verdict("ok")),
+    "redirect": (transport(status=307), NO_BODY, Verdict("ok")),
+    "unknown dialect, clean end": (transport(), facts(dialect="unknown"), Verdict("ok")),
+    "tunnel closed by the client": (
+        transport("client_left", status=101, tunnel=True),
+        NO_BODY,
+        Verdict("ok"),
+    ),
+    "not mirrored by rule": (transport(partial=True), facts(), Verdict("ok")),
     # http_error
     "provider's type": (
-        went(status=529),
+        transport(status=529),
         Facts(streamed=False, error=OVERLOADED),
         Verdict("http_error", "overloaded_error", "pre_headers"),
     ),
     "status when the body says nothing": (
-        went(status=502),
+        transport(status=502),
         NO_BODY,
         Verdict("http_error", "502", "pre_headers"),
     ),
     "error without a type": (
-        went(status=400),
+        transport(status=400),
         Facts(streamed=False, error=ErrorReport(None, "x")),
         Verdict("http_error", "400", "pre_headers"),
     ),
     "reset within an error body": (
-        went("upstream_reset", status=500),
+        transport("upstream_reset", status=500),
         NO_BODY,
         Verdict("http_error", "500", "pre_headers"),
     ),
     "client left within an error body": (
-        went("client_left", status=500, client_left_ns=60),
+        transport("client_left", status=500, client_left_ns=60),
         NO_BODY,
         Verdict("http_error", "500", "pre_headers"),
     ),
     "streamed error status": (
-        went(status=429),
-        seen(error=ErrorReport("rate_limit")),
+        transport(status=429),
+        facts(error=ErrorReport("rate_limit")),
         Verdict("http_error", "rate_limit", "pre_headers"),
     ),
     "request refused by the tap": (
-        went("bad_request", status=None, headers_ns=None, detail="BadLength"),
+        transport("bad_request", status=None, headers_ns=None, detail="BadLength"),
         NO_BODY,
         Verdict("http_error", "bad_request", "pre_headers", "BadLength"),
     ),
     # connect_error
     "connect refused": (
-        went("connect_error", status=None, detail="ConnectionRefusedError"),
+        transport("connect_error", status=None, detail="ConnectionRefusedError"),
         NO_BODY,
         Verdict("connect_error", "ConnectionRefusedError", "pre_headers", "ConnectionRefusedError"),
     ),
     "connect limit": (
-        went("connect_timeout", status=None),
+        transport("connect_timeout", status=None),
         NO_BODY,
         Verdict("connect_error", "connect_timeout", "pre_headers"),
     ),
     # inband_error
     "error event before output": (
-        went(),
-        seen(first_output_ns=None, error=OVERLOADED, error_ns=200),
+        transport(),
+        facts(first_output_ns=None, error=OVERLOADED, error_ns=200),
         Verdict("inband_error", "overloaded_error", "pre_first_output"),
     ),
     "error event in mid-stream": (
-        went(),
-        seen(error=OVERLOADED, error_ns=200),
+        transport(),
+        facts(error=OVERLOADED, error_ns=200),
         Verdict("inband_error", "overloaded_error", "mid_stream"),
     ),
     "error event then [DONE]": (
-        went(),
-        seen(error=ErrorReport("server_error"), error_ns=200, terminal_ns=201),
+        transport(),
+        facts(error=ErrorReport("server_error"), error_ns=200, terminal_ns=201),
         Verdict("inband_error", "server_error", "mid_stream"),
     ),
     "LM Studio: error then chat.end": (
-        went(),
-        seen(
+        transport(),
+        facts(
             dialect="lmstudio",
             error=ErrorReport("internal_error"),
             error_ns=200,
@@ -113,199 +117,203 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
         Verdict("inband_error", "internal_error", "mid_stream"),
     ),
     "error in the event that finishes": (
-        went(),
-        seen(error=ErrorReport("502"), error_ns=200, terminal_ns=200, finish_reason="error", finish_ns=200),
+        transport(),
+        facts(error=ErrorReport("502"), error_ns=200, terminal_ns=200, finish_reason="error", finish_ns=200),
         Verdict("inband_error", "502", "mid_stream"),
     ),
     "finish_reason error alone": (
-        went(),
-        seen(terminal_ns=200, finish_reason="error", finish_ns=200),
+        transport(),
+        facts(terminal_ns=200, finish_reason="error", finish_ns=200),
         Verdict("inband_error", "inband_error", "mid_stream"),
     ),
     "Cohere's finish ERROR": (
-        went(),
-        seen(terminal_ns=200, finish_reason="ERROR", finish_ns=200),
+        transport(),
+        facts(terminal_ns=200, finish_reason="ERROR", finish_ns=200),
         Verdict("inband_error", "inband_error", "mid_stream"),
     ),
     "error under a non-streamed 200": (
-        went(),
+        transport(),
         Facts(streamed=False, error=OVERLOADED),
         Verdict("inband_error", "overloaded_error", "pre_first_output"),
     ),
     "error, then reset": (
-        went("upstream_reset"),
-        seen(error=OVERLOADED, error_ns=200),
+        transport("upstream_reset"),
+        facts(error=OVERLOADED, error_ns=200),
         Verdict("inband_error", "overloaded_error", "mid_stream"),
     ),
     "error, then the client left": (
-        went("client_left", client_left_ns=300),
-        seen(error=OVERLOADED, error_ns=200),
+        transport("client_left", client_left_ns=300),
+        facts(error=OVERLOADED, error_ns=200),
         Verdict("inband_error", "overloaded_error", "mid_stream"),
     ),
     "error in an unknown dialect": (
-        went(),
-        seen(dialect="unknown", error=OVERLOADED, error_ns=200),
+        transport(),
+        facts(dialect="unknown", error=OVERLOADED, error_ns=200),
         Verdict("inband_error", "overloaded_error", "mid_stream"),
     ),
     "error after the finish": (
-        went(),
-        seen(**FINISHED, error=OVERLOADED, error_ns=950),
+        transport(),
+        facts(**FINISHED, error=OVERLOADED, error_ns=950),
         Verdict("ok", None, "post_finish"),
     ),
     "error after the finish, in the same read": (
-        went(),
-        seen(**FINISHED, terminal_seq=4, error=OVERLOADED, error_ns=900, error_seq=5),
+        transport(),
+        facts(**FINISHED, terminal_seq=4, error=OVERLOADED, error_ns=900, error_seq=5),
         Verdict("ok", None, "post_finish"),
     ),
     # truncated
-    "clean end without a finish": (went(), seen(), Verdict("truncated", "stream_truncated", "mid_stream")),
+    "clean end without a finish": (
+        transport(),
+        facts(),
+        Verdict("truncated", "stream_truncated", "mid_stream"),
+    ),
     "event stream without an event": (
-        went(),
-        seen(first_output_ns=None),
+        transport(),
+        facts(first_output_ns=None),
         Verdict("truncated", "stream_truncated", "pre_first_output"),
     ),
     # upstream_reset
     "reset in mid-stream": (
-        went("upstream_reset", detail="ConnectionResetError"),
-        seen(),
+        transport("upstream_reset", detail="ConnectionResetError"),
+        facts(),
         Verdict("upstream_reset", "upstream_reset", "mid_stream", "ConnectionResetError"),
     ),
     "reset before output": (
-        went("upstream_reset"),
-        seen(first_output_ns=None),
+        transport("upstream_reset"),
+        facts(first_output_ns=None),
         Verdict("upstream_reset", "upstream_reset", "pre_first_output"),
     ),
     "reset before the head": (
-        went("upstream_reset", status=None),
+        transport("upstream_reset", status=None),
         NO_BODY,
         Verdict("upstream_reset", "upstream_reset", "pre_headers"),
     ),
     "closed without a head": (
-        went(status=None),
+        transport(status=None),
         NO_BODY,
         Verdict("upstream_reset", "upstream_reset", "pre_headers"),
     ),
     "reset after the finish": (
-        went("upstream_reset"),
-        seen(**FINISHED),
+        transport("upstream_reset"),
+        facts(**FINISHED),
         Verdict("ok", None, "post_finish", None, aborted_after_terminal=True),
     ),
     "reset in a non-streamed body": (
-        went("upstream_reset"),
+        transport("upstream_reset"),
         Facts(dialect="openai_chat", streamed=False),
         Verdict("upstream_reset", "upstream_reset", "pre_first_output"),
     ),
     "reset of an unknown dialect": (
-        went("upstream_reset"),
-        seen(dialect="unknown"),
+        transport("upstream_reset"),
+        facts(dialect="unknown"),
         Verdict("upstream_reset", "upstream_reset", "mid_stream"),
     ),
     "reset of a tunnel": (
-        went("upstream_reset", status=101, tunnel=True),
+        transport("upstream_reset", status=101, tunnel=True),
         NO_BODY,
         Verdict("upstream_reset", "upstream_reset", "pre_first_output"),
     ),
     # idle_timeout
-    "silence": (went("idle_bytes"), seen(), Verdict("idle_timeout", "idle_timeout", "mid_stream")),
+    "silence": (transport("idle_bytes"), facts(), Verdict("idle_timeout", "idle_timeout", "mid_stream")),
     "heartbeats only": (
-        went("idle_output"),
-        seen(first_output_ns=None),
+        transport("idle_output"),
+        facts(first_output_ns=None),
         Verdict("idle_timeout", "idle_timeout", "pre_first_output"),
     ),
     "silence before the head": (
-        went("headers_timeout", status=None),
+        transport("headers_timeout", status=None),
         NO_BODY,
         Verdict("idle_timeout", "idle_timeout", "pre_headers"),
     ),
     "held open after the finish until the limit": (
-        went("idle_bytes"),
-        seen(**FINISHED),
+        transport("idle_bytes"),
+        facts(**FINISHED),
         Verdict("ok", None, "post_finish", None, aborted_after_terminal=True),
     ),
     # client_abort
     "client left in mid-stream": (
-        went("client_left", client_left_ns=500),
-        seen(),
+        transport("client_left", client_left_ns=500),
+        facts(),
         Verdict("client_abort", "client_abort", "mid_stream"),
     ),
     "client left before output": (
-        went("client_left", client_left_ns=80),
-        seen(first_output_ns=None),
+        transport("client_left", client_left_ns=80),
+        facts(first_output_ns=None),
         Verdict("client_abort", "client_abort", "pre_first_output"),
     ),
     "client left before the head": (
-        went("client_left", status=None, client_left_ns=10),
+        transport("client_left", status=None, client_left_ns=10),
         NO_BODY,
         Verdict("client_abort", "client_abort", "pre_headers"),
     ),
     "client left, and that cancelled the upstream": (
-        went("upstream_reset", client_left_ns=500),
-        seen(),
+        transport("upstream_reset", client_left_ns=500),
+        facts(),
         Verdict("client_abort", "client_abort", "mid_stream"),
     ),
     "client left before the finish came": (
-        went(client_left_ns=500),
-        seen(**FINISHED),
+        transport(client_left_ns=500),
+        facts(**FINISHED),
         Verdict("client_abort", "client_abort", "mid_stream"),
     ),
     "client left before the error came": (
-        went(client_left_ns=150),
-        seen(error=OVERLOADED, error_ns=200),
+        transport(client_left_ns=150),
+        facts(error=OVERLOADED, error_ns=200),
         Verdict("client_abort", "client_abort", "mid_stream"),
     ),
     "client left while connecting failed": (
-        went("connect_error", status=None, client_left_ns=5, detail="TimeoutError"),
+        transport("connect_error", status=None, client_left_ns=5, detail="TimeoutError"),
         NO_BODY,
         Verdict("client_abort", "client_abort", "pre_headers", "TimeoutError"),
     ),
     "client left, the instant unknown": (
-        went("client_left"),
-        seen(),
+        transport("client_left"),
+        facts(),
         Verdict("client_abort", "client_abort", "mid_stream"),
     ),
     "client left after the finish": (
-        went("client_left", client_left_ns=950),
-        seen(**FINISHED),
+        transport("client_left", client_left_ns=950),
+        facts(**FINISHED),
         Verdict("ok", None, "post_finish", None, aborted_after_terminal=True),
     ),
     "client left a non-streamed answer": (
-        went("client_left", client_left_ns=500),
+        transport("client_left", client_left_ns=500),
         Facts(dialect="openai_chat", streamed=False),
         Verdict("client_abort", "client_abort", "pre_first_output"),
     ),
     # malformed
     "bad JSON and no finish": (
-        went(),
-        seen(malformed_events=1),
+        transport(),
+        facts(malformed_events=1),
         Verdict("malformed", "malformed_stream", "mid_stream"),
     ),
-    "bad JSON with a finish": (went(), seen(**FINISHED, malformed_events=3), Verdict("ok")),
+    "bad JSON with a finish": (transport(), facts(**FINISHED, malformed_events=3), Verdict("ok")),
     "bad JSON, then reset": (
-        went("upstream_reset"),
-        seen(malformed_events=1),
+        transport("upstream_reset"),
+        facts(malformed_events=1),
         Verdict("upstream_reset", "upstream_reset", "mid_stream"),
     ),
     "bad JSON body, not streamed": (
-        went(),
+        transport(),
         Facts(dialect="openai_chat", streamed=False, malformed_events=1),
         Verdict("malformed", "malformed_stream", "pre_first_output"),
     ),
     "answer that is no HTTP": (
-        went("bad_upstream", status=None),
+        transport("bad_upstream", status=None),
         NO_BODY,
         Verdict("malformed", "malformed_stream", "pre_headers"),
     ),
     "broken chunk framing": (
-        went("bad_upstream"),
-        seen(),
+        transport("bad_upstream"),
+        facts(),
         Verdict("malformed", "malformed_stream", "mid_stream"),
     ),
     # tap_lost
-    "the tap stopped": (went("tap_stopped"), seen(), LOST),
-    "the tap stopped before the head": (went("tap_stopped", status=None), NO_BODY, LOST),
+    "the tap stopped": (transport("tap_stopped"), facts(), LOST),
+    "the tap stopped before the head": (transport("tap_stopped", status=None), NO_BODY, LOST),
     "the tap stopped after the finish": (
-        went("tap_stopped"),
-        seen(**FINISHED),
+        transport("tap_stopped"),
+        facts(**FINISHED),
         Verdict("ok", None, "post_finish", None, aborted_after_terminal=True),
     ),
 }
@@ -333,15 +341,15 @@ def test_every_outcome_and_phase_has_a_row() -> None:
 
 
 def test_providers_message_is_kept_only_with_captured_content() -> None:
-    facts = seen(error=OVERLOADED, error_ns=200)
-    assert judge(went(), facts).error_message is None
-    assert judge(went(), facts, capture_content=True).error_message == OVERLOADED.message
-    assert judge(went(status=400), Facts(streamed=False, error=OVERLOADED)).error_message is None
+    found = facts(error=OVERLOADED, error_ns=200)
+    assert judge(transport(), found).error_message is None
+    assert judge(transport(), found, capture_content=True).error_message == OVERLOADED.message
+    assert judge(transport(status=400), Facts(streamed=False, error=OVERLOADED)).error_message is None
 
 
 def test_upstream_text_is_bounded_and_on_one_line() -> None:
-    facts = seen(error=ErrorReport("a\nb\x00" + "c" * 1000, "m" * 10_000), error_ns=200)
-    verdict = judge(went(), facts, capture_content=True)
+    found = facts(error=ErrorReport("a\nb\x00" + "c" * 1000, "m" * 10_000), error_ns=200)
+    verdict = judge(transport(), found, capture_content=True)
     assert verdict.error_type is not None
     assert verdict.error_type.startswith("a bc")
     assert len(verdict.error_type) == 100

@@ -99,14 +99,14 @@ def test_quantiles_are_within_one_percent_for_any_commit_boundaries(
     for start, end in pairwise(edges):
         store(emptied, rows.slice(start, end - start))
     exact = "quantile_cont(ttft_ns, [0.5, 0.95, 0.99]), quantile_cont(itl_ns, [0.5, 0.95, 0.99])"
-    wanted = ask(emptied, f"SELECT {exact} FROM streams")
+    expected = ask(emptied, f"SELECT {exact} FROM streams")
     query = "[ttft_p50_ns, ttft_p95_ns, ttft_p99_ns], [itl_p50_ns, itl_p95_ns, itl_p99_ns]"
     query = f"SELECT {query} FROM latency_by_minute"
     unsettled = ask(emptied, query)
     assert compact_all(emptied) == 1
     settled = ask(emptied, query)
     for i in range(2):
-        assert unsettled[0][i] == pytest.approx(wanted[0][i], rel=0.01)
+        assert unsettled[0][i] == pytest.approx(expected[0][i], rel=0.01)
         assert settled[0][i] == pytest.approx(unsettled[0][i], rel=1e-6)
 
 

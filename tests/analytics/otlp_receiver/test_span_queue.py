@@ -72,12 +72,12 @@ def test_stored_span_is_not_stored_again(store: Store) -> None:
 
 
 def test_own_span_is_not_replaced_by_its_copy_from_a_collector(store: Store) -> None:
-    own = frame_of_rows(SPANS, rows_of(7)).with_columns(pl.lit("chat m, told by the tap").alias("name"))
-    store.commit(Commit("", tables={"spans": own}))
+    from_tap = frame_of_rows(SPANS, rows_of(7)).with_columns(pl.lit("span of the tap").alias("name"))
+    store.commit(Commit("", tables={"spans": from_tap}))
     queue = SpanQueue(store.cursor)
     queue.offer(rows_of(7))
     committed(store, queue)
-    assert store.cursor().execute("SELECT name FROM spans").fetchall() == [("chat m, told by the tap",)]
+    assert store.cursor().execute("SELECT name FROM spans").fetchall() == [("span of the tap",)]
 
 
 def test_batch_beyond_the_limit_is_rejected_and_counted(store: Store) -> None:

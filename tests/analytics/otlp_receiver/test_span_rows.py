@@ -98,9 +98,9 @@ def test_span_becomes_a_row_with_its_service() -> None:
 
 def test_json_and_protobuf_give_the_same_rows() -> None:
     spans = [span(), span(spanId="ABCDEF0123456789", parentSpanId="", kind=0)]
-    told = read(*spans)
-    assert parse_spans(protobuf(*spans), is_json=False, now_ns=NOW, max_spans=100) == told
-    assert [r[1:3] for r in told.rows] == [
+    parsed = read(*spans)
+    assert parse_spans(protobuf(*spans), is_json=False, now_ns=NOW, max_spans=100) == parsed
+    assert [r[1:3] for r in parsed.rows] == [
         ("b7ad6b7169203331", "00f067aa0ba902b7"),
         ("abcdef0123456789", None),
     ]
@@ -108,7 +108,7 @@ def test_json_and_protobuf_give_the_same_rows() -> None:
 
 def test_no_prompt_or_response_text_is_kept() -> None:
     """Text in every field that a sender can set. Only names remain, cut at a question mark."""
-    places = [
+    secret_attributes = [
         *(attribute(key, SECRET) for key in KEYS),
         *(attribute(key, [SECRET, "stop"]) for key in KEYS),
         *(
@@ -124,19 +124,19 @@ def test_no_prompt_or_response_text_is_kept() -> None:
     ]  # fmt: skip
     found = read(
         span(
-            attributes=places,
+            attributes=secret_attributes,
             status={"code": 2, "message": SECRET},
             traceState=SECRET,
-            events=[{"name": SECRET, "timeUnixNano": str(NOW), "attributes": places}],
-            links=[{"traceId": "aa" * 16, "spanId": "bb" * 8, "attributes": places}],
+            events=[{"name": SECRET, "timeUnixNano": str(NOW), "attributes": secret_attributes}],
+            links=[{"traceId": "aa" * 16, "spanId": "bb" * 8, "attributes": secret_attributes}],
             name=f"GET /v1/models?{SECRET}",
         )
     )
-    told = str(found.rows)
-    assert "river" not in told
+    text = str(found.rows)
+    assert "river" not in text
     assert found.rows[0][4] == "GET /v1/models"
     assert found.rows[0][9] == "error"
-    assert '"url.path":"/v1/chat"' in told
+    assert '"url.path":"/v1/chat"' in text
 
 
 def test_long_words_are_dropped() -> None:

@@ -45,11 +45,11 @@ def stream_of_reads(
     cause: Any = "complete",
     status: int = 200,
     body: bytes = b"{}",
-    **who: Any,
+    **opened_fields: Any,
 ) -> list[AnyRecord]:
     sid = stream_records.stream_id(1)
     return [
-        stream_records.opened(sid, **who),
+        stream_records.opened(sid, **opened_fields),
         Request(sid, 1, body, False),
         Frames(sid, 2, reads, stream_records.head(status)),
         stream_records.closed(sid, 3, cause=cause, end_ns=(reads[-1][0] if reads else 50) + 5 * MS),

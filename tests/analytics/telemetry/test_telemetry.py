@@ -133,10 +133,10 @@ def test_counters_equal_the_sums_of_rows() -> None:
 def test_prometheus_endpoint_has_exemplars_with_trace_ids() -> None:
     telemetry, tables = counted()
     assert telemetry.metrics_url is not None
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         telemetry.metrics_url, headers={"Accept": "application/openmetrics-text; version=1.0.0"}
     )
-    with urllib.request.urlopen(asked) as response:
+    with urllib.request.urlopen(request) as response:
         families = {f.name: f for f in text_string_to_metric_families(response.read().decode())}
     telemetry.close()
     samples = families["gen_ai_client_operation_duration_seconds"].samples
@@ -168,12 +168,12 @@ def test_models_beyond_the_limit_are_other() -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize(
-    "asked", ["", "false", "no_content", "event_only", "true", "SPAN_ONLY", "span_and_event"]
+    "setting", ["", "false", "no_content", "event_only", "true", "SPAN_ONLY", "span_and_event"]
 )
 def test_exported_spans_have_text_only_if_captured_and_enabled(
-    asked: str, kept: bool, monkeypatch: pytest.MonkeyPatch
+    setting: str, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", asked)
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", setting)
     sid = stream_records.stream_id(1)
     body = b'{"model":"m","messages":[{"role":"user","content":"planted-prompt"}]}'
     frames = [(MS, stream_records.chunk("planted-answer")), (2 * MS, stream_records.finish_chunk())]
@@ -195,7 +195,7 @@ def test_exported_spans_have_text_only_if_captured_and_enabled(
     assert "planted" not in read
     for text in ("planted-prompt", "planted-answer", "gen_ai.input.messages", "gen_ai.output.messages"):
         for output in (rows, exported):
-            assert (text in output) is (kept and asked in ("true", "SPAN_ONLY", "span_and_event"))
+            assert (text in output) is (kept and setting in ("true", "SPAN_ONLY", "span_and_event"))
 
 
 def test_stuck_otlp_endpoint_fills_a_bounded_queue_and_is_counted() -> None:
@@ -361,10 +361,10 @@ def test_grafana_dashboard_and_alerts_use_only_existing_metrics() -> None:
     expressions += [target["expr"] for panel in grafana["panels"] for target in panel.get("targets", [])]
     assert len(expressions) > 12
     for expression in expressions:
-        asked = set(re.findall(r"\b(?:up|(?:streamgauge|gen_ai)_\w+)(?=\{|\[|\)| |$)", expression))
+        names = set(re.findall(r"\b(?:up|(?:streamgauge|gen_ai)_\w+)(?=\{|\[|\)| |$)", expression))
         labels = set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", expression)) | set(
             re.findall(r"\w+", " ".join(re.findall(r"by\s*\(([^)]*)\)", expression)))
         )
-        asked -= labels
-        assert asked, expression
-        assert asked <= samples() | {"up"}, expression
+        names -= labels
+        assert names, expression
+        assert names <= samples() | {"up"}, expression
