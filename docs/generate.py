@@ -194,8 +194,8 @@ def _tables() -> str:
         + " Any SQL client shows the same texts as comments. [Measurement](../explanation/measurement.md)",
         "defines the numbers, [Query with SQL](../how-to/query.md) has ready queries.",
         "",
-        "Columns that end in `_ns` are nanoseconds after t0, the moment when the tap turned to the upstream. Columns that end in `_at`",
-        "are instants. NULL means unknown.",
+        "Columns that end in `_ns` are nanoseconds after t0, the moment before the tap takes or opens a connection to the",
+        "upstream. Columns that end in `_at` are instants. NULL means unknown.",
         "",
     ]
     con = duckdb.connect()

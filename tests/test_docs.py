@@ -159,6 +159,26 @@ def test_external_links_are_well_formed() -> None:
             assert "." in (url.hostname or "") or url.hostname == "localhost", f"{page.name}: {target}"
 
 
+def test_every_page_that_the_code_names_exists() -> None:
+    named = {
+        (path.relative_to(ROOT), page)
+        for package in ("ingest", "analytics", "dashboard", "streamgauge", "bench", "deploy", "tests")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".py", ".sql", ".yaml", ".service", ".toml", "") and path.is_file()
+        for page in re.findall(r"(?<![\w/-])docs/(?!gen-ai/)[\w/-]+\.md", path.read_text(errors="ignore"))
+    }
+    assert [(path, page) for path, page in named if not (ROOT / page).exists()] == []
+
+
+def test_every_source_file_that_a_page_names_exists() -> None:
+    example = "tests/analytics/captures/acme/"
+    for page in PAGES:
+        for path in re.findall(
+            r"`((?:ingest|analytics|dashboard|streamgauge|deploy|tests|bench)/[\w/.-]+)`", page.read_text()
+        ):
+            assert path.startswith(example) or (ROOT / path).exists(), f"{page.name}: {path}"
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) < 120
 
