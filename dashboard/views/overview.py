@@ -50,7 +50,7 @@ def body(chosen: Selection) -> None:
     timeline = prefetch(partial(overview.timeline, query, chosen, **limits))
     contributors = prefetch(partial(overview.top_contributors, query, chosen, **limits))
     changes = prefetch(partial(overview.largest_changes, query, chosen))
-    state = st.session_state
+    state = st.session_state  # the widgets of the timelines are drawn later
     prefetch(timeline_query(chosen, state.get("by") or "model", state.get("at") or "p95"))
     bad_streams = prefetch(partial(streams.matching, query, chosen, overview.is_bad(**limits)))
 
