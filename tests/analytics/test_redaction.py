@@ -1,4 +1,4 @@
-"""What is measured of redacted records is what is measured of the records as the tap wrote them."""
+"""Redacted records have the same measures as the records that the tap wrote."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def exchange(
     request_headers: Sequence[tuple[str, str]] = (),
     **more: Any,
 ) -> list[AnyRecord]:
-    """The records of one stream whose body came in these reads."""
+    """The records of one stream with these reads as its body."""
     one = stream_id(1)
     frames = [((10 + i) * MS, data) for i, data in enumerate(body)]
     records: list[AnyRecord] = [
@@ -169,15 +169,15 @@ def sglang(texts: Sequence[str], choices: int) -> list[bytes]:
     made = []
     for i, text in enumerate(texts):
         for c in range(choices):
-            said = f"{'ab'[c]}{text}" if choices > 1 else text
-            made.append({"text": said, "index": c, "meta_info": {"completion_tokens": i}})
+            content = f"{'ab'[c]}{text}" if choices > 1 else text
+            made.append({"text": content, "index": c, "meta_info": {"completion_tokens": i}})
     return [b"data: " + json.dumps(event).encode() + b"\n\n" for event in made]
 
 
 def dashscope(texts: Sequence[str], choices: int) -> list[bytes]:
     made = []
     for i, text in enumerate(texts):
-        said = [
+        choice_list = [
             {
                 "message": {"content": f"{'ab'[c]}{text}" if choices > 1 else text},
                 "index": c,
@@ -185,7 +185,7 @@ def dashscope(texts: Sequence[str], choices: int) -> list[bytes]:
             }
             for c in range(choices)
         ]
-        event = {"output": {"choices": said}, "usage": {"output_tokens": i}, "request_id": "r-1"}
+        event = {"output": {"choices": choice_list}, "usage": {"output_tokens": i}, "request_id": "r-1"}
         made.append(f"id:{i}\nevent:result\ndata:{json.dumps(event)}\n\n".encode())
     return made  # fmt: skip
 
@@ -193,9 +193,7 @@ def dashscope(texts: Sequence[str], choices: int) -> list[bytes]:
 @pytest.mark.parametrize("make", [sglang, dashscope])
 @pytest.mark.parametrize("choices", [1, 2])
 @pytest.mark.parametrize("grows", [False, True])
-def test_text_that_repeats_itself_is_told_from_text_that_goes_on(
-    make: Any, choices: int, grows: bool
-) -> None:
+def test_cumulative_and_incremental_text_stay_distinguishable(make: Any, choices: int, grows: bool) -> None:
     texts = ["".join(PIECES[: i + 1]) for i in range(len(PIECES))] if grows else PIECES
     path = "/generate" if make is sglang else "/api/v1/services/aigc/text-generation/generation"
     records = exchange(make(texts, choices), path=path)
@@ -205,13 +203,13 @@ def test_text_that_repeats_itself_is_told_from_text_that_goes_on(
     assert_same(records)
 
 
-# -- what is kept of long streams ----------------------------------------------------------------------------------
+# -- checkpoints of long streams ----------------------------------------------------------------------------------
 
 
 def long_stream(
     capture: Sequence[str], headers: Sequence[tuple[str, str]], body: bytes
 ) -> tuple[Assembler, list[bytes]]:
-    """A stream that has been open for a minute, and what was kept of it then."""
+    """A stream that has been open for a minute, and its checkpoints."""
     records = exchange([body[i : i + 20] for i in range(0, len(body), 20)], headers=headers)
     assembler = Assembler(capture=capture)
     for offset, record in enumerate([alive(0), *records[:5], alive(61)]):
@@ -219,7 +217,7 @@ def long_stream(
     return assembler, [checkpoint.payload for checkpoint in assembler.checkpoint_records()]
 
 
-def test_kept_records_have_no_text_unless_it_is_captured() -> None:
+def test_checkpoints_have_no_text_unless_it_is_captured() -> None:
     headers = [("content-type", "text/event-stream")]
     (kept,) = long_stream((), headers, CHAT)[1]
     assert b"w0 " not in b"".join(
@@ -229,7 +227,7 @@ def test_kept_records_have_no_text_unless_it_is_captured() -> None:
     assert b"w0 " in b"".join(data for r in unpack(kept)[0] if isinstance(r, Frames) for _, data in r.frames)
 
 
-def test_a_compressed_stream_stays_in_the_log_and_is_read_again_from_there() -> None:
+def test_a_compressed_stream_is_not_checkpointed_but_read_again_from_the_log() -> None:
     headers = [("content-type", "text/event-stream"), ("content-encoding", "gzip")]
     body = gzip.compress(CHAT, 1)
     assembler, kept = long_stream((), headers, body)
@@ -250,7 +248,7 @@ def test_a_compressed_stream_stays_in_the_log_and_is_read_again_from_there() -> 
     assert [row] == measured(records)["streams"]
 
 
-def test_what_servers_report_beside_numbers_is_not_kept() -> None:
+def test_text_in_server_reports_is_redacted() -> None:
     last = b'data: {"choices":[],"usage":{"completion_tokens":4,"note":"secret"},"timings":{"note":"secret","ms":5}}\n\n'
     found = measured(exchange([CHAT, last]))
     assert found["usage_reports"][0]["raw"] == '{"completion_tokens":4,"note":"xxxxxx"}'
@@ -262,10 +260,10 @@ def test_what_servers_report_beside_numbers_is_not_kept() -> None:
     assert "secret" in captured["usage_reports"][0]["raw"]
 
 
-def test_stop_sequences_are_told_with_captured_content_alone() -> None:
+def test_stop_sequences_are_stored_only_with_captured_content() -> None:
     request = b'{"model":"m","stop":["secret"]}'
-    for capture, told in (((), None), (("*",), ("secret",))):
+    for capture, expected in (((), None), (("*",), ("secret",))):
         assembler = Assembler(capture=capture)
         assembler.feed("w0", 0, exchange([CHAT], request=request))
         (stream,) = assembler.take_finished()
-        assert stream.request.stop_sequences == told
+        assert stream.request.stop_sequences == expected

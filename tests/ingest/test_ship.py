@@ -1,4 +1,4 @@
-"""Moving the local log to a real Kafka: through outages, kills and stops, everything arrives, in order per stream."""
+"""Shipping the local log to a real Kafka: everything arrives in order per stream, through outages, kills and stops."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHIP = textwrap.dedent(
 
 
 class Shipping:
-    """`ship` in processes of its own."""
+    """`ship` in a process."""
 
     def __init__(self, data: Path, topic: str) -> None:
         self.data, self.topic = data, topic
@@ -56,18 +56,17 @@ class Shipping:
         self.process.send_signal(number)
         return self.process.wait(60)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.errors.read_text()
 
-    def status(self, met: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """What `ship.json` says once it says that. It is written between any two steps: what one of its numbers says, another
-        may not say yet."""
+    def status(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The content of `ship.json` once `condition` holds. It may be written between two steps, so its numbers may disagree."""
         path = self.data / "run" / "ship.json"
         status: dict[str, Any] = {}
         for _ in range(1200):
-            if path.exists() and met(status := json.loads(path.read_text())):
+            if path.exists() and condition(status := json.loads(path.read_text())):
                 return status
-            signal.sigtimedwait([], 0.05)  # a pause that does not wake early
+            signal.sigtimedwait([], 0.05)  # a pause that no signal interrupts
         raise AssertionError(status)
 
 
@@ -131,7 +130,7 @@ def test_everything_arrives_once_and_the_log_is_trimmed(
     shipping.start(kafka_broker)
     found = arrived(kafka_broker, shipping.topic, all_of(streams, 300))
     assert found == {stream: list(range(300)) for stream in streams}
-    write(writer, streams, 300, 20)  # what SIGTERM finds in the log is shipped before the end
+    write(writer, streams, 300, 20)  # entries in the log at SIGTERM are shipped before the stop
     assert shipping.end() == 0
     assert not (shipping.data / "run" / "ship.json").exists()
     found = arrived(kafka_broker, shipping.topic, all_of(streams, 320))
@@ -152,14 +151,14 @@ def test_damage_of_the_log_is_reported_in_the_topic(
     segment = shipping.data / "log" / "w0" / segments_of(shipping.data / "log")[0]
     segment.write_bytes(b"this is no database, and long enough to be sure of it" * 100)
     shipping.start(kafka_broker)
-    told: list[Poison] = []
+    reported: list[Poison] = []
     reader = KafkaReader(kafka_broker, shipping.topic, {})
     for _ in range(60):
-        told += [one for entry in reader.poll(1.0) for one in unpack(entry.payload)[1]]
-        if told:
+        reported += [one for entry in reader.poll(1.0) for one in unpack(entry.payload)[1]]
+        if reported:
             break
     reader.close()
-    assert [(one.reason, one.size) for one in told] == [("damaged_segment", 10)]
+    assert [(one.reason, one.size) for one in reported] == [("damaged_segment", 10)]
     assert arrived(kafka_broker, shipping.topic, some_above(18)) == {stream: list(range(10, 20))}
     assert shipping.end() == 0
 
@@ -245,10 +244,12 @@ def test_kill_9_of_ship_loses_nothing_and_keeps_the_order(
     found = arrived(kafka_broker, shipping.topic, all_of(streams, written))
     assert set(found) == set(streams)
     for seqs in found.values():
-        # A record may come again; none comes before the one ahead of it has come.
+        # A record may arrive twice, but never before its predecessor.
         assert list(dict.fromkeys(seqs)) == list(range(written))
     pid = shipping.process.pid if shipping.process else None
-    shipping.status(lambda said: said["pid"] == pid)  # everything may have arrived before this one was ready
+    shipping.status(
+        lambda status: status["pid"] == pid
+    )  # all records may have arrived before this process was ready
     assert shipping.end() == 0
 
 
@@ -259,7 +260,7 @@ def test_an_unreachable_kafka_logs_one_warning_and_stops_quickly(
     shipping.start("127.0.0.1:1")
     assert shipping.status(lambda status: status["last_error"])["reachable"] is False
     assert shipping.end() == 0
-    warnings = [line for line in shipping.said().splitlines() if line.startswith("WARNING")]
+    warnings = [line for line in shipping.log_text().splitlines() if line.startswith("WARNING")]
     assert warnings == [
         "WARNING:ingest.record_log.kafka_client:Kafka at 127.0.0.1:1 cannot be reached (Connection refused): "
         "records wait in the local log",
@@ -270,7 +271,7 @@ def test_an_unreachable_kafka_logs_one_warning_and_stops_quickly(
 
 
 def test_sockets_do_not_accumulate_while_kafka_is_unreachable(tmp_path: Path) -> None:
-    """A listener that takes connections and says nothing: each attempt must close what it opened."""
+    """The listener accepts connections and sends nothing. Each attempt must close its sockets."""
     import socket
 
     from kafka import KafkaConsumer

@@ -1,4 +1,4 @@
-"""Small things that the tests of the log share: writers with small segments, and everything a reader has."""
+"""Writers with small segments, entries, and readers for the tests of the record log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def writer_of(log_dir: Path, partition: str = "w0", **options: Any) -> EmbeddedW
 
 
 def read_all(reader: LogReader, max_bytes: int = 8 * MIB) -> list[Entry]:
-    """Everything that is there now."""
+    """All entries available now."""
     entries: list[Entry] = []
     while got := reader.poll(0.0, max_bytes):
         entries += got
@@ -60,7 +60,7 @@ def roll(writer: EmbeddedWriter) -> None:
 
 
 def abandon(writer: EmbeddedWriter) -> None:
-    """End the writer as kill -9 does: nothing is sealed, the kernel drops the lock."""
+    """End the writer like kill -9: nothing is sealed, the lock is released."""
     import os
 
     writer._close_segment()
@@ -69,6 +69,6 @@ def abandon(writer: EmbeddedWriter) -> None:
 
 
 def drain(log_dir: Path, name: str = "test") -> list[Entry]:
-    """Everything that a new reader finds."""
+    """All entries, read by a new reader."""
     with EmbeddedReader(log_dir, name) as reader:
         return read_all(reader)

@@ -1,4 +1,4 @@
-"""Reading while others write: cursors, trimming, damage."""
+"""Reading the embedded log while others write: cursors, trimming, damaged segments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.ingest.record_log.entries import abandon, drain, payloads, read_all, 
 
 
 def fill(log_dir: Path, segments: int, entries: int = 3) -> list[bytes]:
-    """Segments of some entries each, all sealed."""
+    """Sealed segments with some entries each."""
     sent = []
     with writer_of(log_dir) as writer:
         for segment in range(segments):
@@ -141,7 +141,7 @@ def test_a_cursor_survives_its_process_and_never_moves_back(tmp_path: Path) -> N
         reader.release("w0", 1)
     with EmbeddedReader(tmp_path, "one") as reader:
         assert reader.released("w0") == 2
-        assert len(read_all(reader)) == 3  # without seek: from the oldest
+        assert len(read_all(reader)) == 3  # without a seek, reading starts at the oldest entry
 
 
 def test_a_reader_with_a_damaged_cursor_file_starts_again_with_a_warning(
@@ -175,7 +175,7 @@ def test_a_sole_reader_takes_over_the_position_of_another(
     with EmbeddedReader(tmp_path, "analyze") as former:
         former.release("w0", 7)
         with EmbeddedReader(tmp_path, "ship", sole=True) as reader:
-            assert reader.released("w0") == 0  # it still runs: the log waits for both
+            assert reader.released("w0") == 0  # the other still runs: the log keeps entries for both
     assert "also keeps entries for its reader 'analyze'" in caplog.text
     with EmbeddedReader(tmp_path, "ship", sole=True) as reader:
         assert reader.released("w0") == 7
@@ -183,7 +183,7 @@ def test_a_sole_reader_takes_over_the_position_of_another(
     assert list(read_cursors(tmp_path)) == ["ship"]
 
 
-# UnreadableRange
+# Unreadable ranges
 
 
 def spoil(segment: Path, at: int, size: int = 3000) -> None:
@@ -206,7 +206,7 @@ def test_a_damaged_segment_is_quarantined_and_the_rest_is_read(
     assert (
         "renamed to 00000000000000000003.sqlite.corrupt, entries 3 to 5 of w0 cannot be read" in caplog.text
     )
-    assert payloads(drain(tmp_path, "two")) == sent[:3] + sent[6:]  # once aside, it is not met again
+    assert payloads(drain(tmp_path, "two")) == sent[:3] + sent[6:]  # a quarantined segment is not read again
 
 
 def test_the_readable_part_of_a_damaged_segment_is_read(tmp_path: Path) -> None:
@@ -284,4 +284,4 @@ def test_a_segment_dropped_at_the_cap_is_skipped_at_once(tmp_path: Path) -> None
         for path in (tmp_path / "w0").glob("00000000000000000000.sqlite*"):
             path.unlink()
         assert payloads(read_all(reader)) == sent[3:]
-        assert reader.take_unreadable() == []  # whoever dropped it tells
+        assert reader.take_unreadable() == []  # the writer that dropped it reports it

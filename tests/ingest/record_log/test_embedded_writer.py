@@ -1,4 +1,4 @@
-"""Appending: what is kept, which offsets are given, what gives way when the log is full."""
+"""Appending to the embedded log: durability, offsets, and what is deleted when the log is full."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_after_a_kill_offsets_start_past_all_that_may_have_been_read(tmp_path: P
 def test_a_power_cut_leaves_a_prefix_and_lost_offsets_are_not_reused(
     tmp_path: Path,
 ) -> None:
-    # No -wal means that nothing of it had reached the disk; half of it, that some pages had.
+    # No -wal: nothing of it reached the disk. Half of it: some pages did.
     writer = writer_of(tmp_path)
     sent = [os.urandom(5000) for _ in range(40)]
     for payload in sent:
@@ -122,10 +122,10 @@ def test_a_power_cut_leaves_a_prefix_and_lost_offsets_are_not_reused(
     with writer_of(tmp_path) as writer:
         assert writer.next_offset > max(entry.offset for entry in seen)
         writer.append([b"new"])
-    left = payloads(drain(tmp_path))
-    assert left[-1] == b"new"
-    assert 0 < len(left) - 1 < 40
-    assert left[:-1] == sent[: len(left) - 1]
+    remaining = payloads(drain(tmp_path))
+    assert remaining[-1] == b"new"
+    assert 0 < len(remaining) - 1 < 40
+    assert remaining[:-1] == sent[: len(remaining) - 1]
 
 
 def test_offsets_before_a_cursor_are_not_reused(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_the_writer_continues_when_its_segment_is_deleted(tmp_path: Path) -> Non
 
 
 def fill(writer: EmbeddedWriter, count: int, size: int = 30_000, first: int = 0) -> None:
-    """One stream, one record an entry."""
+    """One stream, one record per entry."""
     for seq in range(first, first + count):
         writer.append([entry_of(frames("s", seq, size))])
 
@@ -191,10 +191,10 @@ def test_over_the_cap_the_oldest_segment_is_dropped_and_its_ranges_are_reported(
     records = records_of(drain(tmp_path))
     lost = [record for record in records if isinstance(record, Lost)]
     kept = [record.seq for record in records if not isinstance(record, Lost)]
-    told = sorted(seq for one in lost for seq in range(one.seq, one.last_seq + 1))
-    assert sorted({*told, *kept}) == list(range(200))  # no record is silent
+    reported = sorted(seq for one in lost for seq in range(one.seq, one.last_seq + 1))
+    assert sorted({*reported, *kept}) == list(range(200))  # every record is kept or reported
     assert {one.cause for one in lost} == {"log_full"}
-    assert sum(one.bytes for one in lost) == 30_000 * len(set(told))
+    assert sum(one.bytes for one in lost) == 30_000 * len(set(reported))
     assert stats["dropped_records"] >= len(lost)
     assert stats["refused_entries"] == 0
 
@@ -225,8 +225,8 @@ def test_read_entries_of_a_dropped_segment_are_not_reported_as_lost(tmp_path: Pa
 
 
 def test_the_cap_covers_all_partitions_and_drops_from_those_without_a_writer_first(tmp_path: Path) -> None:
-    with writer_of(tmp_path, "w1", cap_bytes=2 * MIB) as gone:
-        fill(gone, 40)
+    with writer_of(tmp_path, "w1", cap_bytes=2 * MIB) as stopped_writer:
+        fill(stopped_writer, 40)
     with writer_of(tmp_path, "w0", cap_bytes=2 * MIB) as writer:
         for seq in range(20):
             writer.append([entry_of(frames("mine", seq, 30_000))])
@@ -234,14 +234,14 @@ def test_the_cap_covers_all_partitions_and_drops_from_those_without_a_writer_fir
         assert log_bytes(tmp_path) <= 2 * MIB + 300_000
     records = records_of(drain(tmp_path))
     assert [r.seq for r in records if not isinstance(r, Lost) and r.stream == "mine"] == list(range(20))
-    of_gone = [record for record in records if record.stream == "s"]
-    told = {seq for r in of_gone if isinstance(r, Lost) for seq in range(r.seq, r.last_seq + 1)}
-    assert told | {r.seq for r in of_gone if not isinstance(r, Lost)} == set(range(40))
+    of_stopped = [record for record in records if record.stream == "s"]
+    reported = {seq for r in of_stopped if isinstance(r, Lost) for seq in range(r.seq, r.last_seq + 1)}
+    assert reported | {r.seq for r in of_stopped if not isinstance(r, Lost)} == set(range(40))
 
 
 @pytest.mark.timeout(60)
 def test_a_log_full_of_losses_refuses_appends_and_has_reported_every_record(tmp_path: Path) -> None:
-    # Streams so small that telling their loss takes as much room as they do, and no reader ever.
+    # Reporting the loss of these small streams takes as much space as they do. There is no reader.
     with writer_of(tmp_path, cap_bytes=MIB, segment_age_s=3600) as writer:
         kept: set[str] = set()
         refused = 0
@@ -256,8 +256,8 @@ def test_a_log_full_of_losses_refuses_appends_and_has_reported_every_record(tmp_
                 assert len(kept) < 100_000
         assert writer.stats()["refused_entries"] == 20 * 40
         assert log_bytes(tmp_path) < 1.3 * MIB
-    told = {record.stream for record in records_of(drain(tmp_path)) if not isinstance(record, Alive)}
-    assert told == kept
+    reported = {record.stream for record in records_of(drain(tmp_path)) if not isinstance(record, Alive)}
+    assert reported == kept
 
 
 def test_quarantined_segments_are_deleted_first(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_quarantined_segments_are_deleted_first(tmp_path: Path) -> None:
 
 
 def aged(tmp_path: Path, back_s: float, *paths: Path) -> None:
-    """Make segments as old as an earlier run would have left them."""
+    """Set the age of segments of an earlier run."""
     for path in paths or (tmp_path / "w0").glob("*.sqlite"):
         os.utime(path, (path.stat().st_atime - back_s, path.stat().st_mtime - back_s))
 
@@ -333,9 +333,9 @@ def test_a_clock_step_ages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_segment_with_only_losses_is_not_rewritten_every_second(tmp_path: Path) -> None:
     with writer_of(tmp_path) as writer:
-        told: list[AnyRecord] = [Lost(os.urandom(18).hex(), 0, 0, "log_full", 0) for _ in range(900)]
+        reported: list[AnyRecord] = [Lost(os.urandom(18).hex(), 0, 0, "log_full", 0) for _ in range(900)]
         for _ in range(2):
-            writer.append([pack(told, compress=True)])
+            writer.append([pack(reported, compress=True)])
             roll(writer)
     aged(tmp_path, 3600)
     with writer_of(tmp_path, max_age_s=1800) as writer:
@@ -361,7 +361,7 @@ def test_a_full_file_raises_os_error_and_the_writer_stays_usable(tmp_path: Path)
         assert writer.stats()["failed_entries"] == 1
     got = drain(tmp_path)
     assert payloads(got) == [b"a", b"b"]
-    assert got[1].offset == 2  # the one that failed is used up
+    assert got[1].offset == 2  # the offset of the failed append is used up
 
 
 @pytest.fixture

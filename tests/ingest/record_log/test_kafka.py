@@ -1,4 +1,4 @@
-"""The log in a real Kafka: delivered once acknowledged, in order, found again after whatever the broker goes through."""
+"""The log in a real Kafka: entries are delivered once acknowledged, in order, also after faults of the broker."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def test_records_of_many_streams_are_one_message_per_partition(
 def test_a_stream_is_in_the_partition_of_its_id_as_key(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
-    """So a stream that an older ship began goes on in its partition, and whoever knows Kafka finds it."""
+    """So a stream stays in its partition when `ship` is updated."""
     streams = [str(uuid.uuid4()) for _ in range(20)]
     open_writer(kafka_broker, topic, {}).append([entry_of(*(frames(stream, 0) for stream in streams))])
     producer = KafkaProducer(bootstrap_servers=kafka_broker)
     sent = {stream: producer.send(topic, key=stream.encode(), value=b"") for stream in streams}
-    wanted = {stream: str(future.get(30).partition) for stream, future in sent.items()}
+    expected = {stream: str(future.get(30).partition) for stream, future in sent.items()}
     producer.close()
     reader = open_reader(kafka_broker, topic, {})
     entries = read_until(reader, lambda got: len([one for one in got if one.payload == b""]) >= 20)
@@ -131,13 +131,13 @@ def test_a_stream_is_in_the_partition_of_its_id_as_key(
         for entry in entries
         for record in unpack(entry.payload)[0]
     }
-    assert found == wanted
+    assert found == expected
 
 
 def test_records_are_redistributed_when_the_topic_has_fewer_partitions(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
-    """Somebody made it anew under a writer that goes on."""
+    """The topic is deleted and created again while the writer runs."""
     streams = [str(uuid.uuid4()) for _ in range(30)]
     ensure_topic(kafka_broker, topic, {}, partitions=8)
     writer = open_writer(kafka_broker, topic, {"metadata_max_age_ms": 200})
@@ -192,7 +192,7 @@ def test_messages_shrink_when_the_topic_accepts_less_than_configured(
 
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "100000"})])
     admin.close()
-    # As where this user may not read the topic's configuration.
+    # As if this user may not read the topic's configuration.
     monkeypatch.setattr("ingest.record_log.kafka_client._max_message_bytes", lambda *_: 1_048_588)
     records = [Frames("s", seq, [(0, os.urandom(30_000))]) for seq in range(20)]
     writer = open_writer(kafka_broker, topic, {})
@@ -213,10 +213,10 @@ def test_seek_range_and_end(kafka_broker: str, topic: str, open_reader: Any, ope
     assert reader.range(partition, 4, 100) == entries[4:]
     assert reader.range(partition, 3, 3) == []
     assert reader.end(partition) == 6
-    assert reader.poll(0.2) == []  # range left the position alone
+    assert reader.poll(0.2) == []  # `range` does not change the position
 
     other = open_reader(kafka_broker, topic, {})
-    other.seek(partition, 4)  # before it has connected
+    other.seek(partition, 4)  # before the reader has connected
     assert read_until(other, lambda got: len(got) >= 2) == entries[4:]
     other.seek(partition, 2)
     assert read_until(other, lambda got: len(got) >= 4) == entries[2:]
@@ -307,7 +307,7 @@ def test_a_message_without_a_value_is_an_entry(
     assert {unpack(entry.payload)[1][0].reason for entry in entries} == {"unknown_format"}
 
 
-# OutageLog
+# Outages
 
 
 def test_an_unreachable_broker_is_logged_once(
@@ -323,8 +323,8 @@ def test_an_unreachable_broker_is_logged_once(
 
 
 def test_a_writer_that_gives_up_raises(topic: str, open_writer: Any) -> None:
-    told = threading.Event()
-    writer = open_writer("127.0.0.1:1", topic, {}, give_up=told.is_set, progress=told.set)
+    stop = threading.Event()
+    writer = open_writer("127.0.0.1:1", topic, {}, give_up=stop.is_set, progress=stop.set)
     with pytest.raises(LogBroken, match="stopped before Kafka had acknowledged"):
         writer.append([entry_of(frames("s", 0))])
     assert "Connection refused" in (writer.last_error or "")
@@ -360,7 +360,7 @@ def test_kill_9_of_the_broker_under_load_loses_nothing_and_keeps_the_order(
         seen = sum(len(set(seqs)) for seqs in seqs_by_stream(entries).values())
     for seqs in seqs_by_stream(entries).values():
         first_seen = list(dict.fromkeys(seqs))
-        assert first_seen == list(range(rounds))  # duplicates may come, holes and disorder may not
+        assert first_seen == list(range(rounds))  # duplicates are allowed, gaps and disorder are not
 
 
 @pytest.fixture
@@ -397,23 +397,23 @@ def test_tls_and_sasl_reach_kafka_through_the_options(
             entries += read_until(reader, lambda got: len(got) > 0)
         assert len(entries) == number + 1
 
-    for mistake, said in (
+    for mistake, message in (
         ({"sasl_plain_password": "guess"}, "check user and password"),
         ({"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_password": "guess"}, "check user and password"),
         ({"ssl_cafile": None}, "certificate verify failed"),
         ({"security_protocol": "PLAINTEXT"}, "no answer to PLAINTEXT"),
     ):
-        told = threading.Event()
+        stop = threading.Event()
         wrong = open_writer(
             broker.address,
             topic,
             {**options, "bootstrap_timeout_ms": 3000, **mistake},
-            give_up=told.is_set,
-            progress=told.set,
+            give_up=stop.is_set,
+            progress=stop.set,
         )
         with pytest.raises(LogBroken):
             wrong.append([entry_of(frames("s", 1))])
-        assert said in (wrong.last_error or "")
+        assert message in (wrong.last_error or "")
         assert "guess" not in (wrong.last_error or "")
 
 
@@ -440,7 +440,7 @@ def test_a_user_who_may_not_create_the_topic_gets_the_command(
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.client.plain.sasl.jaas.config": f'{login} user_gauge="secret";',
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",  # whoever comes over the broker's own listener
+        "super.users": "User:ANONYMOUS",  # all clients of the broker's own listener
     }
     settings = [part for name, value in properties.items() for part in ("--config", f"{name}={value}")]
     broker = own_broker("--security", "SASL_PLAINTEXT", *settings)
@@ -458,8 +458,8 @@ def test_a_user_who_may_not_create_the_topic_gets_the_command(
                 admin.create_acls(
                     [ACL("User:gauge", "*", one, ACLPermissionType.ALLOW, pattern) for one in allowed]
                 )
-        told = threading.Event()
-        writer = open_writer(broker.address, topic, options, give_up=told.is_set, progress=told.set)
+        stop = threading.Event()
+        writer = open_writer(broker.address, topic, options, give_up=stop.is_set, progress=stop.set)
         with pytest.raises(LogBroken):
             writer.append([entry_of(frames("s", 0))])
         return writer.last_error or ""
@@ -471,9 +471,9 @@ def test_a_user_who_may_not_create_the_topic_gets_the_command(
 
 @contextmanager
 def admin_of(broker: Broker) -> Iterator[Any]:
-    """An administrator, over the listener that the broker keeps for itself."""
-    said = "".join(path.read_text() for path in broker.data.glob("*.properties"))
-    found = re.search(r"INTERNAL://(127\.0\.0\.1:\d+)", said)
+    """An admin client on the broker's own listener."""
+    properties = "".join(path.read_text() for path in broker.data.glob("*.properties"))
+    found = re.search(r"INTERNAL://(127\.0\.0\.1:\d+)", properties)
     assert found is not None
     admin = KafkaAdminClient(bootstrap_servers=found[1])
     try:

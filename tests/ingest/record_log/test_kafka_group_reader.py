@@ -1,6 +1,4 @@
-"""One group shares a topic, with a real broker: what `ingest.record_log.kafka_group_reader` adds to the reader. Several processes and what
-they store: `tests/analytics/test_group.py`.
-"""
+"""Membership of `KafkaGroupReader` in a consumer group, with a real broker. `tests/analytics/test_group.py` has several processes."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from ingest.record_log.kafka_client import ensure_topic
 from ingest.record_log.kafka_group_reader import KafkaGroupReader
 
 PARTITIONS = 4
-ANSWERS = 10
-"""More than enough: one that is alone has its partitions by the first."""
+MAX_RESPONSES = 10
+"""More than enough: a single member is assigned its partitions by the first."""
 DEADLINE_S = 60.0
 
 
@@ -34,27 +32,27 @@ def reader(kafka_broker: str, topic: str) -> Iterator[KafkaGroupReader]:
     made.close()
 
 
-def until_answered(reader: KafkaGroupReader) -> bool:
-    """Be busy elsewhere until the group's answer is here; False when there is none, or it is that one has to ask again."""
-    asked = reader._consumer._coordinator._join_task
-    if asked is None:
+def wait_for_join_response(reader: KafkaGroupReader) -> bool:
+    """Wait, without polling, for the join response. False: there is no join in flight, or it must be repeated."""
+    join_task = reader._consumer._coordinator._join_task
+    if join_task is None:
         return False
-    answered = threading.Event()
-    asked.add_both(lambda _: answered.set())
-    assert answered.wait(DEADLINE_S)
-    return bool(asked.succeeded())
+    responded = threading.Event()
+    join_task.add_both(lambda _: responded.set())
+    assert responded.wait(DEADLINE_S)
+    return bool(join_task.succeeded())
 
 
 def test_a_member_joins_although_it_never_waits_for_the_join_response(
     reader: KafkaGroupReader,
 ) -> None:
     until_s = time.monotonic() + DEADLINE_S
-    answers = 0
+    responses = 0
     while len(reader.partitions()) < PARTITIONS:
-        assert time.monotonic() < until_s, "the group did not answer"
-        assert answers < ANSWERS, "each answer of the group was thrown away, and it was asked again"
+        assert time.monotonic() < until_s, "the group did not respond"
+        assert responses < MAX_RESPONSES, "every join response was discarded and the join repeated"
         reader.poll(0.0)
-        if until_answered(reader):
-            answers += 1
+        if wait_for_join_response(reader):
+            responses += 1
         else:
-            time.sleep(0.01)  # the broker looks for the group's coordinator
+            time.sleep(0.01)  # the broker is still finding the group's coordinator

@@ -1,4 +1,4 @@
-"""Entries to messages: few, in order, never too large, nothing lost in silence."""
+"""Entries become few messages, in order, none too large, and every lost record is reported."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_the_last_alive_of_each_incarnation_is_kept() -> None:
 
 
 def test_a_damage_entry_passes_unchanged_and_counts_its_entries() -> None:
-    told = pack_damage("w0", 1000, 1048, "database disk image is malformed")
-    (poison,) = unpack(told)[1]
+    entry = pack_damage("w0", 1000, 1048, "database disk image is malformed")
+    (poison,) = unpack(entry)[1]
     assert (poison.reason, poison.size) == ("damaged_segment", 48)
-    assert group_by_stream([told]).poison == [told]
-    (forged,) = unpack(told[:-1])[1]
+    assert group_by_stream([entry]).poison == [entry]
+    (forged,) = unpack(entry[:-1])[1]
     assert forged.reason == "unknown_format"
 
 
@@ -96,7 +96,7 @@ def test_messages_of_many_streams_are_filled_to_the_limit(drawn: list[tuple[str,
 
 
 def test_incompressible_records_of_the_largest_size_fit_the_limit() -> None:
-    """What cannot be compressed grows by it."""
+    """Compression makes incompressible data larger."""
     for limit in (100_000, 400_000, LIMIT):
         records = [Frames("a", seq, [(0, os.urandom(limit // 40))]) for seq in range(60)]
         messages, lost = messages_of(records, limit, 0)
@@ -127,8 +127,8 @@ def test_the_last_seq_of_a_lost_record_that_is_too_large_is_kept() -> None:
     ((message,), _) = messages_of([Lost("a", 2, 7, "c" * 10_000, 5, 11)], 3000, 99)
     assert isinstance(unpack(message.value)[0][0], Lost)
     ((message,), _) = messages_of([Lost("a", 2, 7, os.urandom(5000).hex(), 5, 11)], 3000, 99)
-    (hole,) = unpack(message.value)[0]
-    assert hole == Lost("a", 2, 7, "record_too_large", 99, 11)
+    (lost,) = unpack(message.value)[0]
+    assert lost == Lost("a", 2, 7, "record_too_large", 99, 11)
 
 
 def test_closed_and_lost_have_no_captured_bytes_of_their_own() -> None:

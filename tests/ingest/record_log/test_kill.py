@@ -1,4 +1,4 @@
-"""kill -9 of the writing process: every entry that was acknowledged is there."""
+"""After kill -9 of the writing process every acknowledged entry is there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from ingest.record_log.embedded_reader import EmbeddedReader
 from tests.ingest.record_log.entries import read_all
 
-WRITE_FOR_EVER = textwrap.dedent(
+WRITE_FOREVER = textwrap.dedent(
     """
     import os, sys
     from pathlib import Path
@@ -37,7 +37,7 @@ def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path, release: bool)
     with EmbeddedReader(tmp_path, "one") as reader:
         for run in range(8):
             process = subprocess.Popen(
-                [sys.executable, "-c", WRITE_FOR_EVER, tmp_path, str(run)], stdout=subprocess.PIPE
+                [sys.executable, "-c", WRITE_FOREVER, tmp_path, str(run)], stdout=subprocess.PIPE
             )
             assert process.stdout is not None
             lines = [process.stdout.readline() for _ in range(chance.randrange(5, 400))]
@@ -48,7 +48,7 @@ def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path, release: bool)
             for line in lines:
                 fields = line.split()
                 if len(fields) != 2:
-                    continue  # cut by the kill
+                    continue  # truncated by the kill
                 end, number = int(fields[0]), int(fields[1])
                 for at in range(5):
                     acknowledged[end - 5 + at] = b"%d.%d.%d" % (run, number, at) * 20
@@ -60,5 +60,5 @@ def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path, release: bool)
         assert reader.take_unreadable() == []
     assert len(acknowledged) > 1000
     assert {offset: got.get(offset) for offset in acknowledged} == acknowledged
-    # What was written and not acknowledged may be there: whole appends, nothing else.
+    # Unacknowledged appends may be there, but only complete ones.
     assert len(got) % 5 == 0

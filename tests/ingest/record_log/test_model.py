@@ -1,4 +1,4 @@
-"""The embedded log against a list, through whatever order of appends, kills, restarts, reads and releases."""
+"""A model test of the embedded log: random appends, kills, restarts, reads and releases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READERS = ("one", "two")
 
 
 class LogModel(RuleBasedStateMachine):
-    """`kept` is what the log must still have; each reader has got a prefix of it."""
+    """`kept` has the entries that the log must still have. Each reader has read a prefix."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class LogModel(RuleBasedStateMachine):
         sent = [b"%d:" % (self.number + at) + bytes(size) for at in range(count)]
         first = self.writer.next_offset
         self.writer.append(sent)
-        # A roll never skips offsets while its writer lives.
+        # A roll skips no offsets while its writer runs.
         assert self.writer.next_offset == first + count
         self.written += [(first + at, payload) for at, payload in enumerate(sent)]
         self.number += count
@@ -93,7 +93,7 @@ class LogModel(RuleBasedStateMachine):
         assert self.readers["one"].end("w0") == self.written[-1][0] + 1
 
     @invariant()
-    def released_segments_are_gone(self) -> None:
+    def released_segments_are_deleted(self) -> None:
         firsts = [int(name[:20]) for name in segments_of(self.folder)]
         lowest = min(self.released.values())
         assert all(newer > lowest for newer in firsts[1:])

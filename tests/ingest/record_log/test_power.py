@@ -1,4 +1,4 @@
-"""What a power cut leaves: a -wal that ends anywhere or holds rubbish from anywhere on opens, and keeps a prefix."""
+"""After a power cut: a -wal that is truncated or has garbage from any point on can be opened, and keeps a prefix."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ingest.record_log.embedded_reader import EmbeddedReader
 from tests.ingest.record_log.entries import MIB, abandon, payloads, read_all, segments_of, writer_of
 
 FRAME_BYTES = 8192 + 24
-"""One page in the -wal, with its head."""
+"""One page in the -wal, with its header."""
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], bytes, bytes]:
-    """Entries, and the two files as they are while their writer lives."""
+    """Entries, and both files while their writer runs."""
     folder = tmp_path_factory.mktemp("live")
     writer = writer_of(folder)
     sent = [os.urandom(3000) for _ in range(60)]
@@ -30,8 +30,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], bytes, 
     return sent, main, wal
 
 
-def left_of(folder: Path, main: bytes, wal: bytes) -> list[bytes]:
-    """What is read when these are found after the power has come back; nothing may be called damaged."""
+def entries_after(folder: Path, main: bytes, wal: bytes) -> list[bytes]:
+    """The entries read from these files after the power cut. Nothing may be reported as damaged."""
     (folder / "w0").mkdir(parents=True)
     segment = folder / "w0" / f"{0:020d}.sqlite"
     segment.write_bytes(main)
@@ -40,7 +40,7 @@ def left_of(folder: Path, main: bytes, wal: bytes) -> list[bytes]:
         found = payloads(read_all(reader))
         assert reader.take_unreadable() == []
         assert reader.stats()["corrupt_segments"] == 0
-    with writer_of(folder) as writer:  # no crash loop: the next run goes on behind it
+    with writer_of(folder) as writer:  # no crash loop: the next run continues after it
         writer.append([b"new"])
     return found
 
@@ -53,10 +53,10 @@ def test_a_wal_truncated_anywhere_leaves_a_prefix(
     cuts = sorted({0, 10, 32, 33, FRAME_BYTES, len(wal) - 1, len(wal), *rng.sample(range(len(wal)), 12)})
     counts = []
     for number, cut in enumerate(cuts):
-        found = left_of(tmp_path / str(number), main, wal[:cut])
+        found = entries_after(tmp_path / str(number), main, wal[:cut])
         assert found == sent[: len(found)]
         counts.append(len(found))
-    assert counts == sorted(counts)  # what reached the disk earlier is never lost for what came later
+    assert counts == sorted(counts)  # more bytes on the disk never mean fewer entries
     assert (counts[0], counts[-1]) == (0, 60)
 
 
@@ -66,18 +66,20 @@ def test_garbage_in_the_wal_ends_the_prefix(tmp_path: Path, live: tuple[list[byt
     for number in range(5):
         at = rng.randrange(32, len(wal) - 200)
         torn = wal[:at] + rng.randbytes(100) + wal[at + 100 :]
-        found = left_of(tmp_path / f"torn-{number}", main, torn)
+        found = entries_after(tmp_path / f"torn-{number}", main, torn)
         assert found == sent[: len(found)]
         assert len(found) < 60
-        cut = left_of(tmp_path / f"cut-{number}", main, wal[: 32 + (at - 32) // FRAME_BYTES * FRAME_BYTES])
+        cut = entries_after(
+            tmp_path / f"cut-{number}", main, wal[: 32 + (at - 32) // FRAME_BYTES * FRAME_BYTES]
+        )
         assert len(found) >= len(cut)
 
 
 def test_the_wal_repairs_a_main_file_partly_written_by_a_checkpoint(
     tmp_path: Path, live: tuple[list[bytes], bytes, bytes]
 ) -> None:
-    # SQLite flushes the -wal before it copies pages out of it: whatever the copy left behind, the -wal has it all.
+    # SQLite flushes the -wal before it copies pages to the main file, so the -wal has all pages.
     sent, main, wal = live
     for number, size in enumerate((0, 8192, 8192 * 7 + 100, MIB)):
-        found = left_of(tmp_path / str(number), main[: 2 * 8192] + os.urandom(size), wal)
+        found = entries_after(tmp_path / str(number), main[: 2 * 8192] + os.urandom(size), wal)
         assert found == sent

@@ -1,4 +1,4 @@
-"""The totals of runs: what kill -9 leaves, what a torn file costs, how many are kept."""
+"""Totals of runs after kill -9, in a torn file, and beyond the number of runs that are kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_torn_entry_is_skipped(tmp_path: Path) -> None:
 
 
 class Log:
-    """A writer that looks at the notes while it appends."""
+    """A writer that reads the stored totals during an append."""
 
     def __init__(self, log_dir: Path) -> None:
         self.log_dir = log_dir

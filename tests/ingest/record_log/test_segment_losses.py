@@ -1,4 +1,4 @@
-"""Which ranges of which streams are lost with a segment: no record more, no record less."""
+"""The ranges of streams lost with a segment cover exactly its records."""
 
 from __future__ import annotations
 
@@ -40,12 +40,15 @@ def test_the_range_keeps_the_end_of_a_stream_when_it_is_reported_again() -> None
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 15)), unique=True))
 def test_the_reported_losses_cover_the_records_exactly(records: list[tuple[str, int]]) -> None:
-    records.sort(key=lambda one: one[1])  # of one stream, in order
+    records.sort(key=lambda one: one[1])  # in order within each stream
     ranges: dict[str, list[LostRange]] = {}
     add_ranges(ranges, [frames(stream, seq) for stream, seq in records])
-    told = records_of_payloads(lost_entries(ranges, "log_full", 5))
+    reported = records_of_payloads(lost_entries(ranges, "log_full", 5))
     covered = [
-        (one.stream, seq) for one in told if isinstance(one, Lost) for seq in range(one.seq, one.last_seq + 1)
+        (one.stream, seq)
+        for one in reported
+        if isinstance(one, Lost)
+        for seq in range(one.seq, one.last_seq + 1)
     ]
     assert sorted(covered) == sorted(records)
-    assert {one.cause for one in told if isinstance(one, Lost)} <= {"log_full"}
+    assert {one.cause for one in reported if isinstance(one, Lost)} <= {"log_full"}

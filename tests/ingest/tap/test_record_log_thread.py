@@ -1,4 +1,4 @@
-"""The log's thread: a log that fails costs no traffic, and what it could not take is told."""
+"""The log thread: a failing log does not delay traffic, and its losses are reported."""
 
 from __future__ import annotations
 
