@@ -38,6 +38,7 @@ ELSEWHERE = {
     "simulate": ("streamgauge.simulator.command:simulate_command", "Run a simulated LLM upstream."),
 }  # fmt: skip
 """Commands of other modules: where they are, and their summary. Only the command that runs is imported."""
+LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit", "uvloop", "msgspec")
 
 
 class LazyGroup(cloup.Group):
@@ -153,15 +154,7 @@ def version(verbose: bool) -> int:
         from importlib.metadata import version as version_of
 
         click.echo(f"python {sys.version.split()[0]}")
-        for name in [
-            "duckdb",
-            "polars",
-            "kafka-python",
-            "opentelemetry-sdk",
-            "streamlit",
-            "uvloop",
-            "msgspec",
-        ]:
+        for name in LIBRARIES:
             click.echo(f"{name} {version_of(name)}")
     return 0
 
@@ -178,8 +171,8 @@ def main() -> None:
         e.show()
         sys.exit(2)
     except click.UsageError as e:
-        where = f" (see `{e.ctx.command_path} --help`)" if e.ctx else ""
-        _fail(f"{e.format_message()}{where}")
+        hint = f" (see `{e.ctx.command_path} --help`)" if e.ctx else ""
+        _fail(f"{e.format_message()}{hint}")
     except click.ClickException as e:
         _fail(e.format_message())
     except click.Abort:

@@ -8,7 +8,7 @@ import click
 from pydantic import SecretStr
 
 from analytics.storage.dsn import without_password
-from streamgauge.flags import default_text, flag, load, setting_group, setting_metavar
+from streamgauge.flags import default_text, flag, help_layout, load
 from streamgauge.settings import GROUPS, Settings, config_file
 
 
@@ -83,8 +83,8 @@ def reference_text() -> str:
             "|---|---|---|---|",
         ]
         for name, field in Settings.model_fields.items():
-            if setting_group(name) == group:
-                default, metavar = default_text(name), setting_metavar(name)
+            default, (own_group, metavar) = default_text(name), help_layout(name)
+            if own_group == group:
                 cells = (
                     f"`{flag(name)}{f' {metavar}' if metavar else ''}`",
                     f"`STREAMGAUGE_{name.upper()}`, `{name}`",

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -146,53 +146,54 @@ class Demo:
             raise OSError(
                 f"cannot write to the data folder {data}: {e.strerror}. Pass another folder with --data."
             ) from None
+        simulator_url = await self._start_simulator(run_dir / "simulator.json", stop)
+        ready = await self._start_up(data, simulator_url, stop)
+        if not stop.is_set():
+            self._welcome(data, simulator_url, ready)
+        return simulator_url, str(ready["tap"].get("listen"))
+
+    async def _start_simulator(self, ready_file: Path, stop: asyncio.Event) -> str:
         address = self.options.simulator
         if address is None:
             address = "127.0.0.1:0" if address_problem("127.0.0.1:4200") else "127.0.0.1:4200"
-        announced = run_dir / "simulator.json"
-        announced.unlink(missing_ok=True)
         flags = [
-            "--listen", address, "--announce", str(announced), "--rate-faults", str(self.options.rate_faults),
+            "--listen", address, "--announce", str(ready_file), "--rate-faults", str(self.options.rate_faults),
             "--time-scale", str(self.options.time_scale),
         ]  # fmt: skip
         if self.options.seed is not None:
             flags += ["--seed", self.options.seed]
-        self._spawn("simulator", ["-m", "streamgauge", "simulate", *flags])
-        simulator = await self._ready("simulator", announced, "simulator", stop)
-        url = str(simulator.get("url"))
+        self._spawn("simulator", ["simulate", *flags], [ready_file])
+        return str((await self._ready("simulator", ready_file, stop)).get("url"))
+
+    async def _start_up(self, data: Path, upstream: str, stop: asyncio.Event) -> dict[str, dict[str, Any]]:
         options = self.options
         flags = [
-            "--upstream", f"sim={url}", "--data", str(data), "--listen", options.listen, "--admin", options.admin,
+            "--upstream", f"sim={upstream}", "--data", str(data), "--listen", options.listen, "--admin", options.admin,
             "--dashboard-port", str(options.dashboard_port),
             "--metrics", "127.0.0.1:0",  # the default port may belong to another instance
             *(["--no-dashboard"] if options.no_dashboard else []), *options.up_flags,
         ]  # fmt: skip
-        for part in ("tap", "analyze", "dashboard"):
-            (run_dir / f"{part}.json").unlink(missing_ok=True)
-        self._spawn("up", ["-m", "streamgauge", "up", *flags])
-        tap = await self._ready("up", run_dir / "tap.json", "tap", stop)
-        analyze = await self._ready("up", run_dir / "analyze.json", "analyze", stop)
-        dashboard = {}
-        if not options.no_dashboard:
-            dashboard = await self._ready("up", run_dir / "dashboard.json", "dashboard", stop)
-        if not stop.is_set():
-            self._welcome(data, url, {"tap": tap, "analyze": analyze, "dashboard": dashboard})
-        return url, str(tap.get("listen"))
+        parts = ["tap", "analyze", *([] if options.no_dashboard else ["dashboard"])]
+        files = {part: data / "run" / f"{part}.json" for part in parts}
+        self._spawn("up", ["up", *flags], files.values())
+        return {part: await self._ready("up", file, stop) for part, file in files.items()}
 
-    def _spawn(self, name: str, arguments: list[str]) -> None:
+    def _spawn(self, name: str, arguments: list[str], ready_files: Iterable[Path]) -> None:
+        for file in ready_files:
+            file.unlink(missing_ok=True)
         environment = dict(os.environ, STREAMGAUGE_PARENT=str(os.getpid()))
         # The demo passes all settings as flags and ignores the configuration file.
         environment["STREAMGAUGE_CONFIG"] = os.devnull
         # Own process group: Ctrl-C signals only the demo, which stops the processes in order.
         self.processes[name] = subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, "-m", "streamgauge", *arguments],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             process_group=0,
         )
 
-    async def _ready(self, process: str, path: Path, part: str, stop: asyncio.Event) -> dict[str, Any]:
+    async def _ready(self, process: str, path: Path, stop: asyncio.Event) -> dict[str, Any]:
         """Wait for a ready file and return its content; {} if the demo is stopped first."""
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while not stop.is_set():
@@ -202,12 +203,14 @@ class Demo:
             if code is not None:
                 raise SystemExit(code if code > 0 else 1)  # the process has logged the reason
             if time.monotonic() > deadline_s:
-                raise OSError(f"{part} was not ready after {READY_TIMEOUT_S:.0f} s")
+                raise OSError(
+                    f"{path.stem} was not ready after {READY_TIMEOUT_S:.0f} s. See its log lines above."
+                )
             await asyncio.sleep(0.05)
         return {}
 
     def _welcome(self, data: Path, simulator: str, ready: dict[str, dict[str, Any]]) -> None:
-        tap, dashboard = ready["tap"], ready["dashboard"]
+        tap, dashboard = ready["tap"], ready.get("dashboard")
         self.write("")
         if dashboard:
             self.write(click.style(f"  Dashboard   {dashboard.get('url')}", bold=True))

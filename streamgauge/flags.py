@@ -47,7 +47,7 @@ def settings_options(*names: str) -> Decorator:
     if len(wanted) <= MAX_UNGROUPED:
         decorators = [_option(name) for name in wanted]
     else:
-        by_group = [(title, [n for n in wanted if setting_group(n) == title]) for title in GROUPS]
+        by_group = [(title, [n for n in wanted if help_layout(n)[0] == title]) for title in GROUPS]
         decorators = [
             cloup.option_group(title, *map(_option, members)) for title, members in by_group if members
         ]
@@ -60,21 +60,10 @@ def settings_options(*names: str) -> Decorator:
     return decorate
 
 
-def setting_group(name: str) -> str:
-    """The group of a setting in `--help`."""
-    return str(_extra(name)["group"])
-
-
-def setting_metavar(name: str) -> str | None:
-    """The placeholder of a setting's value in `--help`; None for a switch."""
-    metavar = _extra(name)["metavar"]
-    return None if metavar is None else str(metavar)
-
-
-def _extra(name: str) -> dict[str, Any]:
-    extra = Settings.model_fields[name].json_schema_extra
-    assert isinstance(extra, dict)
-    return extra
+def help_layout(name: str) -> tuple[str, str | None]:
+    """Group and metavar of a setting in `--help`; a switch has no metavar."""
+    extra: Any = Settings.model_fields[name].json_schema_extra
+    return extra["group"], extra["metavar"]
 
 
 def _option(name: str) -> Decorator:
@@ -84,7 +73,7 @@ def _option(name: str) -> Decorator:
     if kind is bool:
         attributes |= {"is_flag": True, "shown_default": None}
     else:
-        attributes |= {"metavar": setting_metavar(name), "shown_default": default_text(name)}
+        attributes |= {"metavar": help_layout(name)[1], "shown_default": default_text(name)}
         attributes |= {"multiple": kind is tuple}
     return cloup.option(flag(name), name, **attributes)
 
@@ -108,7 +97,7 @@ def default_text(name: str) -> str | None:
     if isinstance(default, ByteSize):
         return default.human_readable().replace(".0", "") if default else "0"
     if isinstance(default, float):
-        return f"{default:g}" + ("s" if default and setting_metavar(name) == "DURATION" else "")
+        return f"{default:g}" + ("s" if default and help_layout(name)[1] == "DURATION" else "")
     return str(default)
 
 

@@ -12,7 +12,15 @@ import socket
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ByteSize, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ByteSize,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -241,16 +249,10 @@ class Settings(BaseSettings):
             raise ValueError("--capture-routes requires --capture-content")
         return self
 
-    @field_validator("listen", "admin")
+    @field_validator("listen", "admin", "metrics", "otlp_listen")
     @classmethod
-    def _addresses(cls, value: str) -> str:
-        split_address(value)
-        return value
-
-    @field_validator("metrics", "otlp_listen")
-    @classmethod
-    def _addresses_or_none(cls, value: str) -> str:
-        if value:
+    def _addresses(cls, value: str, info: ValidationInfo) -> str:
+        if value or info.field_name in ("listen", "admin"):
             split_address(value)
         return value
 

@@ -28,22 +28,15 @@ MAX_CELL_CHARS = 60
 @click.argument("query")
 @settings_options("data", "store")
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "json", "csv", "parquet"]),
-    default="table",
-    show_default=True,
-)
+    "--format", "form", type=click.Choice(["table", "json", "csv", "parquet"]), default="table", show_default=True
+)  # fmt: skip
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout."
 )
 @click.option(
-    "--max-rows",
-    type=click.IntRange(1, MAX_ROWS),
-    default=MAX_ROWS,
-    show_default=True,
+    "--max-rows", type=click.IntRange(1, MAX_ROWS), metavar="N", default=MAX_ROWS, show_default=True,
     help="Fail if there are more rows.",
-)
+)  # fmt: skip
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1, 300),

@@ -12,40 +12,50 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
 
 @click.command("simulate")
 @click.option(
-    "--listen", default="127.0.0.1:4200", show_default=True, help="HOST:PORT to listen on; port 0: any."
+    "--listen",
+    metavar="HOST:PORT",
+    default="127.0.0.1:4200",
+    show_default=True,
+    help="Address; port 0 = any free port.",
 )
-@click.option("--seed", default="streamgauge", show_default=True, help="Seed of every draw.")
+@click.option("--seed", metavar="TEXT", default="streamgauge", show_default=True, help="Seed of all draws.")
 @click.option(
     "--rate-faults",
     type=click.FloatRange(0, 1),
+    metavar="SHARE",
     default=0.05,
     show_default=True,
-    help="Share of the requests that meet a fault.",
+    help="Share of requests with a fault.",
 )
 @click.option(
     "--time-scale",
     type=click.FloatRange(0, 1000),
+    metavar="N",
     default=1.0,
     show_default=True,
-    help="Multiplies every drawn time: 0.1 is ten times faster.",
+    help="Factor of drawn times: 0.1 is ten times faster.",
 )
 @click.option(
     "--keepalive",
     "keepalive_s",
     type=click.FloatRange(0.01),
+    metavar="SECONDS",
     default=1.0,
     show_default=True,
-    help="Seconds of silence after which vendors that send heartbeats send one.",
+    help="Silence before a keep-alive, for vendors that send them.",
 )
 @click.option(
-    "--ledger-rows", type=click.IntRange(1), default=10_000, show_default=True, help="Requests remembered."
+    "--ledger-rows",
+    type=click.IntRange(1),
+    metavar="N",
+    default=10_000,
+    show_default=True,
+    help="Number of requests in the ledger.",
 )
-@click.option("--keep-text", is_flag=True, help="Keep what was said in the ledger.")
+@click.option("--keep-text", is_flag=True, help="Keep generated text in the ledger.")
 @click.option(
-    "--announce",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write the address to once it listens.",
-)
+    "--announce", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write pid and URL to this file when ready."
+)  # fmt: skip
 def simulate_command(listen: str, **options: Any) -> int:
     """Run a simulated LLM upstream.
 

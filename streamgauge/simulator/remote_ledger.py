@@ -46,6 +46,3 @@ class RemoteLedger:
     @property
     def open_rows(self) -> int:
         return sum(row.end_ns is None for row in self._rows.values())
-
-    def __len__(self) -> int:
-        return len(self._rows)

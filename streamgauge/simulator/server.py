@@ -204,11 +204,8 @@ class Simulator:
         row = row_builder.row
         writer_class = RESPONSE_WRITERS[DEFAULT_VENDOR[api or "chat"]]
         body, kind = writer_class.http_error(refused.status, refused.message)
-        row.status, row.fault, row.error_type = (
-            refused.status,
-            f"http_{refused.status}",
-            kind or str(refused.status),
-        )
+        row.status, row.fault = refused.status, f"http_{refused.status}"
+        row.error_type = kind or str(refused.status)
         row.head_ns = row.first_byte_ns = time.monotonic_ns()
         data = msgspec.json.encode(body)
         row.body_bytes = len(data)

@@ -46,17 +46,17 @@ def inside(container: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def config(image: str) -> dict[str, Any]:
-    said: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", image).stdout)["Docker"]
-    return said
+    configuration: dict[str, Any] = json.loads(buildah("inspect", "--type", "image", image).stdout)["Docker"]
+    return configuration
 
 
 def test_image_has_unprivileged_user_healthcheck_and_one_volume(image: str) -> None:
-    told = config(image)["config"]
-    assert told["User"] == "10001:10001"
-    assert told["Entrypoint"] == ["streamgauge"]
-    assert told["Volumes"] == {"/data": {}}
-    assert told["Healthcheck"]["Test"][0] == "CMD"
-    assert not [one for one in told["Env"] if "KEY" in one or "TOKEN" in one or "PASSWORD" in one]
+    configured = config(image)["config"]
+    assert configured["User"] == "10001:10001"
+    assert configured["Entrypoint"] == ["streamgauge"]
+    assert configured["Volumes"] == {"/data": {}}
+    assert configured["Healthcheck"]["Test"][0] == "CMD"
+    assert not [one for one in configured["Env"] if "KEY" in one or "TOKEN" in one or "PASSWORD" in one]
 
 
 def test_command_runs_and_only_the_data_folder_is_writable(container: str) -> None:
@@ -65,8 +65,8 @@ def test_command_runs_and_only_the_data_folder_is_writable(container: str) -> No
     script = "import os, streamgauge; print(os.getuid(), os.path.dirname(streamgauge.__file__))"
     user, folder = inside(container, "python", "-c", script).stdout.split()
     assert user == "10001"
-    for place in ("/", folder, "/opt/streamgauge/bin", "/usr/bin", "/etc"):
-        assert inside(container, "touch", f"{place}/x").returncode, place
+    for folder_ in ("/", folder, "/opt/streamgauge/bin", "/usr/bin", "/etc"):
+        assert inside(container, "touch", f"{folder_}/x").returncode, folder_
     assert inside(container, "touch", "/data/x").returncode == 0
 
 
@@ -88,8 +88,8 @@ def plain(name: str) -> str:
 
 
 def test_image_size_is_below_the_limit(image: str) -> None:
-    (said,) = json.loads(buildah("images", "--json", image).stdout)
-    used = said.get("size") or ""
+    (listed,) = json.loads(buildah("images", "--json", image).stdout)
+    used = listed.get("size") or ""
     number, unit = used.split()
     size_bytes = float(number) * {"MB": 1e6, "GB": 1e9}[unit]
     assert size_bytes < LARGEST_BYTES["tap" if "tap" in image else "streamgauge"]

@@ -39,7 +39,7 @@ def test_shipped_stages_have_healthcheck_and_bill_of_materials() -> None:
     stages = dict(re.findall(r"^FROM \S+(?: AS (\S+))?\n(.*?)(?=^FROM |\Z)", DOCKERFILE, re.M | re.S))
     for shipped in (stages["tap"], stages[""]):
         assert re.search(r"^HEALTHCHECK .+\n +CMD \[", shipped, re.M)
-        assert "VOLUME /data\n" in shipped  # the one place that is written to: the root stays read-only
+        assert "VOLUME /data\n" in shipped  # the only writable folder: the root is read-only
         (packages,) = re.findall(r"^COPY --from=(\S+) /opt/streamgauge /opt/streamgauge$", shipped, re.M)
         (bill,) = re.findall(
             r"install -m 0644 /wheel/(\S+) /opt/streamgauge/sbom\.cdx\.json", stages[packages]

@@ -81,8 +81,8 @@ def test_start_and_stop_are_idempotent(own_broker: Callable[..., Broker]) -> Non
     pid = running.pid
     assert running.start() == running.address
     assert running.pid == pid
-    said = broker("status", "--data", running.data).stdout
-    assert said.startswith(f"{running.address} pid {pid} data {running.data} kafka 4.")
+    status = broker("status", "--data", running.data).stdout
+    assert status.startswith(f"{running.address} pid {pid} data {running.data} kafka 4.")
     running.stop()
     running.stop()
     state = Path(f"/proc/{pid}/stat")

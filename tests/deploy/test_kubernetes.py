@@ -48,10 +48,10 @@ def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_file_belongs_to_its_kustomization(folder: str) -> None:
-    said = kustomization(folder)
-    listed = {*said.get("resources", []), *(patch["path"] for patch in said.get("patches", []))}
+    found = kustomization(folder)
+    listed = {*found.get("resources", []), *(patch["path"] for patch in found.get("patches", []))}
     assert {p.name for p in (KUBERNETES / folder).glob("*.yaml")} == listed | {"kustomization.yaml"}
-    for generator in said.get("configMapGenerator", []):
+    for generator in found.get("configMapGenerator", []):
         assert_settings_exist({literal.split("=")[0] for literal in generator["literals"]})
 
 
@@ -149,9 +149,11 @@ def test_services_of_kafka_select_the_pods_of_the_lake_component() -> None:
     chosen = [t for t in templates if service["spec"]["selector"].items() <= t["metadata"]["labels"].items()]
     ports = {p["name"] for t in chosen for c in containers(t["spec"]) for p in c["ports"]}
     assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
-    (gone,) = documents(KUBERNETES / "lake" / "no-file.yaml")
+    (removed,) = documents(KUBERNETES / "lake" / "no-file.yaml")
     files = documents(KUBERNETES / "kafka" / "analytics.yaml")
-    assert any((o["kind"], o["metadata"]["name"]) == (gone["kind"], gone["metadata"]["name"]) for o in files)
+    assert any(
+        (o["kind"], o["metadata"]["name"]) == (removed["kind"], removed["metadata"]["name"]) for o in files
+    )
 
 
 @pytest.mark.parametrize(

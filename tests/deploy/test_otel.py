@@ -18,11 +18,11 @@ from tests.e2e.collector import built
 from tests.e2e.prometheus import OTEL
 
 
-def promtool(*argv: str | Path, told: str | None = None) -> str:
+def promtool(*argv: str | Path, stdin: str | None = None) -> str:
     """Run promtool and return its output. Fails if it fails."""
     done = subprocess.run(
         [built("prometheus-for-tests") / "promtool", *argv],
-        input=told,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=60,
@@ -82,7 +82,7 @@ def test_metrics_pass_the_prometheus_linter(profile: str) -> None:
     registry.register(telemetry.metrics.endpoint.collector)
     text = generate_latest(registry).decode()
     telemetry.close()
-    promtool("check", "metrics", told=text)
+    promtool("check", "metrics", stdin=text)
     named = {prometheus_name(i.name, i.unit) for i in metric_definitions(PROFILES[profile])}
     assert {m.removesuffix("_total") for m in re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)} <= named
 
@@ -92,13 +92,13 @@ def test_grafana_panels_parse_and_do_not_overlap(tmp_path: Path) -> None:
     taken: set[tuple[int, int]] = set()
     expressions: list[str] = []
     for panel in dashboard["panels"]:
-        place = panel["gridPos"]
+        position = panel["gridPos"]
         cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert place["x"] + place["w"] <= 24
+        assert position["x"] + position["w"] <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
         expressions += [t["expr"].replace("$__rate_interval", "1m") for t in panel.get("targets", [])]

@@ -30,7 +30,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "says"),
+    ("argv", "message"),
     [
         (["up"], "no upstream"),
         (["up", "--upstream", "localhost"], "is not a URL"),
@@ -52,11 +52,11 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
         (["nope"], "nope"),
     ],
 )
-def test_invalid_input_is_one_line(argv: list[str], says: str, tmp_path: Path) -> None:
+def test_invalid_input_is_one_line(argv: list[str], message: str, tmp_path: Path) -> None:
     done = streamgauge(*argv, cwd=tmp_path)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert says in done.stderr
+    assert message in done.stderr
     assert "-- (" not in done.stderr
 
 

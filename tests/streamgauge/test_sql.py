@@ -125,7 +125,7 @@ def test_query_is_read_from_stdin(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
+    ("query", "message"),
     [
         ("selec 1", "syntax error"),
         ("SELECT no_such FROM streams", "no_such"),
@@ -138,12 +138,12 @@ def test_query_is_read_from_stdin(data: Path) -> None:
     ],
 )
 def test_query_errors_are_one_line_while_analytics_runs_or_not(
-    data: Path, owned: Path, query: str, says: str
+    data: Path, owned: Path, query: str, message: str
 ) -> None:
     for folder in (data, owned):
         code, out = sql(folder, query)
         assert code != 0
-        assert says in out
+        assert message in out
         assert out.count("\n") == 1
 
 

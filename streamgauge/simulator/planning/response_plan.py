@@ -72,12 +72,6 @@ class ResponsePlan:
             return "tool_calls"
         return "length" if self.length_finish else "stop"
 
-    @property
-    def output_tokens(self) -> int:
-        """Billed tokens, reasoning included."""
-        visible = sum(piece.tokens for piece in self.pieces())
-        return visible + (self.reasoning_tokens if self.reasoning == "hidden" else 0)
-
     def pieces(self) -> Iterator[Piece]:
         """The output, chunk by chunk; each call yields the same pieces."""
         rng = Random(self.seed)  # noqa: S311
