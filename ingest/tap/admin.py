@@ -26,7 +26,6 @@ class Admin:
         self._is_ready = is_ready
 
     async def start(self, sock: socket.socket) -> None:
-        """Serve on a bound socket."""
         self._server = await asyncio.start_server(self._serve, sock=sock, limit=_LIMITS.head_bytes)
 
     def close(self) -> None:

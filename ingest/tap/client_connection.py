@@ -43,22 +43,19 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         self.read_paused = False
         self._exchange: Exchange | None = None
+        # of the ended exchange, until the socket has taken the whole response
         self._last_recorder: StreamRecorder | None = None
-        """Recorder of the ended exchange, until the socket has taken the whole response."""
         self._buffer = b""
         self._buffer_since_ns = 0
-        self._searched_bytes = 0
-        """Prefix of the buffer that has no end of a head."""
+        self._searched_bytes = 0  # prefix of the buffer that has no end of a head
         self._last_byte_ns = 0
-        self._ready_ns = 0
-        """Since when the tap has been ready for the client's next byte."""
+        self._ready_ns = 0  # since when the tap has been ready for the client's next byte
         self._timer: asyncio.TimerHandle | None = None
         self._lingering = False
         self._lingered_bytes = 0
         self._watching_drain = False
         self._closed = False
-        self._ended_exchanges_bytes = 0
-        """Bytes written for exchanges that have ended."""
+        self._ended_exchanges_bytes = 0  # bytes written for exchanges that have ended
 
     # --- called by the transport
 

@@ -46,8 +46,7 @@ class TapContext:
         self.router = Router(options.upstreams)
         self.timeouts = Timeouts(options)
         self.hangups = HangupWatch(loop)
-        self.recorder_factory: RecorderFactory | None = None
-        """None: nothing is recorded."""
+        self.recorder_factory: RecorderFactory | None = None  # none: nothing is recorded
         self.clients: set[OpenClient] = set()
         self.exchanges: set[OpenExchange] = set()
         self.stopping = False

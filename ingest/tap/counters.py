@@ -28,20 +28,14 @@ class Counters:
         self.streams_opened = 0
         self.streams_closed = 0
         self.closed_by_cause: dict[str, int] = dict.fromkeys(CAUSES, 0)
-        self.records = 0
-        """Records handed to the log thread."""
+        self.records = 0  # records handed to the log thread
         self.frames = 0
-        self.body_bytes = 0
-        """Response body bytes received from upstreams."""
-        self.captured_bytes = 0
-        """The part of body_bytes that was handed to the log thread."""
-        self.uncaptured_bytes = 0
-        """The part of body_bytes that is not recorded by rule (content type, size)."""
+        self.body_bytes = 0  # response body bytes received from upstreams
+        self.captured_bytes = 0  # the part of body_bytes that was handed to the log thread
+        self.uncaptured_bytes = 0  # the part of body_bytes that is not recorded by rule (content type, size)
         self.lost_records = 0
-        self.lost_bytes = 0
-        """The part of body_bytes that should have been recorded and was dropped."""
-        self.lost_untold = 0
-        """Losses without a `Lost` record: only this number reports them."""
+        self.lost_bytes = 0  # the part of body_bytes that should have been recorded and was dropped
+        self.lost_untold = 0  # losses without a `Lost` record: only this number reports them
         self.request_bytes = 0
         self.requests_refused = 0
         self.requests_unrouted = 0

@@ -127,12 +127,9 @@ class Exchange:
         self.state = CONNECTING
         self._upstream: UpstreamSide | None = None
         self._connect_task: asyncio.Task[None] | None = None
-        self._last_ns = now_ns
-        """Time of the last byte from either side."""
-        self._ready_ns = 0
-        """Since when the client has taken all that was written. The upstream is not timed before that."""
-        self._request: BodyReader | None = None
-        """None: the request has no body."""
+        self._last_ns = now_ns  # time of the last byte from either side
+        self._ready_ns = 0  # when the client last caught up; the upstream is not timed before that
+        self._request: BodyReader | None = None  # None: the request has no body
         self._request_complete = True
         if head.body is not Body.NONE:
             self._request = request_reader(head.body, head.length)
@@ -143,8 +140,7 @@ class Exchange:
         self._partial_head = b""
         self._payload_only = self._close_delimited = self._keep_client = False
         self.response_bytes = 0
-        self.written_bytes = 0
-        """All bytes written to the client's transport, including heads and chunk framing."""
+        self.written_bytes = 0  # to the client, including heads and chunk framing
         trace = self._trace = join_trace(head.known.get(b"traceparent"))
         factory = context.recorder_factory
         self._recorder: StreamRecorder | None = None
@@ -192,7 +188,6 @@ class Exchange:
                 self._request_sent(now_ns)
 
     def connect_failed(self, error: BaseException) -> None:
-        """The upstream cannot be reached."""
         self._connect_task = None
         name = self._route.upstream.name
         if isinstance(error, TimeoutError) and not getattr(error, "errno", None):
@@ -254,7 +249,6 @@ class Exchange:
         return rest
 
     def request_timed_out(self) -> None:
-        """The client stopped in the middle of its request."""
         self._refuse(BadRequest(408, "the request's body did not arrive in time"))
 
     def _refuse(self, error: BadRequest) -> None:
@@ -270,11 +264,9 @@ class Exchange:
             recorder.record_request(over=True)
 
     def upstream_write_paused(self) -> None:
-        """The upstream reads more slowly than the client sends."""
         self._client.pause_reading()
 
     def upstream_write_resumed(self) -> None:
-        """The upstream has taken the bytes that waited."""
         now_ns = self._last_ns = self._context.clock_ns()
         if self._request_complete and self._recorder is not None:
             self._recorder.request_sent(now_ns)
@@ -444,12 +436,10 @@ class Exchange:
     # --- the client
 
     def client_write_paused(self) -> None:
-        """The client reads more slowly than the upstream sends."""
         if self._upstream is not None:
             self._upstream.pause_reading()
 
     def client_write_resumed(self) -> None:
-        """The client has taken the bytes that waited."""
         self._ready_ns = self._context.clock_ns()
         if self._upstream is not None:
             self._upstream.resume_reading()

@@ -41,14 +41,9 @@ class Forwarding(NamedTuple):
 
 
 def request_for_upstream(
-    head: RequestHead,
-    route: Route,
-    trace: TraceContext,
-    forwarding: Forwarding,
-    client_address: str,
-    client_scheme: str,
+    head: RequestHead, route: Route, trace: TraceContext, forwarding: Forwarding, address: str, scheme: str
 ) -> bytes:
-    """The request's head for the upstream."""
+    """The request's head for the upstream. `address` and `scheme` are the client's."""
     host_line = route.upstream.host_line
     if forwarding.preserve_host and head.host:
         host_line = b"Host: %b\r\n" % head.host
@@ -83,9 +78,9 @@ def request_for_upstream(
         lines.insert(1, host_line)
     add(b"traceparent: %b\r\n" % trace.header)
     if forwarding.x_forwarded:
-        add(_x_forwarded_lines(head, received, client_address, client_scheme))
+        add(_x_forwarded_lines(head, received, address, scheme))
     if forwarding.forwarded or forwarding.via:
-        add(_standard_lines(head, received, forwarding, client_address, client_scheme))
+        add(_standard_lines(head, received, forwarding, address, scheme))
     if trailers:
         add(b"TE: trailers\r\n")
     if head.upgrade is not None and asks_for_tunnel(head):

@@ -222,12 +222,10 @@ class _Callbacks:
 
 
 def request_reader(body: Body, length: int) -> BodyReader:
-    """The reader for a request's body."""
     return StrictChunkedBody() if body is Body.CHUNKED else LengthBody(length)
 
 
 def response_reader(body: Body, length: int) -> BodyReader:
-    """The reader for a response's body."""
     if body is Body.CHUNKED:
         return LlhttpChunkedBody()
     return CloseBody() if body is Body.CLOSE else LengthBody(length)

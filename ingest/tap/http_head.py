@@ -66,13 +66,10 @@ class RequestHead:
     fields: list[Field]
     body: Body
     length: int
-    keep_alive: bool
-    """The client allows further requests on the connection."""
-    host: bytes
-    """The requested host. The authority of an absolute target takes precedence over the Host field."""
+    keep_alive: bool  # the client allows further requests on the connection
+    host: bytes  # the authority of an absolute target takes precedence over the Host field
     upgrade: bytes | None
-    connection: frozenset[bytes]
-    """Options of the Connection header in lower case, including names of further hop-by-hop fields."""
+    connection: frozenset[bytes]  # options in lower case, including names of hop-by-hop fields
     known: dict[bytes, bytes]
     """The first value of each special field (`REQUEST_FIELDS`, and the tap's own `x-streamgauge-*`), by lower-case name."""
     size_bytes: int
@@ -90,8 +87,7 @@ class ResponseHead:
     transfer_coding: bytes
     lengths: list[bytes]
     content_type: bytes
-    plain: bool
-    """The head has no hop-by-hop field and may be forwarded as received."""
+    plain: bool  # the head has no hop-by-hop field and may be forwarded as received
     size_bytes: int
 
     @property

@@ -25,16 +25,11 @@ OWN_PREFIX = b"x-streamgauge-"
 class Field(NamedTuple):
     """One header field."""
 
-    name: bytes
-    """In lower case."""
-    line: bytes
-    """As received (except for the fields that `FieldTable` normalizes), with its CRLF."""
-    value: bytes
-    """Without surrounding whitespace."""
-    special: bool
-    """The tap interprets the field, replaces it or does not forward it."""
-    recorded: tuple[str, str] | None
-    """Name and value to record, None if the field may not be recorded."""
+    name: bytes  # in lower case
+    line: bytes  # as received (except for the fields that `FieldTable` normalizes), with its CRLF
+    value: bytes  # without surrounding whitespace
+    special: bool  # the tap interprets the field, replaces it or does not forward it
+    recorded: tuple[str, str] | None  # name and value to record, None if the field may not be recorded
 
 
 class MalformedField(Exception):

@@ -56,7 +56,6 @@ _LAG = (
 
 
 def render(stats: Mapping[str, int]) -> str:
-    """The text exposition of `stats`."""
     lines: list[str] = []
 
     def family(name: str, kind: str, text: str) -> str:

@@ -21,61 +21,41 @@ class TapOptions:
     admin: str = "127.0.0.1:4101"
     tap_name: str = field(default_factory=socket.gethostname)
     workers: int = 1
-    worker: int = 0
-    """Number of this worker; the supervisor sets it."""
-    client_key: bytes | None = None
-    """Key of the hash for client ids; None: DATA/client.key, created when missing."""
+    worker: int = 0  # number of this worker; the supervisor sets it
+    client_key: bytes | None = None  # hash key for client ids; None: DATA/client.key, created when missing
 
     # record log
-    log: bool = True
-    """False forwards without recording, to measure the cost of recording."""
-    record_log_max_bytes: int = 2 * 2**30
-    """Most bytes of the local log, of all workers together."""
-    record_log_max_age_s: float | None = 7 * 86_400.0
-    """Unread segments of this age are dropped and reported as lost; None: no limit of age."""
-    queue_bytes: int = 64 * 2**20
-    """Most bytes in memory that wait for the log, per worker. Records beyond it are dropped and counted."""
+    log: bool = True  # False forwards without recording, to measure the cost of recording
+    record_log_max_bytes: int = 2 * 2**30  # most bytes of the local log, of all workers together
+    record_log_max_age_s: float | None = 7 * 86_400.0  # older unread segments are dropped, reported as lost
+    queue_bytes: int = 64 * 2**20  # most bytes waiting for the log, per worker; more are dropped and counted
     request_capture_bytes: int = 65_536
     alive_s: float = 2.0
 
     # time limits
     connect_timeout_s: float = 30.0
-    headers_timeout_s: float = 0.0
-    """Silence of the upstream before the response's head."""
-    idle_timeout_s: float = 0.0
-    """Silence of the upstream within the response's body."""
-    idle_output_timeout_s: float = 0.0
-    """As idle_timeout_s, but a read with only SSE comments counts as silence."""
-    head_timeout_s: float = 30.0
-    """From a request's first byte to the end of its head (slow loris); then 408."""
-    body_timeout_s: float = 60.0
-    """Silence of the client within its request's body; then 408."""
-    keep_alive_timeout_s: float = 75.0
-    """An idle client connection is closed after this."""
-    drain_timeout_s: float = 20.0
-    """How long open streams may continue after SIGTERM."""
-    log_stop_timeout_s: float = 5.0
-    """How long a stop waits for the log to take the last records."""
+    headers_timeout_s: float = 0.0  # silence of the upstream before the response's head
+    idle_timeout_s: float = 0.0  # silence of the upstream within the response's body
+    idle_output_timeout_s: float = 0.0  # as idle_timeout_s, but SSE comments count as silence
+    head_timeout_s: float = 30.0  # from a request's first byte to the end of its head (slow loris); then 408
+    body_timeout_s: float = 60.0  # silence of the client within its request's body; then 408
+    keep_alive_timeout_s: float = 75.0  # an idle client connection is closed after this
+    drain_timeout_s: float = 20.0  # how long open streams may continue after SIGTERM
+    log_stop_timeout_s: float = 5.0  # how long a stop waits for the log to take the last records
 
     # size limits
     head_limits: HeadLimits = field(default_factory=HeadLimits)
-    max_request_bytes: int = 0
-    """A larger request body is answered 413; 0 = no limit."""
-    write_buffer_bytes: int = 65_536
-    """Bytes that may wait for a slow reader, per connection, before the other side is paused."""
+    max_request_bytes: int = 0  # a larger request body is answered 413; 0 = no limit
+    write_buffer_bytes: int = 65_536  # per connection, before a slow reader pauses the other side
 
     # upstreams
     forwarding: Forwarding = field(default_factory=Forwarding)
-    upstream_ca: Path | None = None
-    """PEM file with the CAs for https upstreams, instead of the system's."""
+    upstream_ca: Path | None = None  # PEM file with the CAs for https upstreams, instead of the system's
     upstream_verify: bool = True
-    upstream_cert: Path | None = None
-    """PEM file with the client certificate for https upstreams (and its key, unless upstream_key is set)."""
+    upstream_cert: Path | None = None  # PEM: client certificate for https upstreams, key unless upstream_key
     upstream_key: Path | None = None
-    pool_idle: int = 1024
-    """Idle connections kept per upstream and worker; 0 keeps none."""
-    pool_idle_s: float = 4.0
-    """How long they are kept. Below the 5 s after which many servers close idle connections."""
+    pool_idle: int = 1024  # idle connections kept per upstream and worker; 0 keeps none
+    pool_idle_s: float = 4.0  # below the 5 s after which many servers close idle connections
 
     # clients
     tls_cert: Path | None = None

@@ -15,8 +15,7 @@ from ingest.tap.options import split_address
 FULL_READ_BYTES = 250_000
 """A read of at least this size has filled the loop's buffer (256,000 bytes). libuv then reads the same socket again, up to 32
 times (8 MB) before it serves any other. A connection with such a read pauses reading until the loop's next iteration."""
-_TCP_INFO_BYTES = 128
-_TCPI_BYTES_ACKED_OFFSET = 120
+_TCP_INFO_BYTES, _TCPI_BYTES_ACKED_OFFSET = 128, 120
 
 
 def bind(address: str, *, shared: bool) -> socket.socket:

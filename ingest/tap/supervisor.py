@@ -33,8 +33,7 @@ _libc = ctypes.CDLL(None)
 
 
 def _prepare_child() -> None:
-    """Runs in the child. Ctrl-C reaches only the parent, and a killed parent takes its workers with it: they must not keep
-    its address."""
+    """Ctrl-C must reach only the parent, and a killed parent must take its workers and their address with it."""
     os.setpgid(0, 0)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -109,7 +108,6 @@ class Supervisor:
         self._watches = [asyncio.create_task(self._watch(number)) for number in range(self._options.workers)]
 
     async def serve(self) -> None:
-        """Wait until all workers have stopped."""
         polling = asyncio.create_task(self._poll())
         await asyncio.gather(*self._watches)
         polling.cancel()

@@ -30,13 +30,11 @@ class Tunnel:
         self.upstream_bytes = 0
 
     def client_data(self, data: bytes) -> None:
-        """Forward bytes from the client."""
         self.client_bytes += len(data)
         if not self._upstream_ended:
             self._upstream.transport.write(data)
 
     def upstream_data(self, data: bytes) -> None:
-        """Forward bytes from the upstream."""
         self.upstream_bytes += len(data)
         self._client.transport.write(data)
 

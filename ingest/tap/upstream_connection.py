@@ -166,7 +166,6 @@ class UpstreamPool:
             self._expiry_timer = self.context.loop.call_later(self._max_idle_s, self._close_expired)
 
     def remove(self, connection: UpstreamConnection) -> None:
-        """Remove a closed connection."""
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
 
@@ -178,7 +177,6 @@ class UpstreamPool:
         return task
 
     def close(self) -> None:
-        """Close every idle connection."""
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
             self._expiry_timer = None

@@ -31,8 +31,7 @@ from ingest.tap.upstream_connection import UpstreamPool
 
 logger = logging.getLogger("streamgauge.tap")
 
-_LAG_PERIOD_S = 0.1
-_LAG_PERIOD_NS = 100_000_000
+_LAG_PERIOD_S, _LAG_PERIOD_NS = 0.1, 100_000_000
 _ALIVE_BYTES = 1024  # room reserved for one Alive record
 _WRITER_COUNTERS = (
     "dropped_segments", "dropped_records", "dropped_bytes", "trimmed_segments", "corrupt_segments",
@@ -69,8 +68,7 @@ class TapWorker:
         self._log: LogThread | None = None
         self._writer_stats: Callable[[], Mapping[str, int]] = dict
         self._buffer: RecordBuffer | None = None
-        self._lag_max_ns = 0
-        self._lag_last_ns = 0
+        self._lag_max_ns = self._lag_last_ns = 0
         self._stop = asyncio.Event()
         self._skip_drain = False
         self._client_tls = client_context(options)
@@ -91,9 +89,10 @@ class TapWorker:
                 max_age_s=options.record_log_max_age_s,
             )
         except LogInUse as e:
-            raise OSError(
+            message = (
                 f"{e}: another tap uses this data folder. Stop it, or choose another folder with --data."
-            ) from None
+            )
+            raise OSError(message) from None
         self._writer_stats = writer.stats
         try:
             runs = RunTotalsFile(options.data / "log" / partition, self.incarnation)
