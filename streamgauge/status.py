@@ -18,9 +18,9 @@ from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
 from analytics.storage.reconciliation import (
-    Asking,
     Captured,
-    Ledger,
+    Reconciliation,
+    SqlClient,
     TableCounts,
     Unread,
     captured,
@@ -87,7 +87,7 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
         unknown.append(f"{damaged} entries of the log are damaged: streams entirely in them are in no table")
         at_least = min(streams_captured.at_least, counts.streams + counts.expired + in_log)
         streams_captured = replace(streams_captured, at_least=at_least)
-    ledger = Ledger(
+    reconciliation = Reconciliation(
         captured=streams_captured,
         stored=counts.streams - counts.lost,
         expired=counts.expired,
@@ -96,7 +96,10 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
         in_log=in_log,
         unknown=(*streams_captured.unknown, *unknown),
     )
-    return {**_as_json(data, ledger, counts, unread, totals_after, tap), "attach": location.attach_statement}
+    return {
+        **_as_json(data, reconciliation, counts, unread, totals_after, tap),
+        "attach": location.attach_statement,
+    }
 
 
 def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unread, list[str]]:
@@ -146,7 +149,7 @@ def _count_unread_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, no
         reader.close()
 
 
-def _damaged(tables: Asking) -> int:
+def _damaged(tables: SqlClient) -> int:
     """Number of unreadable log entries (`dead_letters` has their ranges)."""
     row = tables.query(
         "SELECT coalesce(sum(size), 0)::BIGINT FROM dead_letters WHERE reason = 'damaged_segment'"
@@ -156,25 +159,25 @@ def _damaged(tables: Asking) -> int:
 
 def _as_json(
     data: Path,
-    ledger: Ledger,
+    reconciliation: Reconciliation,
     counts: TableCounts,
     unread: Unread,
     runs: Mapping[str, RunTotals],
     tap: Mapping[str, int] | None,
 ) -> dict[str, Any]:
-    streams_captured: Captured = ledger.captured
+    streams_captured: Captured = reconciliation.captured
     ship = read_ready_file(data / "run", "ship")
     return {
-        "reconciles": ledger.reconciles,
+        "reconciles": reconciliation.reconciles,
         "captured": streams_captured.at_least,
         "captured_at_most": streams_captured.at_most,
-        "stored": ledger.stored,
-        "expired": ledger.expired,
-        "in_flight": ledger.open + ledger.in_log,
-        "open": ledger.open,
-        "in_log": ledger.in_log,
-        "lost": ledger.lost,
-        "unknown": list(ledger.unknown),
+        "stored": reconciliation.stored,
+        "expired": reconciliation.expired,
+        "in_flight": reconciliation.open + reconciliation.in_log,
+        "open": reconciliation.open,
+        "in_log": reconciliation.in_log,
+        "lost": reconciliation.lost,
+        "unknown": list(reconciliation.unknown),
         "stages": _stages(counts, unread, runs, ship),
         "parts": {name: content["pid"] for name in PARTS if (content := read_ready_file(data / "run", name))},
         "tap": dict(tap) if tap is not None else None,

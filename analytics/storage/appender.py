@@ -1,7 +1,7 @@
-"""Data frames as tables of a DuckDB connection, registered once for each name.
+"""Read data frames as tables of a DuckDB connection, registered once per name.
 
-Registering a frame costs more than reading a small one. So what is registered is an object that hands over whichever frame it
-holds at the moment (the Arrow PyCapsule interface).
+Registering a frame costs more than reading a small one. So an object is registered that returns its current frame through the Arrow
+PyCapsule interface.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import polars as pl
 
 
 class _Source:
-    """What DuckDB reads as a table."""
+    """A registered table with replaceable rows."""
 
     def __init__(self, like: pl.DataFrame) -> None:
         self._empty = like.clear()
@@ -24,26 +24,26 @@ class _Source:
         return self.rows.__arrow_c_stream__(requested_schema)
 
     def clear(self) -> None:
-        """Hold no rows."""
+        """Drop the rows."""
         self.rows = self._empty
 
 
 class Appender:
-    """Belongs to the connection's owner thread."""
+    """Used by the connection's thread."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
         self._sources: dict[str, _Source] = {}
 
     def copy(self, name: str, rows: pl.DataFrame, select: str, to: str) -> list[Any]:
-        """`COPY (select) TO to`, where `{rows}` in `select` stands for the frame. Raises what DuckDB raises."""
-        word = "rows_" + name.replace(".", "_")
+        """`COPY (select) TO to`. `{rows}` in `select` is the frame. Raises duckdb.Error."""
+        table = "rows_" + name.replace(".", "_")
         source = self._sources.get(name)
         if source is None or source.schema != rows.schema:
             source = self._sources[name] = _Source(rows)
-            self._connection.register(word, source)
+            self._connection.register(table, source)
         source.rows = rows
         try:
-            return self._connection.execute(f"COPY ({select.format(rows=word)}) TO {to}").fetchall()
+            return self._connection.execute(f"COPY ({select.format(rows=table)}) TO {to}").fetchall()
         finally:
             source.clear()

@@ -1,6 +1,4 @@
-"""What may be shown of the address of a lake's catalog. No DuckDB is needed for it: a tap's image, which has none, shows
-settings too.
-"""
+"""Hide passwords in DSNs."""
 
 from __future__ import annotations
 
@@ -8,6 +6,6 @@ import re
 
 
 def without_password(text: str) -> str:
-    """A DSN, or what is said of one, with … where a password stands."""
+    """A DSN, or a text with one, with `…` instead of the password."""
     text = re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1…", text)
     return re.sub(r"(://[^:/@\s]*:)[^\s/]*@", r"\1…@", text)

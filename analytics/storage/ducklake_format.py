@@ -1,16 +1,15 @@
-"""How DuckLake 1.0 stores a table, and the rows of a catalog that add to it.
+"""Append to DuckLake 1.0 tables in its published format.
 
-DuckLake's format is published: a table is a set of Parquet files and of rows inlined in the catalog, both valid from a
-snapshot on. `TableLayout` describes one table; `write_file` makes a Parquet file of it (field ids, statistics);
-`SnapshotBuilder` adds files and inlined rows to a new snapshot, within a transaction of the catalog.
+A table is a set of Parquet files and of rows inlined in the catalog, both valid from a snapshot. `write_file` writes a Parquet file
+with field ids and statistics. `SnapshotBuilder` adds files and inlined rows to a new snapshot within a transaction of the catalog.
 
-DuckLake's INSERT would take 66 to 183 ms of CPU for a commit that takes 28 to 54 ms this way (`python -m bench store commit`).
-All else is DuckLake's own: reading, merging, flushing, expiring.
+DuckLake's INSERT takes 66 to 183 ms of CPU for a commit that takes 28 to 54 ms here (`python -m bench store commit`). Reading, merging,
+flushing and expiring are DuckLake's own functions.
 
 Invariants
-1. A snapshot's number is its predecessor's plus one. The catalog's primary key refuses the second of two equal ones.
-2. Statistics of a table's columns are unknown (NULL), and a trigger keeps them so when DuckLake writes them: commits do not
-   update them, and DuckDB would answer `max(x)` from them and prune by them. Those of a file are exact.
+1. A snapshot's id is its predecessor's plus one. The catalog's primary key rejects the second of two equal ids.
+2. The statistics of a table's columns are unknown (NULL), and triggers keep them unknown: commits do not update them, and DuckDB
+   would answer `max(x)` from them. The statistics of files are exact.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ _SQL_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """One table as the catalog describes it."""
+    """One table in the catalog."""
 
     table_id: int
     name: str
-    """`streams`, or with its schema where that is not `main`."""
+    """With its schema unless that is `main`."""
     path: str
-    """Folder of its files, relative to the data path."""
+    """Folder of the files, relative to the data path."""
     columns: Mapping[str, str]
     """DuckLake's types, by column."""
     field_ids: str
-    """The option FIELD_IDS of COPY: Parquet columns are found by number."""
+    """The option FIELD_IDS of COPY. DuckLake finds Parquet columns by id."""
     column_ids: Mapping[str, int]
-    """By the column's path as COPY's statistics name it."""
+    """By the column's path in COPY's statistics."""
     inlined: str
-    """The catalog's table of inlined rows."""
+    """Name of the catalog's table with the inlined rows."""
 
 
 def read_layouts(catalog: Catalog) -> dict[str, TableLayout]:
@@ -101,7 +100,7 @@ def _layout(
 
 
 def add_statistics(catalog: Catalog, layouts: Mapping[str, TableLayout]) -> None:
-    """The rows of statistics of tables that were just created. Within a transaction, with the trigger in place."""
+    """Insert the statistics of new tables. Within a transaction, after the triggers were created."""
     tables = [layout.table_id for layout in layouts.values()]
     for name in ("ducklake_table_stats", "ducklake_table_column_stats"):
         catalog.change(f"DELETE FROM {name} WHERE table_id IN ({', '.join(map(str, tables))})")
@@ -132,7 +131,7 @@ class File:
 
 
 def write_file(appender: Appender, data_path: str, layout: TableLayout, rows: pl.DataFrame) -> File:
-    """Write the rows, matched by name, as a Parquet file of the table. Raises OSError, and what DuckDB raises."""
+    """Write the rows as a Parquet file of the table. Columns are matched by name. Raises OSError or duckdb.Error."""
     folder = data_path + layout.path
     if "://" not in folder:
         Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -151,13 +150,13 @@ def write_file(appender: Appender, data_path: str, layout: TableLayout, rows: pl
         f"{literal(folder + name)} (FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, "
         f"FIELD_IDS {layout.field_ids}, RETURN_STATS)",
     )
-    if "://" not in folder:  # on the disk before a catalog names it
+    if "://" not in folder:  # before the catalog names the file
         sync(folder + name)
     return File(layout, name, count, size, footer, statistics)
 
 
 def sync(path: str) -> None:
-    """Wait until a new local file and its name are on the disk."""
+    """Sync a new local file and its directory entry to the disk."""
     for each in (path, Path(path).parent):
         descriptor = os.open(each, os.O_RDONLY)
         try:
@@ -167,18 +166,18 @@ def sync(path: str) -> None:
 
 
 def _bound(text: str | None) -> str:
-    """A statistic as SQL; unknown where the catalog cannot hold it."""
+    """A bound as SQL. NULL if unknown or if the catalog cannot hold it."""
     return "NULL" if text is None or "\x00" in text else literal(text)
 
 
 def remove_file(data_path: str, file: File) -> None:
-    """Remove a file that no snapshot names. In S3 it is left to upkeep."""
+    """Remove a file without a snapshot. Upkeep removes those in S3."""
     if "://" not in data_path:
         Path(data_path + file.layout.path + file.name).unlink(missing_ok=True)
 
 
 class SnapshotBuilder:
-    """A new snapshot under construction, within `catalog.transaction()`. `finish` writes it."""
+    """Collects a new snapshot within `catalog.transaction()`. `finish` writes it."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -215,11 +214,11 @@ class SnapshotBuilder:
         self._changes.append(f"inserted_into_table:{table_id}")
 
     def add_rows(self, layout: TableLayout, rows: pl.DataFrame) -> None:
-        """Add rows to the catalog itself; columns that are missing are NULL in them."""
+        """Add inlined rows. Missing columns are NULL."""
         if rows.is_empty():
             return
         first = self._take_row_ids(layout.table_id, rows.height)
-        # The key of DuckLake's cache of statistics: without a new one its own INSERTs would use the same row ids again.
+        # DuckLake caches statistics by this id. Without a new one its own INSERTs would reuse row ids.
         self._next_file_id += 1
         numbered = rows.select(
             pl.int_range(first, first + rows.height, dtype=pl.Int64).alias("row_id"),
@@ -243,12 +242,12 @@ class SnapshotBuilder:
             }
         first = self._next_row_ids[table_id]
         self._next_row_ids[table_id] += rows
-        had = self._added.get(table_id, (0, 0))
-        self._added[table_id] = (had[0] + rows, had[1] + size_bytes)
+        added_rows, added_bytes = self._added.get(table_id, (0, 0))
+        self._added[table_id] = (added_rows + rows, added_bytes + size_bytes)
         return first
 
     def finish(self) -> None:
-        """Make it the newest snapshot. Conflicts with another of the same number."""
+        """Write the snapshot. Conflicts with another of the same id."""
         if not self._changes:
             return
         catalog, snapshot_id = self._catalog, self.snapshot_id

@@ -30,12 +30,12 @@ def export(
     until: dt.datetime | None = None,
     report: Callable[[str, int], None] = lambda table, rows: None,
 ) -> int:
-    """Copy tables, views and comments; rows by the start of their stream, in [since, until). Returns the rows of `streams`.
+    """Copy tables, views and comments. Rows are selected by the start of their stream, in [since, until).
 
-    `report` is called with each table and its rows. Raises OSError with one line, also when the file exists.
+    Calls `report` with each table and its rows. Returns the rows of `streams`. Raises OSError, also if the file exists.
     """
     if path.exists():
-        raise OSError(f"cannot write {path}: the file exists. Name another, or remove it")
+        raise OSError(f"cannot write {path}: the file exists. Choose another name, or remove it")
     part = path.with_name(path.name + ".part")
     part.unlink(missing_ok=True)
     connection = new_database()

@@ -1,10 +1,9 @@
-"""Where the store is: `--store`, `--lake-path` and the data folder, resolved.
+"""Location of the store, from `--store`, `--lake-path` and the data folder.
 
-The store is a DuckLake. Its catalog is a SQLite file in the data folder (one machine) or a PostgreSQL database (several
-machines); its rows are Parquet files in a folder or in S3. No DuckDB is needed here: a tap's image, which has none, shows
-settings too.
+The store is a DuckLake. Its catalog is a SQLite file in the data folder (one machine) or a PostgreSQL database (several machines).
+Its rows are Parquet files in a folder or in S3. This module does not require DuckDB, which the tap's image lacks.
 
-A PostgreSQL DSN may hold a password. It appears neither in `repr` nor in `label`.
+A PostgreSQL DSN may contain a password. `repr` and `label` hide it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ POSTGRES = "postgres:"
 CATALOG_FILE = "catalog.sqlite"
 TABLES_FOLDER = "tables"
 ALIAS = "lake"
-"""Name under which every process attaches the store."""
+"""Name of the attached store in every process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,35 +30,35 @@ class StoreLocation:
     catalog: Path | None = None
     """The SQLite file, absolute."""
     dsn: str | None = field(default=None, repr=False)
-    """As libpq takes it: `host=… dbname=…` or `postgresql://…`."""
+    """In libpq's format: `host=… dbname=…` or `postgresql://…`."""
     tables: str | None = None
-    """Absolute folder or `s3://BUCKET/PREFIX` of the Parquet files. None: the one that the catalog names."""
+    """Absolute folder or `s3://BUCKET/PREFIX` of the Parquet files. None: the one in the catalog."""
 
     @property
     def uri(self) -> str:
-        """What DuckDB's ATTACH takes. Holds the DSN."""
+        """For DuckDB's ATTACH. Contains the DSN."""
         return f"ducklake:sqlite:{self.catalog}" if self.catalog else f"ducklake:postgres:{self.dsn}"
 
     @property
     def backup(self) -> Path:
-        """Where upkeep copies a SQLite catalog."""
+        """Upkeep's backup of a SQLite catalog."""
         assert self.catalog is not None
         return self.catalog.with_suffix(".backup.sqlite")
 
     @property
     def label(self) -> str:
-        """For messages: without a password."""
+        """For messages, without a password."""
         return str(self.catalog) if self.catalog else POSTGRES + without_password(self.dsn or "")
 
     @property
     def attach_statement(self) -> str:
-        """The statement by which any DuckDB client attaches the store for reading, without a password."""
+        """Statement with which a DuckDB client attaches the store for reading, without a password."""
         uri = f"ducklake:sqlite:{self.catalog}" if self.catalog else f"ducklake:{self.label}"
         return f"ATTACH {literal(uri)} AS {ALIAS} (READ_ONLY)"
 
 
 def locate(store: str, data: Path, lake_path: str | None = None) -> StoreLocation:
-    """The store that `--store` and `--lake-path` name. Raises ValueError."""
+    """The store of `--store` and `--lake-path`. Raises ValueError."""
     if store == SQLITE:
         if lake_path:
             raise ValueError(

@@ -1,8 +1,8 @@
-"""The file of streams in flight: written by analytics, read by every reader as `open_streams`.
+"""The file of open streams: written by analytics, read as the view `open_streams`.
 
-Streams in flight change with every event, so they are no rows of the store. Each analytics process keeps one small Parquet
-file, `<tables>/open_streams/<name>.live`, and replaces it as a whole: a reader never sees half of it. The file of a process
-that was killed stays until that process starts again; `updated_at` shows its age.
+Open streams change with every event, so they are not rows of the store. Each analytics process atomically replaces a small Parquet
+file, `<tables>/open_streams/<name>.live`. The file of a killed process stays until that process starts again; `updated_at` shows its
+age.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from analytics.schema.tables import OPEN_STREAMS
 
 FOLDER = "open_streams"
 ENDING = ".live"
-"""Not `.parquet`: DuckLake deletes files of that name that no snapshot knows."""
+"""Not `.parquet`, because DuckLake deletes such files without a snapshot."""
 REMOTE_EVERY_S = 5.0
-"""Writes to an object store cost money."""
+"""Object stores charge for each write."""
 
 
 class OpenStreamsFile:
-    """One process's file. One owner thread."""
+    """The file of one process. Used by one thread."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, data_path: str, name: str) -> None:
-        """`data_path` is the folder of the tables, with a slash at the end; `name` is unique among its writers."""
+        """`data_path`: folder of the tables, with a slash at the end. `name`: unique in the store."""
         self._connection = connection
         self._remote = "://" in data_path
         self._path = f"{data_path}{FOLDER}/{name}{ENDING}"
         self._written_s = float("-inf")
 
     def write(self, rows: pl.DataFrame) -> None:
-        """Replace what readers see. Raises OSError or duckdb.Error."""
+        """Replace the file. Raises OSError or duckdb.Error."""
         if self._remote:
             if rows.height and time.monotonic() - self._written_s < REMOTE_EVERY_S:
                 return
@@ -51,7 +51,7 @@ class OpenStreamsFile:
         self._written_s = time.monotonic()
 
     def close(self) -> None:
-        """Nothing is in flight for readers of a stopped process."""
+        """Write an empty file if this process has written one."""
         with contextlib.suppress(OSError, duckdb.Error):
             if self._written_s > float("-inf"):
                 self._written_s = float("-inf")

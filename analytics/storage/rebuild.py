@@ -29,21 +29,21 @@ from analytics.storage.location import StoreLocation
 from analytics.storage.store import Store
 
 SLICE_ROWS = 2_000_000
-"""Rows that are copied at once."""
+"""Rows per copy."""
 ROLLUP_STREAMS = 20_000
 KEYS = {
     "streams": "stream_id", "events": "stream_id, seq", "usage_reports": "stream_id, seq, at_ns",
     "server_stats": "stream_id, seq, source, name", "stalls": "stream_id, seq", "spans": "trace_id, span_id",
     "losses": None, "dead_letters": None,
 }  # fmt: skip
-"""By table: the columns by which a row is taken once; None = all."""
+"""By table: the key by which duplicate rows are dropped. None: all columns."""
 COLUMNS = "COLUMNS(name -> NOT starts_with(name, '_ducklake_'))"
-"""Merged files have columns of DuckLake's own besides."""
+"""Without DuckLake's own columns of merged files."""
 ROLLUPS = ("stream_minutes", "histogram_minutes")
 
 
 class Source(Enum):
-    """What a catalog was restored from."""
+    """Source of a restored catalog."""
 
     BACKUP = "the last backup"
     FILES = "the Parquet files"
@@ -55,13 +55,12 @@ def rebuild(
     use_backup: bool = True,
     report: Callable[[str, int], None] = lambda table, rows: None,
 ) -> Source:
-    """Restore the catalog; the caller owns the data folder. `report` is called with each table and its rows.
-
-    Raises OSError with one line.
-    """
+    """Restore the catalog. Requires the lock of the data folder. Calls `report` with each table and its rows. Raises OSError."""
     catalog = location.catalog
     if catalog is None or location.tables is None:
-        raise OSError("cannot rebuild a catalog in PostgreSQL: restore it with PostgreSQL's own backups")
+        raise OSError(
+            "cannot rebuild a catalog in PostgreSQL: it has no backup here. Restore it with PostgreSQL's own backups"
+        )
     backup = location.backup if use_backup and _is_readable(location) else None
     _set_aside(catalog)
     if backup is not None:
@@ -71,7 +70,7 @@ def rebuild(
     try:
         _from_files(location, report)
     except BaseException:
-        _remove(catalog)  # an empty one would look like a store without rows
+        _remove(catalog)  # an incomplete catalog would look like a store
         raise
     return Source.FILES
 
@@ -139,7 +138,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, name: str, key: str | None, fil
 
 
 def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int:
-    """Roll-ups of the streams whose events are still there and of those without, by id, which is by time."""
+    """Compute the roll-ups of all streams, in the order of their ids. Returns the number of streams."""
     done, after = 0, "00000000-0000-0000-0000-000000000000"
     while True:
         streams = connection.execute(
@@ -161,7 +160,7 @@ def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int
 
 
 def _copy_older_rollups(connection: duckdb.DuckDBPyConnection, found: dict[str, list[Path]]) -> None:
-    """Minutes before the oldest stream: their rows are compacted and in one file, or in two with equal rows."""
+    """Copy the compacted roll-ups from before the oldest stream. Duplicates are equal rows."""
     for name in ROLLUPS:
         if found[name]:
             source = f"read_parquet([{', '.join(literal(str(file)) for file in found[name])}], union_by_name = true)"

@@ -1,13 +1,13 @@
-"""Captured = stored + in flight + lost: does it hold, and where is each stream?
+"""Reconciliation: captured = stored + in flight + lost.
 
 Rules
-1. Each term has a source of its own. Captured: what the taps noted of themselves around each append, which kill -9 leaves
-   where it is. Stored and lost: rows counted. In flight: the ids in `log_positions`, and the streams found in the log
-   behind them. Nothing is computed as the rest of the others.
-2. Counts of a running pipeline are taken at different instants, so captured is asked twice: what the log had before
-   everything else, what the tap had opened after it. What is accounted for must lie between the two.
-3. What cannot be known is said (`unknown`), and then captured is only a lower bound: of a tap on another machine that did
-   not end cleanly, the last counters are those of its last `Alive`.
+1. Each term has a source of its own. Captured: the run totals that taps write around each append, which survive kill -9. Stored and
+   lost: counted rows. In flight: the ids in `log_positions`, and the streams in the log after the positions. No term is computed
+   from the others.
+2. The counts of a running pipeline are taken at different times. So captured has two bounds: streams in the log before the other
+   counts, and streams opened by the tap after them. The sum must lie between the two.
+3. Unknown terms are reported (`unknown`). Captured is then only a lower bound: for a tap on another machine that did not end
+   cleanly, the last counters are those of its last `Alive`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ingest.record_log.segments import list_partitions, list_segments, open_segm
 from ingest.records import Alive, Damaged, unpack
 
 MAX_LOG_BYTES = 512 * 2**20
-"""The log is read up to this far behind the position; what lies further is said to be unknown."""
+"""Bytes of the log that are read after the positions. Streams beyond them are unknown."""
 
 TABLES = """
 SELECT
@@ -44,18 +44,18 @@ SELECT
     (SELECT to_json(list({log_id: log_id, partition: partition, high: high, low: low, ids: open_stream_ids}))
         FROM log_positions) AS positions
 """
-"""All of it in one statement, so that it is one state of the tables."""
+"""One statement, which reads one state of the tables."""
 
 
-class Asking(Protocol):
-    """Something that answers SQL (`analytics.serving.ask`)."""
+class SqlClient(Protocol):
+    """Runs SQL on the store."""
 
     def query(self, sql: str, *, max_rows: int = ..., timeout_s: float = ...) -> pl.DataFrame: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TapRun:
-    """What one run of one tap worker last said in the log."""
+    """The last report of one run of one tap worker in the log."""
 
     tap: str
     worker: int
@@ -68,7 +68,7 @@ class TapRun:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPosition:
-    """How far analytics has read one partition, and what is open there."""
+    """The position of one partition and its open streams."""
 
     log_id: str
     partition: str
@@ -96,7 +96,7 @@ class TableCounts:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Streams that the taps turned to an upstream for. `at_most` None: no upper bound is known."""
+    """Streams that the taps sent to an upstream. `at_most` None: no upper bound is known."""
 
     at_least: int
     at_most: int | None
@@ -104,8 +104,8 @@ class Captured:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
-    """The account. `reconciles` is true when nothing contradicts it."""
+class Reconciliation:
+    """The terms. `reconciles` is true if their sum lies within the bounds of captured."""
 
     captured: Captured
     stored: int
@@ -125,7 +125,7 @@ class Ledger:
         return self.accounted >= self.captured.at_least and not too_many
 
 
-def count_tables(tables: Asking) -> TableCounts:
+def count_tables(tables: SqlClient) -> TableCounts:
     """One state of the tables. Raises QueryError."""
     row = tables.query(TABLES).row(0, named=True)
     return TableCounts(
@@ -157,8 +157,9 @@ def count_tables(tables: Asking) -> TableCounts:
 def captured(
     taps: Sequence[TapRun], before: Mapping[str, RunTotals], after: Mapping[str, RunTotals], *, now_ms: int
 ) -> Captured:
-    """From what the runs of this folder's log noted of themselves before and after everything else (`ingest.record_log.run_totals`), by
-    incarnation; and from what the others said in the log: taps elsewhere, and runs so old that their notes have gone.
+    """Sum the run totals of this folder's log, by incarnation, read `before` and `after` the other counts.
+
+    Other runs count by their last report in the log: taps on other machines, and old runs without totals.
     """
     unknown: list[str] = []
     at_least = sum(before.get(incarnation, RunTotals()).streams_in_log for incarnation in after)
@@ -180,7 +181,7 @@ def captured(
 
 @dataclass(slots=True)
 class Unread:
-    """What lies in a log behind a position."""
+    """Content of a log after the positions."""
 
     stream_ids: set[str] = field(default_factory=set)
     entries: int = 0
@@ -189,7 +190,7 @@ class Unread:
     complete: bool = True
 
     def add(self, payload: Any) -> None:
-        """One more entry; what is no entry is only counted."""
+        """Add an entry. Damaged ones are ignored."""
         if not isinstance(payload, bytes):
             return
         self.entries += 1
@@ -203,7 +204,7 @@ class Unread:
 
 
 def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:
-    """The streams in the embedded log from these offsets on (0 for a partition that is not named)."""
+    """The streams in the embedded log from these offsets on, 0 for a missing partition."""
     unread = Unread()
     for partition in list_partitions(log_dir):
         at = positions.get(partition, 0)
@@ -219,12 +220,12 @@ def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:
                             break
                         start = rows[-1][0] + 1
             except OSError:
-                continue  # trimmed meanwhile: it was read
+                continue  # deleted meanwhile, so it was read
     return unread
 
 
-def stored_ids(tables: Asking, stream_ids: set[str]) -> set[str]:
-    """Which of these streams have a row already: a log may hold what was read."""
+def stored_ids(tables: SqlClient, stream_ids: set[str]) -> set[str]:
+    """The ids of streams that have a row. A log may still contain stored streams."""
     found: set[str] = set()
     ids = [i for i in sorted(stream_ids) if len(i) == 36 and set(i) <= set("0123456789abcdef-")]
     for start in range(0, len(ids), 2000):

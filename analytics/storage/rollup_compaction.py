@@ -1,23 +1,23 @@
-"""Compact the roll-ups of past minutes: one row for each key and minute, and a bounded number of rows a minute.
+"""Compact the roll-ups of past minutes: one row per key and minute, and a bounded number of rows per minute.
 
 Contract
-1. Commits only append (`analytics.measures.rollup`). A compaction sums the rows of a minute, some minutes after its end, in one
-   transaction that runs alone. Rows that arrive later are summed the next time. Until then the views sum them on the fly.
-2. Names come from clients and upstreams. Of each minute the `MOST_NAMES` busiest models stay, and as many error types; the
-   others become `_other`.
+1. Commits only append (`analytics.measures.rollup`). Some minutes after its end, the rows of a minute are summed in one exclusive
+   transaction. Later rows are summed in the next compaction. Until then the views sum them.
+2. Names come from clients and upstreams. Each minute keeps its `MOST_NAMES` busiest models and as many error types. All others
+   become `_other`.
 """
 
 from __future__ import annotations
 
 import duckdb
 
-from analytics.storage.database import first_row
+from analytics.storage.database import first_row, transaction
 
 MOST_NAMES = 100
 OTHER = "_other"
 MINUTES_A_STEP = 120
 SECONDS_OPEN = 120.0
-"""A minute is left alone for so long after its end: most of its streams have ended by then."""
+"""Age of a minute at its compaction, counted from its end. Most of its streams have ended by then."""
 
 _KEY = "minute, gateway, provider, model, dialect, operation, outcome, error_phase, error_type, http_status"
 _SUMS = (
@@ -29,7 +29,7 @@ _SUMS = (
 )  # fmt: skip
 _DUE = "minute IN (SELECT minute FROM temp.due_minutes)"
 _NEAR = "minute BETWEEN make_timestamptz(?) AND make_timestamptz(?)"
-"""Said besides `_DUE`, for this reaches the scan below what adds up."""
+"""In addition to `_DUE`: DuckDB pushes this condition into the scan."""
 _ADDED = {
     "stream_minutes": (
         f"SELECT {_KEY}, true AS settled, "
@@ -45,16 +45,15 @@ _ADDED = {
         "ORDER BY minute, metric, gateway, provider, model"
     ),
 }
-"""By table: the rows of the due minutes, added up."""
+"""By table: the summed rows of the due minutes."""
 
 
 def compact_rollups(connection: duckdb.DuckDBPyConnection, now_s: float) -> int:
-    """Compact the minutes that are over, in steps; returns how many. Raises duckdb.Error, and then the rest stays as it is."""
+    """Compact the past minutes in steps. Returns their number. Raises duckdb.Error; finished steps remain."""
     done, last = 0, None
     run = connection.execute
     while True:
-        run("BEGIN TRANSACTION")
-        try:
+        with transaction(connection):
             chosen = _choose(connection, int((now_s - 60 - SECONDS_OPEN) * 1e6))
             if chosen:
                 minutes, *ends = chosen
@@ -64,17 +63,13 @@ def compact_rollups(connection: duckdb.DuckDBPyConnection, now_s: float) -> int:
                     run(f"CREATE OR REPLACE TEMP TABLE added_up AS {added}", ends)
                     run(f"DELETE FROM {table} WHERE minute IN (SELECT minute FROM temp.added_up)")
                     run(f"INSERT INTO {table} BY NAME FROM temp.added_up")
-            run("COMMIT")
-        except BaseException:
-            run("ROLLBACK")
-            raise
-        if chosen is None or chosen == last:  # the same again: no progress
+        if chosen is None or chosen == last:  # no progress
             return done
         done, last = done + minutes, chosen
 
 
 def _choose(connection: duckdb.DuckDBPyConnection, until_us: int) -> tuple[int, int, int] | None:
-    """Put the oldest minutes with something to add up into a temporary table: how many, the first and the last, in µs."""
+    """Select the oldest due minutes into a temporary table. Returns their number, the first and the last in µs."""
     run = connection.execute
     run(
         "CREATE OR REPLACE TEMP TABLE due_minutes AS SELECT minute FROM ("
@@ -89,7 +84,7 @@ def _choose(connection: duckdb.DuckDBPyConnection, until_us: int) -> tuple[int, 
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, name: str, tables: tuple[str, ...]) -> None:
-    """Names beyond the busiest of their minute become `_other`."""
+    """Replace names that are not among the busiest of their minute by `_other`."""
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE folded_names AS SELECT minute, {name} AS name FROM stream_minutes "
         f"WHERE {_DUE} AND {name} <> '{OTHER}' GROUP BY minute, {name} "

@@ -1,12 +1,12 @@
-"""The S3 account that this process uses, as other tools find it.
+"""The S3 account of this process, found as AWS tools find it.
 
 Rules
-1. Environment before files, as with AWS' own tools: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; else the
+1. The environment takes precedence over files: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; else the
    profile `AWS_PROFILE` (`default`) in `AWS_SHARED_CREDENTIALS_FILE` (`~/.aws/credentials`).
 2. `AWS_REGION` or `AWS_DEFAULT_REGION`, and `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, likewise; else `region` and
    `endpoint_url` of that profile in `AWS_CONFIG_FILE` (`~/.aws/config`).
-3. Keys are read when a lake is attached. Roles of a machine or a cluster, and keys that expire while it runs, are not followed.
-4. A file that cannot be read, or is none, counts as absent; keys are in no message.
+3. Keys are read when the store is attached. Roles of a machine or cluster and expiring keys are not supported.
+4. An unreadable or invalid file counts as absent. No message contains keys.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What lets us into S3, and where it is. `endpoint` None: AWS."""
+    """Credentials and endpoint. `endpoint` None: AWS."""
 
     key_id: str
     secret: str = field(repr=False)
@@ -29,7 +29,7 @@ class Account:
 
 
 def account(environment: Mapping[str, str]) -> Account | None:
-    """The account, None when nothing names one."""
+    """The account, None without one."""
     home = Path(environment.get("HOME") or "~").expanduser()
     profile = environment.get("AWS_PROFILE") or "default"
     kept = _section(environment.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws/credentials", profile)

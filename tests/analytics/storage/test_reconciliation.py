@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.storage.reconciliation import Captured, Ledger, TapRun, captured, unread_in_folder
+from analytics.storage.reconciliation import Captured, Reconciliation, TapRun, captured, unread_in_folder
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.run_totals import RunTotals
 from tests.analytics.log_entries import entries, stream_id
@@ -60,9 +60,11 @@ def test_a_run_elsewhere_that_did_not_end_is_a_lower_bound_and_said_so() -> None
 def test_it_reconciles_when_nothing_contradicts_it(
     at_least: int, at_most: int | None, stored: int, reconciles: bool
 ) -> None:
-    ledger = Ledger(Captured(at_least, at_most), stored=stored - 4, expired=1, lost=1, open=1, in_log=1)
-    assert ledger.accounted == stored
-    assert ledger.reconciles is reconciles
+    reconciliation = Reconciliation(
+        Captured(at_least, at_most), stored=stored - 4, expired=1, lost=1, open=1, in_log=1
+    )
+    assert reconciliation.accounted == stored
+    assert reconciliation.reconciles is reconciles
 
 
 def test_streams_behind_the_position_are_found_in_the_log(tmp_path: Path) -> None:
