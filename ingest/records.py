@@ -1,16 +1,17 @@
 """Records of the record log: the contract between the tap, which writes them, and analytics, which reads them.
 
-Every record except `Alive` and `Damaged` belongs to one stream and has `(stream, seq)`. `seq` counts the records of its stream from 0
-without a gap. So a reader detects gaps, and drops duplicates by that pair. `Opened` is seq 0 and `Closed` the last record.
+Every record except `Alive` and `Damaged` belongs to one stream and has `(stream, seq)`. `seq` counts the records of its
+stream from 0 without a gap. So a reader detects gaps, and drops duplicates by that pair. `Opened` is seq 0 and `Closed` the
+last record.
 
-Clocks. Fields named `*_ns` are durations in ns since the stream's t0, the moment the tap turns to the upstream. `wall_ns` (Unix time)
-and `mono_ns` (CLOCK_MONOTONIC) are both clocks, read together: in `Opened` at t0.
+Clocks. Fields named `*_ns` are durations in ns since the stream's t0, the moment the tap turns to the upstream. `wall_ns`
+(Unix time) and `mono_ns` (CLOCK_MONOTONIC) are both clocks, read together: in `Opened` at t0.
 
 No record holds Authorization, API keys or cookies: headers are allow-listed (`ingest.tap.header_allow_list`).
 
-An entry of a log is a packed batch of records of many streams: one format byte, then a MessagePack array of the records, plain
-(`PLAIN`) or zstd-compressed (`ZSTD`). In Kafka it is the value of a message. An entry of the format `DAMAGE` has no records: it names
-a range of entries of a local log that could not be read when it was shipped.
+An entry of a log is a packed batch of records of many streams: one format byte, then a MessagePack array of the records,
+plain (`PLAIN`) or zstd-compressed (`ZSTD`). In Kafka it is the value of a message. An entry of the format `DAMAGE` has no
+records: it names a range of entries of a local log that could not be read when it was shipped.
 """
 
 from __future__ import annotations

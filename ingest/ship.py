@@ -2,8 +2,8 @@
 
 Rules
  1. Entries are released only after Kafka has acknowledged all their messages: at least once, in order per stream.
- 2. Kafka may be unreachable for as long as the log's cap allows. Memory stays bounded: one batch (BATCH_BYTES of compressed entries,
-    unpacked) and its messages.
+ 2. Kafka may be unreachable for as long as the log's cap allows. Memory stays bounded: one batch (BATCH_BYTES of compressed
+    entries, unpacked) and its messages.
  3. Records are redacted before they leave (`ingest.redaction`). The redaction state is stored before entries are released.
  4. On SIGTERM or SIGINT: ship the rest of the log for at most `drain_s`, then stop. The next run continues.
 

@@ -2,8 +2,8 @@
 
 Rules
  1. A reader never writes to a segment. It may delete segments that all readers have released, and quarantine damaged ones.
- 2. Entries are in order within a partition. An entry with a wrong checksum is skipped and reported. So is the unreadable part of a
-    damaged segment. One poll returns entries before the damage or after it, never both.
+ 2. Entries are in order within a partition. An entry with a wrong checksum is skipped and reported. So is the unreadable part
+    of a damaged segment. One poll returns entries before the damage or after it, never both.
  3. The newest segment of a running writer is never quarantined: the reader waits until the writer has a newer one.
  4. A segment that is dropped at the cap while we read it is skipped. `Lost` records in a later segment report its streams.
 """

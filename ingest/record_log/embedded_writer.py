@@ -3,8 +3,8 @@
 Durability
 - After `append` returned, entries survive a kill of the process (`kill -9`): the transaction is in the page cache.
 - A power cut can lose the entries of the last `sync_s` seconds (1 by default) plus the time to the next append: segments use
-  `synchronous=NORMAL`, and the writer flushes the `-wal` at that pace. The rest is a prefix, because SQLite's checksums end the
-  `-wal` at the first page that did not reach the disk.
+  `synchronous=NORMAL`, and the writer flushes the `-wal` at that pace. The rest is a prefix, because SQLite's checksums end
+  the `-wal` at the first page that did not reach the disk.
 - Sealed segments (full, or closed by a clean stop) are flushed.
 - An offset is never reused, even if a power cut removed an entry that a reader had seen.
 
@@ -12,9 +12,10 @@ Rules
  1. One writer per partition, guarded by a lock that the kernel releases with the process.
  2. An append uses up its offsets, even if its transaction fails.
  3. A segment ends by size, age or number of entries. The next append creates the next one, so an idle writer creates none.
- 4. The cap applies to the whole log. Over it, segments that every reader has released are deleted first, then quarantined ones, then
-    the oldest unread segment: those of partitions without a writer before our own. Before an unread segment is deleted, its
-    ranges are appended to the same partition as `Lost`. A segment with little but such losses is kept, and appends fail.
+ 4. The cap applies to the whole log. Over it, segments that every reader has released are deleted first, then quarantined
+    ones, then the oldest unread segment: those of partitions without a writer before our own. Before an unread segment is
+    deleted, its ranges are appended to the same partition as `Lost`. A segment with little but such losses is kept, and
+    appends fail.
  5. A segment that stays unread for `max_age_s` is deleted the same way, also in a partition without a writer.
  6. After an error the writer is usable. The next append tries again, in a new segment if the current one may be damaged.
 """

@@ -1,8 +1,8 @@
 """Interface of the record log, with two implementations: SQLite segments on this machine, and a Kafka topic.
 
 A log is a set of partitions. A partition is a sequence of entries with growing offsets. An entry is a packed batch of records
-(`ingest.records`). All records of one stream are in one partition, in order. Offsets belong to one log, identified by `log_id`:
-a position read under another id is invalid.
+(`ingest.records`). All records of one stream are in one partition, in order. Offsets belong to one log, identified by
+`log_id`: a position read under another id is invalid.
 """
 
 from __future__ import annotations

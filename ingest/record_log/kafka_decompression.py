@@ -1,5 +1,5 @@
-"""Limit the decompressed size of a Kafka batch. The client has no limit, and anyone who can reach the broker can write a small
-batch that decompresses to gigabytes.
+"""Limit the decompressed size of a Kafka batch. The client has no limit, and anyone who can reach the broker can write a
+small batch that decompresses to gigabytes.
 
 The client looks its codecs up by name in two modules. `bound_codecs` replaces them there. A batch over the limit raises
 ValueError, like a damaged one: the reader skips and reports it. Snappy and LZ4 are not installed, so the client rejects them.

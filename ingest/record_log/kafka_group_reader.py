@@ -4,8 +4,9 @@ Rules, in addition to those of `ingest.record_log.kafka_reader`
  1. The group decides the assignment and nothing else. The caller keeps the positions and fences them where they are stored.
     Assignment is cooperative: partitions that stay are read while others move.
  2. A new partition is paused until the caller seeks its position.
- 3. `on_revoke` is called before a partition is revoked, while this member still owns it. Work that it commits is not repeated by
-    the next owner. It is also called when the partition is lost already: then a commit is rejected. `poll` raises its exceptions.
+ 3. `on_revoke` is called before a partition is revoked, while this member still owns it. Work that it commits is not repeated
+    by the next owner. It is also called when the partition is lost already: then a commit is rejected. `poll` raises its
+    exceptions.
  4. Messages of a revoked partition are not returned.
 """
 

@@ -3,8 +3,8 @@
 Rules
  1. Records of one stream keep their order. A message is an entry with records of all streams of its partition: the cost of a
     message to its consumer equals that of a few events.
- 2. Messages are cut between records, so (stream, seq) stays unique. A record that is too large even when compressed is replaced by
-    a `Lost` with the same (stream, seq).
+ 2. Messages are cut between records, so (stream, seq) stays unique. A record that is too large even when compressed is
+    replaced by a `Lost` with the same (stream, seq).
  3. Of several `Alive` of one incarnation only the last is kept: its counters include the earlier ones.
  4. Data that is not a record is passed on unchanged, so analytics counts all dead letters in one place.
 """

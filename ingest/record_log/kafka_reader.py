@@ -1,8 +1,8 @@
 """Read all partitions of the topic as a log, from positions that the caller keeps.
 
 Rules
- 1. No consumer group: the caller stores the offsets with its rows, so `release` does nothing. (`kafka_group_reader` shares the
-    partitions between several readers.)
+ 1. No consumer group: the caller stores the offsets with its rows, so `release` does nothing. (`kafka_group_reader` shares
+    the partitions between several readers.)
  2. While Kafka is unreachable, `poll` returns nothing, logs it once, keeps positions, and resumes by itself.
  3. The log's identity is cluster id and topic id. A topic that was deleted and created again raises `LogChanged`.
  4. Messages that retention deleted before they were read are reported by `take_unreadable`.

@@ -1,14 +1,15 @@
 """Deliver entries to a Kafka topic: idempotent, acks=all, in order per stream. Retries without a time limit.
 
 Delivery of a batch of entries
- 1. The records are grouped by stream, and the streams by partition: the partition that Kafka's default partitioner chooses for the
-    stream id as key. So a partition gets one message, or as few as size allows (`kafka_messages`). Messages have no key, because they
-    contain many streams.
- 2. Each round sends the next message of every partition and waits for all acknowledgements. A message is sent only after the one
-    before it was acknowledged, so a failure leaves no gap.
- 3. `Alive` is sent to every partition after all streams. So no partition gets a newer incarnation before records of the older one.
- 4. Failed messages are laid out again and sent by a new producer. If only the acknowledgement was late, the topic has them twice, and
-    analytics drops the duplicates by (stream, seq). Kafka drops duplicates of one producer itself.
+ 1. The records are grouped by stream, and the streams by partition: the partition that Kafka's default partitioner chooses
+    for the stream id as key. So a partition gets one message, or as few as size allows (`kafka_messages`). Messages have no
+    key, because they contain many streams.
+ 2. Each round sends the next message of every partition and waits for all acknowledgements. A message is sent only after the
+    one before it was acknowledged, so a failure leaves no gap.
+ 3. `Alive` is sent to every partition after all streams. So no partition gets a newer incarnation before records of the older
+    one.
+ 4. Failed messages are laid out again and sent by a new producer. If only the acknowledgement was late, the topic has them
+    twice, and analytics drops the duplicates by (stream, seq). Kafka drops duplicates of one producer itself.
 
 Memory: one unpacked batch of entries and its messages. The caller bounds the batch.
 """
@@ -192,7 +193,7 @@ class KafkaWriter:
             pending = {queue.partition for queue in queues if queue.partition is not None and queue.messages}
 
     def _round(self, queues: list[_PartitionQueue]) -> list[_PartitionQueue]:
-        """Send the next message of each queue and await all. Returns the queues that are not empty. Raises the first failure."""
+        """Send the next message of each queue, await all, return the queues that are not empty. Raises the first failure."""
         producer = self._producer
         sent = []
         for queue in queues:

@@ -1,8 +1,8 @@
 """Totals of each run of a tap worker, stored so that they survive kill -9: `<log>/w<N>/runs`.
 
-The last `Alive` of a killed tap is seconds old. So the log thread writes the totals around each append, in place. The totals before
-an append cover all records of the run that can be in the log. After the append, `streams_in_log` covers the streams that are in the
-log for certain. The difference is at most the last append.
+The last `Alive` of a killed tap is seconds old. So the log thread writes the totals around each append, in place. The totals
+before an append cover all records of the run that can be in the log. After the append, `streams_in_log` covers the streams
+that are in the log for certain. The difference is at most the last append.
 
 The file holds the newest MAX_RUNS runs, oldest first. Each entry has a checksum, because a power cut can tear it.
 """

@@ -53,7 +53,7 @@ def captured_bytes(record: AnyRecord) -> int:
 
 
 def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord]) -> int:
-    """Add records to the ranges of their streams and merge adjacent ranges. Returns the number of records that belong to streams."""
+    """Add records to the ranges of their streams. Returns how many records belong to streams."""
     count = 0
     for record in records:
         if isinstance(record, (Alive, Damaged)):

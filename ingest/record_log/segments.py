@@ -10,13 +10,13 @@ Layout
 Rules
  1. A segment is created under another name and renamed. So an empty or incomplete file is damage.
  2. Only the run that created a segment writes it. A writer that starts creates a new segment.
- 3. A segment owns the offsets [first, first + SEGMENT_OFFSETS). A writer that finds the newest segment unsealed (after a kill or a
-    power cut) continues after that range. So an offset that a reader may have seen is never reused.
+ 3. A segment owns the offsets [first, first + SEGMENT_OFFSETS). A writer that finds the newest segment unsealed (after a kill
+    or a power cut) continues after that range. So an offset that a reader may have seen is never reused.
  4. The main file is deleted before its `-wal`, so it cannot be opened without the content of the `-wal`.
  5. Files have mode 0600 and folders 0700: segments contain prompts.
 
-No process may open a segment's main file except through SQLite: closing a plain descriptor drops the locks that SQLite holds on the
-file in the same process.
+No process may open a segment's main file except through SQLite: closing a plain descriptor drops the locks that SQLite holds
+on the file in the same process.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ The start of a line decides how it is treated, whatever the content type:
 - A line that starts with a bracket, or continues such a line, is JSON.
 - Any other line is filled. A payload that is not JSON is filled too, except `[DONE]`.
 
-Events with the shape of an earlier event are redacted by a template (`event_template`), all others by these rules. Both give the
-same result. For the chunks of a chat stream the template is about ten times as fast.
+Events with the shape of an earlier event are redacted by a template (`event_template`), all others by these rules. Both give
+the same result. For the chunks of a chat stream the template is about ten times as fast.
 """
 
 from __future__ import annotations

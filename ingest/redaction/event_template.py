@@ -1,8 +1,9 @@
 """Redact an event with one regular expression, learned from an earlier event of the same shape.
 
-Events of one API differ only in their values. A template is made of an event that the rules have redacted: its bytes, with a slot
-for each complete value (a filled string, a kept word, a number). An event that matches has the same keys and shape, so the rules
-would give the same result. Templates are shared by all streams. A stream that rarely matches stops learning (MAX_LEARNED).
+Events of one API differ only in their values. A template is made of an event that the rules have redacted: its bytes, with a
+slot for each complete value (a filled string, a kept word, a number). An event that matches has the same keys and shape, so
+the rules would give the same result. Templates are shared by all streams. A stream that rarely matches stops learning
+(MAX_LEARNED).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Filler as long as the text it replaces: in bytes, in characters, and after JSON is encoded again.
 
-ASCII becomes `x`. A multi-byte character becomes one fixed character of the same length. Bytes that are not UTF-8 stay equally
-invalid, because decoders count the characters that they replace. An escape becomes an escape of its class: `\\n` for characters
-that JSON must escape, `\\u0078` for others, surrogates for surrogates.
+ASCII becomes `x`. A multi-byte character becomes one fixed character of the same length. Bytes that are not UTF-8 stay
+equally invalid, because decoders count the characters that they replace. An escape becomes an escape of its class: `\\n` for
+characters that JSON must escape, `\\u0078` for others, surrogates for surrogates.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def plain(run: bytes, table: bytes = IN_STRING) -> bytes:
 def string(inside: bytes) -> bytes:
     """Filler for the complete inside of a JSON string.
 
-    If it starts with an opening brace, that brace and all closing braces are kept: readers recognise complete arguments by them.
+    If it starts with an opening brace, that and all closing braces are kept: readers detect complete arguments by them.
     """
     braced = inside[:1] == b"{"
     if b"\\" not in inside:

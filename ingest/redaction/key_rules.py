@@ -1,7 +1,7 @@
 """Allow-list of JSON keys, and how much of their values stays.
 
-The list has the members that analytics reads, and no others (checked by `tests/ingest/redaction/test_key_rules.py`). An unknown
-key is filled, and so is everything under it.
+The list has the members that analytics reads, and no others (checked by `tests/ingest/redaction/test_key_rules.py`). An
+unknown key is filled, and so is everything under it.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ _REQUEST_GROUPS: tuple[tuple[Rule, str], ...] = (
 
 
 REPEATED = frozenset({b"text", b"content", b"reasoning_content"})
-"""Members of `output` whose text may be cumulative. Readers detect that by the beginning of the text, so filler must preserve it.
-`text` also at the root of a payload."""
+"""Members of `output` whose text may be cumulative; `text` also at the root of a payload. Readers detect cumulative text by its
+beginning, so filler must preserve equal beginnings."""
 
 
 class Known(msgspec.Struct, frozen=True):

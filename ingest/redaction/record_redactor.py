@@ -5,8 +5,8 @@ Rules
  2. A body with a content coding is passed on decoded. `Frames.wire_bytes` keeps the size of each read on the wire and
     `Frames.coding_fault` a fault of the coding. So analytics counts as if it had decoded the body itself.
  3. A stream whose content is captured (`capture`, globs of paths) passes unchanged, unless its client opted out.
- 4. After a gap, and in a stream whose beginning is unknown, text and structure cannot be separated: everything is filled. A gap
-    that no record reports is reported by a `Lost`.
+ 4. After a gap, and in a stream whose beginning is unknown, text and structure cannot be separated: everything is filled. A
+    gap that no record reports is reported by a `Lost`.
  5. The number of streams in memory is bounded. Beyond it the oldest stream becomes unknown.
 """
 

@@ -1,8 +1,8 @@
 """Store the redaction state of open streams, so `ship` can be killed at any time.
 
 One SQLite file in the log's folder (mode 0600): a row for each open stream, and the bytes so far of compressed bodies. It is
-written after Kafka has acknowledged a batch and before the batch is released. So the state covers exactly what Kafka has, and a
-batch that is read again continues from it.
+written after Kafka has acknowledged a batch and before the batch is released. So the state covers exactly what Kafka has, and
+a batch that is read again continues from it.
 """
 
 from __future__ import annotations

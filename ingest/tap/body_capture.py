@@ -77,7 +77,7 @@ class RequestCapture:
         self.full = len(self._body) >= self._limit
 
     def take(self, *, over: bool) -> bytes | None:
-        """The collected bytes on the first call, then None. None also when nothing was collected. `over`: the body has ended."""
+        """The collected bytes, once. None: nothing was collected, or it was taken. `over`: the body has ended."""
         if self._taken or not self._body:
             return None
         self._taken = True

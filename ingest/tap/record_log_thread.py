@@ -1,8 +1,8 @@
 """The log thread: packs batches of encoded records and appends them to the record log. The event loop never waits for it.
 
-A batch stays in the queue until the log has it. While the log fails (disk full), appends are retried with growing pauses and the
-record buffer fills up; the buffer decides what is dropped. A batch that the log rejects with any other exception (a bug) is
-dropped, counted and reported. At the end the queue is appended for a limited time; the rest is counted.
+A batch stays in the queue until the log has it. While the log fails (disk full), appends are retried with growing pauses and
+the record buffer fills up; the buffer decides what is dropped. A batch that the log rejects with any other exception (a bug)
+is dropped, counted and reported. At the end the queue is appended for a limited time; the rest is counted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Make the records of one exchange: `Opened`, `Request`, `Frames`, `Closed`, and `Lost` for what was dropped.
 
-The exchange calls the recorder after it has forwarded the bytes, in the order of the protocol. The recorder keeps the data and
-reserves room for it in the `RecordBuffer`. It makes the records when the buffer flushes it, or when 64 KiB of frames wait. A
-short exchange makes all its records at once, after its end.
+The exchange calls the recorder after it has forwarded the bytes, in the order of the protocol. The recorder keeps the data
+and reserves room for it in the `RecordBuffer`. It makes the records when the buffer flushes it, or when 64 KiB of frames
+wait. A short exchange makes all its records at once, after its end.
 
 Guarantees
 - The records of a stream are numbered without a gap: a lost record takes a number too, and a `Lost` record names it.

@@ -60,7 +60,7 @@ class Shipping:
         return self.errors.read_text()
 
     def status(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The content of `ship.json` once `condition` holds. It may be written between two steps, so its numbers may disagree."""
+        """`ship.json` once `condition` holds. Its numbers may disagree: it may be written between two steps."""
         path = self.data / "run" / "ship.json"
         status: dict[str, Any] = {}
         for _ in range(1200):

@@ -1,4 +1,4 @@
-"""Membership of `KafkaGroupReader` in a consumer group, with a real broker. `tests/analytics/test_group.py` has several processes."""
+"""`KafkaGroupReader` joins a consumer group of a real broker. `tests/analytics/test_group.py` has several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of one exchange: their bytes are bounded from the moment they are kept, and every loss is reported in its stream."""
+"""Records of one exchange: bounded from the moment their data is kept, and every loss is reported in its stream."""
 
 from __future__ import annotations
 
