@@ -1,11 +1,10 @@
-"""Secrets are planted wherever a request and a response can hold one; then everything that is left behind is searched.
+"""Requests and responses contain secrets in every field; no output of Streamgauge may contain them.
 
-What is searched: every table of the store, its internal ones and those of the catalog too (kept records unpacked); the files
-of the data folder, with the catalog and the Parquet files; spans, metrics and their OTLP bytes; the logs, as text and as JSON,
-also those of a killed analytics and of one that meets poison; command lines; /metrics; `status`; every page of the dashboard;
-with Kafka the bytes of the topic, packed and unpacked; with PostgreSQL every table, a dump of the catalog, the files of
-PostgreSQL under it, and the Parquet files. The local log alone is raw: it is its owner's (0600), and goes once it is consumed,
-which is seen to as well.
+The tests search: all tables of the store and its catalog (kept records also decoded); the files of the data folder, the catalog
+and the Parquet files; spans, metrics and their OTLP bytes; text and JSON logs, including those of a killed analytics and of
+invalid records; command lines; /metrics; `status`; every dashboard page; with Kafka the bytes of the topic, encoded and decoded;
+with PostgreSQL all tables, a dump of the catalog, PostgreSQL's files, and the Parquet files. Only the record log is unredacted:
+its mode is 0600, and it is deleted after it was read, which a test checks.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from tests.postgres import Postgres, find_binaries
 from tests.tables import tables
 
 MARK = "plantedzwiebel"
-"""Every secret has it, in one of these forms."""
+"""Part of every secret, in one of `FORMS`."""
 TOKEN_ID = 918273645
 FORMS = [
     MARK.encode(),
@@ -167,7 +166,7 @@ HEADERS = {
 
 @dataclass
 class Upstream:
-    """Answers with planted secrets, and takes OTLP."""
+    """Responds with secrets, and receives OTLP."""
 
     url: str = ""
     otlp: list[bytes] = field(default_factory=list)
@@ -227,59 +226,59 @@ def plant(tap: str) -> None:
 
 
 class Searched:
-    """What was searched, by name; what was found."""
+    """Searched bytes by source, and the secrets found."""
 
     def __init__(self) -> None:
-        self.places: dict[str, int] = {}
+        self.sources: dict[str, int] = {}
         self.found: list[str] = []
 
-    def look(self, place: str, content: bytes | str) -> None:
+    def search(self, source: str, content: bytes | str) -> None:
         data = content.encode("utf-8", "replace") if isinstance(content, str) else content
-        self.places[place] = self.places.get(place, 0) + len(data)
+        self.sources[source] = self.sources.get(source, 0) + len(data)
         lower = data.lower()
         for form in FORMS:
             at = max(data.find(form), lower.find(form))
             if at >= 0:
-                self.found.append(f"{place}: {data[max(0, at - 80) : at + 40]!r}")
+                self.found.append(f"{source}: {data[max(0, at - 80) : at + 40]!r}")
 
 
 def search_tables(searched: Searched, store: QueryPool) -> None:
-    """Every row of the store's tables and views, and of the catalog's own tables."""
+    """Search all rows of the tables and views, and of the catalog's tables."""
     found = store.query(
         "SELECT database_name, schema_name, table_name FROM duckdb_tables() UNION ALL "
         "SELECT database_name, schema_name, view_name FROM duckdb_views() "
         "WHERE database_name IN ('lake', 'memory') AND NOT internal"
     )
     for database, schema, table in found.rows():
-        place = f"table {schema}.{table}" if database == "lake" else f"catalog {table}"
+        source = f"table {schema}.{table}" if database == "lake" else f"catalog {table}"
         for row in store.query(f'FROM "{database}"."{schema}"."{table}"').rows():
             for cell in row:
-                searched.look(place, repr(cell))
+                searched.search(source, repr(cell))
                 if isinstance(cell, bytes):
-                    searched.look(f"unpacked, {place}", repr(unpack(cell)))
+                    searched.search(f"unpacked, {source}", repr(unpack(cell)))
 
 
 def search_running(searched: Searched, running: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     for address in (running.admin, str(running.part("analyze")["metrics"]).removesuffix("/metrics")):
         with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
-            searched.look("/metrics", answer.read())
+            searched.search("/metrics", answer.read())
     for form in ("table", "json"):
         status = subprocess.run(
             [sys.executable, "-m", "streamgauge", "status", "--data", running.data, "--format", form],
             capture_output=True,
         )
-        searched.look("status", status.stdout + status.stderr)
+        searched.search("status", status.stdout + status.stderr)
     pids = [running.process.pid, *(running.part(name)["pid"] for name in ("tap", "analyze"))]
     for pid in pids:
-        searched.look("command lines", Path(f"/proc/{pid}/cmdline").read_bytes())
+        searched.search("command lines", Path(f"/proc/{pid}/cmdline").read_bytes())
     for file in (running.data / "run").glob("*.json"):
-        searched.look("run/*.json", file.read_bytes())
+        searched.search("run/*.json", file.read_bytes())
     stream = running.sql("SELECT stream_id FROM streams WHERE outcome = 'inband_error'")[0]["stream_id"]
     for name in VIEWS:
         query = {"stream": stream} if name in ("stream", "traces") else {}
         app = page(running.data, monkeypatch, name, **query)
         assert not app.exception, name
-        searched.look("dashboard pages", repr(app.main) + repr(app.sidebar))
+        searched.search("dashboard pages", repr(app.main) + repr(app.sidebar))
 
 
 def analytics_answers(running: Up) -> bool | None:
@@ -294,7 +293,7 @@ def search_folder(searched: Searched, data: Path) -> None:
         if file.is_file():
             assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0 or file.suffix == ".lock", file
             if file.relative_to(data).parts[0] != "log" and file.stat().st_size:
-                searched.look(f"file {file.relative_to(data)}", file.read_bytes())
+                searched.search(f"file {file.relative_to(data)}", file.read_bytes())
 
 
 @pytest.fixture
@@ -335,10 +334,10 @@ def test_planted_secrets_are_not_stored_or_logged(
             search_running(searched, running, monkeypatch)
             until(lambda: any(b"gen_ai" in one for one in server.otlp), "spans over OTLP")
             assert running.stop() == 0
-        assert server.keys_seen == {HEADERS["authorization"]}  # it did go upstream
+        assert server.keys_seen == {HEADERS["authorization"]}  # the upstream received the key
         for body in server.otlp:
-            searched.look("OTLP", body)
-    searched.look("log as JSON lines", (tmp_path / "data.log").read_bytes())
+            searched.search("OTLP", body)
+    searched.search("log as JSON lines", (tmp_path / "data.log").read_bytes())
     search_tables(searched, tables(data))
     search_folder(searched, data)
     assert searched.found == []
@@ -349,8 +348,8 @@ def test_planted_secrets_are_not_stored_or_logged(
         "table main.events",
         "/metrics",
         "status",
-    } <= searched.places.keys()
-    assert all(searched.places.values())
+    } <= searched.sources.keys()
+    assert all(searched.sources.values())
 
 
 @pytest.mark.kafka
@@ -365,7 +364,7 @@ def test_planted_secrets_are_not_in_kafka(tmp_path: Path, searched: Searched, ka
         assert {row["text_chars"] for row in rows} >= {len(secret("text"))}
         poison(kafka_broker, topic)
         until(lambda: running.sql("SELECT count(*) AS n FROM dead_letters HAVING n >= 3"), "dead letters")
-        searched.look("run/ship.json", json.dumps(running.part("ship")))
+        searched.search("run/ship.json", json.dumps(running.part("ship")))
         assert running.stop() == 0
     reader = KafkaReader(kafka_broker, topic, {})
     streams: set[str] = set()
@@ -374,12 +373,12 @@ def test_planted_secrets_are_not_in_kafka(tmp_path: Path, searched: Searched, ka
             for entry in reader.poll(5.0):
                 records, bad = unpack(entry.payload)
                 if not bad:  # ours
-                    searched.look("topic, as it is", entry.payload)
-                    searched.look("topic, unpacked", repr(records))
+                    searched.search("topic, as it is", entry.payload)
+                    searched.search("topic, unpacked", repr(records))
                     streams |= {record.stream for record in records if not isinstance(record, Alive)}
     finally:
         reader.close()
-    searched.look("log as text", (tmp_path / "data.log").read_bytes())
+    searched.search("log as text", (tmp_path / "data.log").read_bytes())
     search_tables(searched, tables(data))
     search_folder(searched, data)
     assert searched.found == []
@@ -388,7 +387,7 @@ def test_planted_secrets_are_not_in_kafka(tmp_path: Path, searched: Searched, ka
         "topic, unpacked",
         "log as text",
         "table main.dead_letters",
-    } <= searched.places.keys()
+    } <= searched.sources.keys()
 
 
 @pytest.mark.kafka
@@ -421,31 +420,36 @@ def test_planted_secrets_are_not_in_the_lake(
         files = sorted((tmp_path / "lake").rglob("*.parquet"))
         assert {"streams", "events", "spans"} <= {file.parent.name for file in files}
         for file in files:
-            searched.look("bytes of Parquet", file.read_bytes())
-            searched.look(
+            searched.search("bytes of Parquet", file.read_bytes())
+            searched.search(
                 "rows of Parquet",
                 repr(connection.execute("FROM read_parquet(?)", [str(file)]).to_arrow_table()),
             )
     search_catalog(searched, postgres, dsn)
-    searched.look("log as text", (tmp_path / "data.log").read_bytes())
+    searched.search("log as text", (tmp_path / "data.log").read_bytes())
     search_folder(searched, data)
     assert searched.found == []
-    assert {"table main.events", "catalog", "PostgreSQL's files", "rows of Parquet"} <= searched.places.keys()
+    assert {
+        "table main.events",
+        "catalog",
+        "PostgreSQL's files",
+        "rows of Parquet",
+    } <= searched.sources.keys()
 
 
 def search_catalog(searched: Searched, postgres: Postgres, dsn: str) -> None:
-    """All that the catalog says, binary values unpacked, and the files that PostgreSQL keeps it in."""
+    """Search a dump of the catalog with decoded binary values, and PostgreSQL's files."""
     dump = subprocess.run(
         [find_binaries() / "pg_dump", "--inserts", dsn], capture_output=True, check=True, cwd="/"
     ).stdout
     assert b"INSERT INTO public.ducklake_inlined_data" in dump
-    searched.look("catalog", dump)
+    searched.search("catalog", dump)
     for packed in re.findall(rb"\\x([0-9a-f]+)", dump):
-        searched.look("catalog, binary", bytes.fromhex(packed.decode()))
+        searched.search("catalog, binary", bytes.fromhex(packed.decode()))
     for part in ("base", "pg_wal"):
         for file in (postgres.folder / "cluster" / part).rglob("*"):
             if file.is_file():
-                searched.look("PostgreSQL's files", file.read_bytes())
+                searched.search("PostgreSQL's files", file.read_bytes())
 
 
 def test_record_log_is_deleted_after_it_was_read(tmp_path: Path, searched: Searched) -> None:
@@ -457,22 +461,22 @@ def test_record_log_is_deleted_after_it_was_read(tmp_path: Path, searched: Searc
         plant(running.tap)
         running.rows(len(CASES))
         raw = [file for file in segments(data) if MARK in records_in(file)]
-        assert raw, "the test looks where the secrets are"
+        assert raw, "the segments contain the secrets"
         numbers = itertools.count()
 
-        def gone() -> bool:
+        def segments_deleted() -> bool:
             noise = base64.b64encode(os.urandom(48_000)).decode()
             request = {"model": noise, "n": next(numbers)}
             httpx.post(f"{running.tap}{CHAT_PATH}", json=request, headers={"x-case": "noise"})
             return not any(file.exists() for file in raw)
 
-        until(gone, "the segments to go")
+        until(segments_deleted, "deletion of the segments")
         assert running.stop() == 0
-    left = segments(data)
-    assert left
-    for file in left:
-        searched.look("records that are left", records_in(file))
-        searched.look("bytes that are left", file.read_bytes())
+    remaining = segments(data)
+    assert remaining
+    for file in remaining:
+        searched.search("remaining records", records_in(file))
+        searched.search("remaining bytes", file.read_bytes())
     assert searched.found == []
 
 
@@ -481,14 +485,14 @@ def segments(data: Path) -> list[Path]:
 
 
 def records_in(segment: Path) -> str:
-    """The records of a segment, unpacked."""
+    """The decoded records of a segment."""
     with contextlib.closing(sqlite3.connect(f"file:{segment}?mode=ro", uri=True)) as connection:
         payloads = connection.execute("SELECT payload FROM entry").fetchall()
     return repr([unpack(payload) for (payload,) in payloads])
 
 
 def poison(broker: str, topic: str) -> None:
-    """What is no record, each in another way, with secrets."""
+    """Send three kinds of invalid records with secrets."""
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=broker)
