@@ -30,10 +30,10 @@ from analytics.measures.measured_rows import Measure, measured_rows
 from analytics.measures.open_stream_rows import open_stream_frame
 from analytics.measures.outcome import LOST
 from analytics.owned_partitions import OwnedPartitions
-from analytics.storage.commit import Commit, TapReport
+from analytics.storage.commit import Commit
 from analytics.storage.store import Store
 from ingest.record_log.interface import Entry, LogReader
-from ingest.records import pack, read_damage, unpack
+from ingest.records import Alive, pack, read_damage, unpack
 
 log = logging.getLogger(__name__)
 
@@ -311,25 +311,10 @@ class Consumer:
             if damage.partition in self._owned.high:
                 self._assembler.suspect_open_streams(damage.partition)
 
-    def _new_tap_reports(self) -> list[TapReport]:
-        reports = []
-        for key, alive in self._assembler.taps.items():
-            if self._reported_taps.get(key) != alive.mono_ns:
-                self._reported_taps[key] = alive.mono_ns
-                reports.append(
-                    TapReport(
-                        tap=alive.tap,
-                        tap_worker=alive.tap_worker,
-                        incarnation=alive.incarnation,
-                        started_wall_ns=alive.started_wall_ns,
-                        wall_ns=alive.wall_ns,
-                        stopping=alive.stopping,
-                        counters=alive.counters,
-                    )
-                )
-        for key in self._reported_taps.keys() - self._assembler.taps.keys():
-            del self._reported_taps[key]
-        return reports
+    def _new_tap_reports(self) -> list[Alive]:
+        taps, reported = self._assembler.taps, self._reported_taps
+        self._reported_taps = {key: alive.mono_ns for key, alive in taps.items()}
+        return [alive for key, alive in taps.items() if reported.get(key) != alive.mono_ns]
 
     def _increments(self, tables: dict[str, pl.DataFrame]) -> dict[str, int]:
         counted = self._assembler.counters - self._owned.replayed  # a replay repeats what was counted before

@@ -127,14 +127,9 @@ class OwnedPartitions:
             step = REPLAY_OFFSETS if entries else step * 2
 
     def _newest_ids(self) -> Iterable[str]:
-        cursor = self._store.cursor()
-        try:
-            rows = cursor.execute(
-                f"SELECT stream_id::VARCHAR FROM streams ORDER BY started_at DESC LIMIT {RECALLED_IDS}"
-            ).fetchall()
-        finally:
-            cursor.close()
-        return (row[0] for row in rows)
+        query = f"SELECT stream_id::VARCHAR FROM streams ORDER BY started_at DESC LIMIT {RECALLED_IDS}"
+        with self._store.cursor() as cursor:
+            return [row[0] for row in cursor.execute(query).fetchall()]
 
     def _lose_streams_of_deleted_logs(self, log_id: str) -> None:
         for other_id, partition in self._store.other_positions(log_id):
@@ -149,11 +144,9 @@ class OwnedPartitions:
             )  # fmt: skip
             ids = list(stored.open_stream_ids)
             streams = pl.concat([lost_row(i, uuid7_wall_ns(i), None, None) for i in ids])
+            lost_at = pl.lit(time.time_ns() // 1000).cast(pl.Datetime("us", "UTC"))
             losses = streams.select(
-                "stream_id", "tap", pl.lit(partition).alias("partition"), cause=pl.lit("log_gone")
-            )
-            losses = losses.with_columns(
-                lost_at=pl.lit(time.time_ns() // 1000).cast(pl.Datetime("us", "UTC"))
+                "stream_id", "tap", partition=pl.lit(partition), cause=pl.lit("log_gone"), lost_at=lost_at
             )
             self._store.commit(
                 Commit(

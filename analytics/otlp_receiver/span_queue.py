@@ -112,16 +112,13 @@ class SpanQueue:
 
     def _not_stored(self, received: pl.DataFrame) -> pl.DataFrame:
         first, last = received["started_at"].min(), received["started_at"].max()
-        cursor = self._cursor()
-        try:
+        with self._cursor() as cursor:
             cursor.register("received", received.select("trace_id", "span_id"))
             stored = cursor.execute(
                 "SELECT trace_id, span_id FROM spans SEMI JOIN received USING (trace_id, span_id) "
                 "WHERE started_at BETWEEN ? AND ?",
                 [first - NEAR, last + NEAR],  # type: ignore[operator]
             ).pl()
-        finally:
-            cursor.close()
         return received.join(stored, on=["trace_id", "span_id"], how="anti") if stored.height else received
 
     def committed(self) -> None:

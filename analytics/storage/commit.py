@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from analytics.assembly.log_position import LogPosition
+from ingest.records import Alive
 
 
 class StoreFailed(Exception):
@@ -16,19 +17,6 @@ class StoreFailed(Exception):
 
 class PartitionLost(Exception):
     """Another consumer has acquired the partition. This consumer must stop."""
-
-
-@dataclass(frozen=True, slots=True)
-class TapReport:
-    """The last report of one run of one tap worker."""
-
-    tap: str
-    tap_worker: int
-    incarnation: str
-    started_wall_ns: int
-    wall_ns: int
-    stopping: bool
-    counters: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -44,6 +32,6 @@ class Commit:
     """(partition, stream id, packed records) of long-open streams, in order."""
     finished_stream_ids: Sequence[str] = ()
     """Streams whose kept records are deleted."""
-    taps: Sequence[TapReport] = ()
+    taps: Sequence[Alive] = ()
     totals: Mapping[str, int] = field(default_factory=dict)
     """Increments of the counters."""

@@ -13,12 +13,12 @@ import polars as pl
 
 from analytics.schema.tables import TAPS
 from analytics.storage.catalog import Catalog, without_nul
-from analytics.storage.commit import TapReport
 from analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
+from ingest.records import Alive
 
 
 def write_tap_reports(
-    catalog: Catalog, layout: TableLayout, taps: Sequence[TapReport], snapshot: SnapshotBuilder
+    catalog: Catalog, layout: TableLayout, taps: Sequence[Alive], snapshot: SnapshotBuilder
 ) -> None:
     """Update the row of each run, or insert it."""
     if not taps:

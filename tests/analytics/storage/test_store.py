@@ -25,12 +25,13 @@ from analytics.schema.ddl import statements
 from analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
 from analytics.storage import ducklake_format
 from analytics.storage import store as store_module
-from analytics.storage.commit import Commit, PartitionLost, StoreFailed, TapReport
+from analytics.storage.commit import Commit, PartitionLost, StoreFailed
 from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
 from analytics.storage.sqlite_catalog import create_file
 from analytics.storage.store import INLINED_ROWS, Store
 from analytics.storage.upkeep import Upkeep
+from ingest.records import Alive
 from tests.analytics.storage.conftest import CATALOGS, ROOT, SecondProcess
 from tests.analytics.storage.rows import commit_of, count, count_of, files, new_ids, streams
 from tests.analytics.stores import ask, new_store
@@ -109,8 +110,8 @@ def test_committed_rows_positions_records_taps_and_counters_are_there_for_the_ne
     first, second, _ = consumers
     before = second.totals().get("records", 0)
     ids, open_ids = new_ids(rows), tuple(new_ids(2))
-    tap = TapReport(
-        "tap-1", 0, log_id, 1_790_000_000_000_000_000, 1_790_000_001_000_000_000, False, {"records": 3}
+    tap = Alive(
+        "tap-1", 0, log_id, 1_790_000_001_000_000_000, 0, 1_790_000_000_000_000_000, False, {"records": 3}
     )
     assert first.acquire_partition(log_id, "w0") is None
     commit = commit_of(log_id, "w0", 7, ids, open_ids=open_ids)
@@ -151,8 +152,8 @@ def test_taps_are_updated_in_place(consumers: list[Store], log_id: str) -> None:
     first, second, _ = consumers
     started_ns = 1_790_000_000_123_456_789
     for store, after_s, stopping in ((first, 1, False), (second, 2, False), (first, 9, True)):
-        tap = TapReport(
-            "tap 'é", 3, log_id, started_ns, started_ns + after_s * 10**9, stopping, {"n": after_s}
+        tap = Alive(
+            "tap 'é", 3, log_id, started_ns + after_s * 10**9, 0, started_ns, stopping, {"n": after_s}
         )
         store.commit(Commit(log_id, taps=[tap]))
     [row] = ask(
@@ -293,7 +294,7 @@ def test_a_nul_character_stops_neither_the_commit_nor_readers(
     """SQLite's text ends at a NUL, and PostgreSQL's has none."""
     store, ids = consumers[0], new_ids(rows)
     store.commit(Commit(log_id, tables={"streams": streams(*ids, path="a\x00b", gateway=log_id)}))
-    tap = TapReport("t\x00ap", 0, f"{log_id}\x00", 10**18, 10**18, False, {"a\x00": 1})
+    tap = Alive("t\x00ap", 0, f"{log_id}\x00", 10**18, 0, 10**18, False, {"a\x00": 1})
     store.commit(Commit(log_id, taps=[tap], totals={f"{log_id}\x00x": 1}))
     store.commit(Commit(log_id, taps=[tap], totals={f"{log_id}\x00x": 2}))
     found = second_process.ask(

@@ -18,13 +18,14 @@ import pytest
 from analytics.assembly.log_position import LogPosition
 from analytics.storage import upkeep as upkeep_module
 from analytics.storage.catalog import is_conflict
-from analytics.storage.commit import Commit, TapReport
+from analytics.storage.commit import Commit
 from analytics.storage.database import attach, new_database
 from analytics.storage.location import StoreLocation
 from analytics.storage.retention import ages_s
 from analytics.storage.store import INLINED_ROWS, Store
 from analytics.storage.upkeep import READERS_S, Upkeep
 from ingest.ids import smallest_uuid7
+from ingest.records import Alive
 from tests.analytics.storage.rows import (
     STARTED_US,
     commit_of,
@@ -75,7 +76,7 @@ def test_upkeep_changes_no_row_position_kept_record_tap_or_counter(store: Store,
         commit = commit_of("log", "0", high, ids, each=2, open_ids=(kept,))
         commit.kept_records = [("0", kept, b"\x00%d" % high)]
         commit.taps = [
-            TapReport("tap", 0, "inc", 10**18, 10**18 + high * 10**9, False, {"streams_opened": high})
+            Alive("tap", 0, "inc", 10**18 + high * 10**9, 0, 10**18, False, {"streams_opened": high})
         ]
         store.commit(commit)
 
