@@ -142,6 +142,15 @@ def test_quirk_4_reasoning_has_several_names(field: str) -> None:
     assert (first_output_ns(found.events), first_nonreasoning_output_ns(found.events)) == (0, 2 * MS)
 
 
+def test_quirk_4_tool_call_next_to_reasoning_is_non_reasoning_output() -> None:
+    call = {"index": 0, "id": "a", "function": {"name": "f", "arguments": ""}}
+    found = decode(
+        chunk({"reasoning": "r"}), chunk({"reasoning": "r", "tool_calls": [call]}), chunk({"content": "a"})
+    )
+    assert found.events.kind[:3] == ["reasoning", "reasoning", "text"]
+    assert first_nonreasoning_output_ns(found.events) == 1 * MS
+
+
 def test_quirk_4_reasoning_under_two_names_is_counted_once() -> None:
     detail = [{"type": "reasoning.text", "text": "Hm", "format": "x", "index": 0}]
     found = decode(
