@@ -112,17 +112,17 @@ async def test_request_without_response_gets_an_error_when_the_tap_stops():
 async def test_stop_closes_a_busy_connection_after_its_response():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        asked.set()
+        request_received.set()
         await go.wait()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         await reader.read()
 
-    go, asked = asyncio.Event(), asyncio.Event()
+    go, request_received = asyncio.Event(), asyncio.Event()
 
     async with running_tap(upstream, drain_timeout_s=10.0) as tap:
         client = await tap.client()
         await client.send(GET)
-        await asked.wait()
+        await request_received.wait()
         tap.worker.stop()
         await tap.wait_until(lambda: tap.worker.context.stopping)
         go.set()

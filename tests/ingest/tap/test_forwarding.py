@@ -34,18 +34,18 @@ async def test_stream_is_forwarded_and_recorded():
         writer.write(SSE_HEAD)
         for i in range(3):
             writer.write(chunk(b"data: %d\n\n" % i))
-            await asked.wait()
-            asked.clear()
+            await request_received.wait()
+            request_received.clear()
         writer.write(END)
 
-    asked = asyncio.Event()
+    request_received = asyncio.Event()
     async with running_tap(upstream) as tap:
         client = await tap.client()
         await client.send(POST)
         assert await client.read_until(b"\r\n\r\n") == SSE_HEAD
         for i in range(3):
             assert await client.read(14) == b"9\r\ndata: %d\n\n\r\n" % i
-            asked.set()
+            request_received.set()
         assert await client.read(5) == END
         [records] = await tap.records()
         assert_complete(records)

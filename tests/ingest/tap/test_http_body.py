@@ -143,7 +143,7 @@ def test_endless_chunk_lines_and_trailers_are_refused():
     ).map(b"".join)
 )
 @settings(max_examples=600, deadline=None)
-def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
+def test_accepted_input_is_parsed_the_same_by_h11(raw: bytes):
     body = StrictChunkedBody()
     try:
         payload = body.feed(raw)

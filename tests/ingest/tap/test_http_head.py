@@ -185,7 +185,7 @@ HEAD = st.builds(
 @given(HEAD)
 @settings(max_examples=600, deadline=None)
 @example(b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 05\r\n\r\n")
-def test_what_is_accepted_h11_accepts_and_reads_the_same(raw: bytes):
+def test_accepted_input_is_parsed_the_same_by_h11(raw: bytes):
     try:
         head = request(raw)
     except BadRequest:

@@ -113,14 +113,14 @@ def logged(data: Path) -> list[AnyRecord]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_tap_becomes_ready_serves_and_stops_cleanly(upstream: str, tmp_path: Path, workers: int):
     data = tmp_path / "data"
-    with tap(upstream, data, workers=workers) as (process, said):
-        assert said["pid"] == process.pid
+    with tap(upstream, data, workers=workers) as (process, ready):
+        assert ready["pid"] == process.pid
         assert stat.S_IMODE((data / "run" / "tap.json").stat().st_mode) == 0o600
         assert stat.S_IMODE((data / "log").stat().st_mode) == 0o700
         assert stat.S_IMODE((data / "client.key").stat().st_mode) == 0o600
         for _ in range(6):
-            assert get(said["listen"] + "/x") == (200, b"hello")
-        admin = said["admin"]
+            assert get(ready["listen"] + "/x") == (200, b"hello")
+        admin = ready["admin"]
         assert get(admin + "/healthz") == (200, b"ok\n")
         assert get(admin + "/readyz") == (200, b"ready\n")
         assert get(admin + "/nothing")[0] == 404
@@ -143,22 +143,22 @@ def test_tap_becomes_ready_serves_and_stops_cleanly(upstream: str, tmp_path: Pat
 
 
 def test_dead_worker_is_restarted_and_counted(upstream: str, tmp_path: Path):
-    with tap(upstream, tmp_path, workers=2) as (process, said):
+    with tap(upstream, tmp_path, workers=2) as (process, ready):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert len(children) == 2
-        assert get(said["listen"])[0] == 200
+        assert get(ready["listen"])[0] == 200
         os.kill(int(children[0]), signal.SIGKILL)
         ledger = until(
             lambda: (
-                (n := json.loads(get(said["admin"] + "/ledger")[1]))["worker_restarts"] == 1
+                (n := json.loads(get(ready["admin"] + "/ledger")[1]))["worker_restarts"] == 1
                 and n["workers_now"] == 2
                 and n
             )
         )
         assert ledger["workers_now"] == 2
-        until(lambda: get(said["admin"] + "/readyz")[0] == 200)
+        until(lambda: get(ready["admin"] + "/readyz")[0] == 200)
         for _ in range(8):
-            assert get(said["listen"])[0] == 200
+            assert get(ready["listen"])[0] == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT_S) == 0
 
@@ -169,13 +169,13 @@ def test_workers_end_when_the_tap_is_killed(upstream: str, tmp_path: Path):
         process.kill()
         process.wait()
 
-        def gone(pid: str) -> bool:
+        def ended(pid: str) -> bool:
             try:
                 return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
             except FileNotFoundError:
                 return True
 
-        assert until(lambda: all(gone(pid) for pid in children))
+        assert until(lambda: all(ended(pid) for pid in children))
 
 
 def options(data: Path, **given: Any) -> TapOptions:
@@ -224,10 +224,10 @@ def test_missing_ca_file_is_refused_even_without_an_https_upstream(tmp_path: Pat
 def test_workers_log_in_the_parents_format(tmp_path: Path):
     program = (
         "import logging; from ingest.tap.worker_process import _log_as; _log_as(logging.Formatter('<%(name)s|%(message)s>'), 20, 3); "
-        "logging.getLogger('streamgauge.tap').info('said')"
+        "logging.getLogger('streamgauge.tap').info('message')"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stderr == "<streamgauge.tap.w3|said>\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == "<streamgauge.tap.w3|message>\n"
 
 
 def test_client_key_is_created_once_and_kept(tmp_path: Path):
