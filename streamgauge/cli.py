@@ -34,7 +34,7 @@ ELSEWHERE = {
     "status": ("streamgauge.status:status_command", "Show the counters of the pipeline and check that they reconcile."),
     "rebuild": ("streamgauge.rebuild:rebuild_command", "Restore a damaged or missing catalog."),
     "config": ("streamgauge.config:config_command", "Check the configuration."),
-    "read": ("streamgauge.read:read_command", "Decode a recorded response."),
+    "read": ("streamgauge.read:read_command", "Decode recorded responses: text, tool calls, tokens, events, outcome."),
     "simulate": ("streamgauge.simulator.command:simulate_command", "Run a simulated LLM upstream."),
 }  # fmt: skip
 """Commands of other modules: where they are, and their summary. Only the command that runs is imported."""
