@@ -1,6 +1,6 @@
 """Gemini's generateContent, of the Gemini API and Vertex AI: as SSE (`alt=sse`), as a growing JSON array, or as one object.
 
-A part with `thought: true` is reasoning. A function call has its arguments as an object, or as `partialArgs` (paths and values),
+A part with `thought: true` is reasoning. Arguments of a function call are an object, or `partialArgs` (paths and values),
 which are joined as they arrive; no arguments become `{}`. Code that the model ran is a server-side call. Signatures, grounding,
 safety ratings and results of executed code are not output.
 

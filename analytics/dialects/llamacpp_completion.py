@@ -1,4 +1,4 @@
-"""llama.cpp's own `/completion` and `/infill`: one piece of text per event, the last one with `stop: true`, counts and times."""
+"""llama.cpp's own `/completion` and `/infill`: one text per event, the last one with `stop: true`, counts and times."""
 
 from __future__ import annotations
 

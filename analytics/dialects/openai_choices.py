@@ -1,7 +1,7 @@
 """Decode events that carry `choices`: chat completion chunks and text completion chunks, of all vendors.
 
 There are two paths. The fast path is one typed decode; it returns a `TextDelta` when one choice carries one piece of text or
-reasoning. The slow path (`read`) takes events with other members or other types than OpenAI's, and trusts no type. With the slow
+reasoning. The slow path (`read`) takes events with other members or types than OpenAI's, and trusts no type. With the slow
 path alone the decoder handles 40 % of the events per second, and less than 10 % where a template applies (`bench decode`,
 "openai_chat, padded" and "openai_chat").
 

@@ -1,6 +1,6 @@
 """The Responses API: OpenAI, Azure, Bedrock, ChatGPT, Copilot, xAI, DeepSeek, OpenRouter, LM Studio, Fireworks, vLLM.
 
-Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, custom tools and MCP calls,
+Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, custom tools and MCP,
 generated code, shell commands, patches, audio and its transcript. The output of server tools is not.
 
 `….done` events repeat the deltas and are annotations. A part without deltas is output of its `….done` event, marked
@@ -69,7 +69,7 @@ _CHANNELS: dict[str, str] = {
     "response.output_audio_transcript": "audio",
 }
 _FAMILY_OF_ITEM = {"message": "response.output_text", "reasoning": "response.reasoning_text"}
-_CHANNEL_BY_WORD: tuple[tuple[str, str], ...] = (  # word in a family that `_CHANNELS` lacks → channel; else it is part of a call
+_CHANNEL_BY_WORD: tuple[tuple[str, str], ...] = (  # word in a family that `_CHANNELS` lacks → channel; default: a call
     ("output_content", ""), ("result", ""), ("image", ""), ("audio", "audio"), ("reasoning", "reasoning"),
     ("refusal", "refusal"), ("_call", "server_call"), ("text", "text"),
 )  # fmt: skip
@@ -197,7 +197,7 @@ class ResponsesReader:
         return DecodedEvent(kind="annotation")
 
     def _had_deltas(self, family: str, item_id: str | None, index: int | None) -> bool:
-        """Whether the item had deltas. Id or index is enough, as some servers change ids or number every item 0; so is neither."""
+        """Whether the item had deltas. One of id and index is enough: some servers change ids or number every item 0."""
         known = self._deltas.get(family)
         if known is None:
             return False

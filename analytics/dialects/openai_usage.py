@@ -1,6 +1,6 @@
 """Normalise the usage object of the OpenAI family.
 
-Reasoning tokens are part of output tokens. xAI reports completion tokens without them; the total reveals it, and they are added.
+Reasoning tokens are part of output tokens. xAI reports completion tokens without them; they are added where the total shows it.
 Cached input is part of the input.
 """
 

@@ -1,6 +1,6 @@
 """IBM watsonx.ai's text generation (`/ml/v1/text/generation_stream`): `results` with a piece of text each.
 
-`stop_reason` is "not_finished" until the last event; token counts are running totals. The chat endpoint sends OpenAI's chunks and
+`stop_reason` is "not_finished" until the last event; token counts are running totals. Its chat endpoint sends OpenAI's chunks and
 is decoded by `openai_chat`.
 """
 
