@@ -1,13 +1,11 @@
-"""One consumer against two on a topic that is full already, and two of which one is killed half-way.
+"""Compare one consumer with two on a topic that is already full, and kill one of two half-way.
 
-Consumers are started and share the partitions, are held while the topic is filled, and let go together: from then on the
-clock runs, until every stream is stored. One and two take turns, the order too, and the ratio is that of each pair. Every
-run gets the very same messages. The rows of all runs, and of a SQLite store that one process reads the same topic into, are
-compared by a sum over all their columns.
+The consumers start, share the partitions and wait while the topic is filled. They are released together, and the time runs until every
+stream is stored. Runs with one and two consumers alternate, their order too, and each ratio is that of one pair. Every run reads the
+same messages. The rows of all runs, and of a SQLite store filled from the same topic, are compared by a sum over all columns.
 
-On a machine of two cores a consumer that may use both is a different thing from one that shares them; so that like is
-compared with like, each consumer has one core of its own, and Kafka and PostgreSQL go wherever there is room: beside one
-consumer they have a core for themselves, beside two they take their share from them.
+On two cores each consumer is pinned to one core. Kafka and PostgreSQL use any core, so they have a core for themselves only next to a
+single consumer.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ from tests.postgres import Postgres
 
 POLL_S = 0.1
 KILLED_SESSION_MS = 30_000
-"""How long it takes to miss the one that was killed. Nobody is held for as long before."""
+"""Session timeout after which a killed consumer is detected. Consumers wait for less before their release."""
 STORED_S = 240.0
-"""Far more than a run takes: consumers that have died would be waited for without end."""
+"""Timeout of a run, far above its duration, for consumers that have died."""
 STALL_NS, STALL_FACTOR = 500_000_000, 5.0
-"""As `analyze` has them unless told otherwise."""
+"""The defaults of `analyze`."""
 
 
 @dataclass
@@ -114,7 +112,7 @@ def compare(broker: Broker, postgres: Postgres, streams: int, rounds: int, *, pi
         f"{', each consumer on a core of its own' if pin else ''}. "
         + (
             f"The rows of all {len(sums)} runs are the same, among them those in SQLite, and those of two consumers "
-            "of which one was killed half-way."
+            "with one killed half-way."
             if same
             else f"ROWS DIFFER: {sums}"
         ),
@@ -155,7 +153,7 @@ def _in_sqlite(broker: Broker, topic: str) -> tuple[object, ...]:
 def _one_is_killed(
     broker: Broker, postgres: Postgres, entries: Sequence[Entry], streams: int
 ) -> tuple[object, ...]:
-    """The sums over the rows of two consumers, of which one is killed when half of the streams are stored."""
+    """The sums over the rows of two consumers. One is killed when half of the streams are stored."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Run(broker, postgres, Path(folder), 2, session_ms=KILLED_SESSION_MS) as run,

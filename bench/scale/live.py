@@ -61,7 +61,7 @@ class _Slot:
 
 
 def _play(run: Run, level: int, seconds: float) -> tuple[int, list[float]]:
-    """Live traffic for so long; how many events, and how old the newest finished stream was when it was seen."""
+    """Send live traffic. Returns the number of events and the ages in seconds of the newest stored streams."""
     writer = KafkaWriter(run.broker.address, run.topic, {})
     slots = [_Slot() for _ in range(level)]
     events, number, ages_s = 0, 0, []

@@ -89,7 +89,7 @@ class Run:
         )
 
     def send(self, requests: int) -> None:
-        """So many requests now, beside the steady ones; returns when they have been answered."""
+        """Send a burst of requests in addition to the steady traffic, and wait for the responses."""
         base = TrafficOptions(
             base_url=self.running.tap, run=f"burst-{time.monotonic_ns()}", concurrency=12, abort_share=0.0
         )

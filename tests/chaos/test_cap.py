@@ -1,4 +1,4 @@
-"""The cap of the local log is reached: the oldest unread data goes, and every stream that it held is told."""
+"""The local log reaches its cap: the oldest unread data is dropped, and all its streams are reported."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def audited_losses(chaos: Run, causes: set[str]) -> dict[str, Any]:
     lost = tables(chaos.data).query(
         "SELECT stream_id::VARCHAR AS id, request_id FROM streams WHERE outcome = 'tap_lost'"
     )
-    told = tables(chaos.data).query("SELECT stream_id::VARCHAR AS id, cause FROM losses")
-    assert set(lost["id"]) == set(told["id"])
-    # The word of a drop comes behind what was kept: a stream that ended in between has a hole without a cause, and to
-    # `ship` its beginning is not known.
-    assert causes & set(told["cause"])
-    assert set(told["cause"]) <= {*causes, "missing", "redaction_state_lost"}
-    # A stream that lost its beginning has lost its request id with it: as many are nameless as are missing.
+    reported = tables(chaos.data).query("SELECT stream_id::VARCHAR AS id, cause FROM losses")
+    assert set(lost["id"]) == set(reported["id"])
+    # The report of a drop follows the kept records. A stream that ended before it has a gap without a cause, and `ship` does
+    # not know its beginning.
+    assert causes & set(reported["cause"])
+    assert set(reported["cause"]) <= {*causes, "missing", "redaction_state_lost"}
+    # A stream without its beginning has no request id, so as many rows lack one as requests are missing.
     missing = {row.request_id for row in rows} - set(have)
     nameless = lost["request_id"].null_count()
     left_before = sum(c.aborted for c in chaos.traffic.rows.values())

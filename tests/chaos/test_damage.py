@@ -1,4 +1,4 @@
-"""The disk spoils a segment of the tap's log before it was read: the streams that it hit are told, and no other."""
+"""A segment of the tap's log is damaged before it was read: exactly the affected streams are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.e2e.running import until
 from tests.ingest.record_log.entries import roll, segments_of, writer_of
 from tests.tables import tables
 
-WHOLE_BEFORE, WITH_A_HOLE, WITHOUT_ITS_END, UNKNOWN, WHOLE_AFTER, UNHURT = range(1, 7)
+WHOLE_BEFORE, WITH_A_GAP, WITHOUT_ITS_END, UNKNOWN, WHOLE_AFTER, UNHURT = range(1, 7)
 
 
 def spoilt_log(data: Path) -> None:
@@ -29,12 +29,12 @@ def spoilt_log(data: Path) -> None:
 
     first = [
         *some(WHOLE_BEFORE, 0),
-        *some(WITH_A_HOLE, 0, 3),
+        *some(WITH_A_GAP, 0, 3),
         *some(WITHOUT_ITS_END, 0, 3),
         *some(UNHURT, 0, 3),
     ]
-    spoilt = [*some(WITH_A_HOLE, 3, 4), *some(WITHOUT_ITS_END, 3), *some(UNKNOWN, 0)]
-    last = [*some(WITH_A_HOLE, 4), *some(WHOLE_AFTER, 0), *some(UNHURT, 3)]
+    spoilt = [*some(WITH_A_GAP, 3, 4), *some(WITHOUT_ITS_END, 3), *some(UNKNOWN, 0)]
+    last = [*some(WITH_A_GAP, 4), *some(WHOLE_AFTER, 0), *some(UNHURT, 3)]
     with writer_of(data / "log", segment_bytes=300_000) as writer:
         RunTotalsFile(data / "log" / "w0", INCARNATION).close()
         writer.append([pack([alive(0), *first], compress=True)])
@@ -55,12 +55,12 @@ def check_measurements(data: Path) -> None:
 
     assert until(outcomes, "the streams") == {
         stream_id(WHOLE_BEFORE): "ok",
-        stream_id(WITH_A_HOLE): "tap_lost",
+        stream_id(WITH_A_GAP): "tap_lost",
         stream_id(WITHOUT_ITS_END): "tap_lost",
         stream_id(WHOLE_AFTER): "ok",
         stream_id(UNHURT): "ok",
     }
-    told = (
+    losses = (
         tables(data)
         .query(
             "SELECT stream_id::VARCHAR, tap, first_seq, last_seq, cause FROM losses "
@@ -68,8 +68,8 @@ def check_measurements(data: Path) -> None:
         )
         .rows()
     )
-    hole, ending, unknown = told
-    assert hole == (stream_id(WITH_A_HOLE), "tap-1", 3, 3, "log_damaged")
+    gap, ending, unknown = losses
+    assert gap == (stream_id(WITH_A_GAP), "tap-1", 3, 3, "log_damaged")
     assert (ending[0], ending[2], ending[4]) == (stream_id(WITHOUT_ITS_END), 3, "log_damaged")
     assert (unknown[0], unknown[4]) == (None, "log_damaged")
     assert unknown[3] - unknown[2] + 1 >= 1
@@ -81,7 +81,7 @@ def check_measurements(data: Path) -> None:
     )
 
 
-def test_a_spoilt_segment_that_analytics_meets(tmp_path: Path) -> None:
+def test_damaged_segment_read_by_analytics(tmp_path: Path) -> None:
     spoilt_log(tmp_path / "data")
     with part(
         tmp_path / "analyze.log",
@@ -95,7 +95,7 @@ def test_a_spoilt_segment_that_analytics_meets(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-def test_a_spoilt_segment_that_ship_meets(tmp_path: Path, kafka_broker: str) -> None:
+def test_damaged_segment_read_by_ship(tmp_path: Path, kafka_broker: str) -> None:
     data = tmp_path / "data"
     spoilt_log(data)
     kafka = ("--data", str(data), "--kafka", kafka_broker, "--kafka-topic", f"damage-{time.monotonic_ns()}")

@@ -87,7 +87,7 @@ def test_the_broker_is_away_for_a_minute(tmp_path: Path, own_broker: Callable[..
 
 
 @pytest.mark.slow
-def test_the_broker_comes_back_with_a_new_log_dir(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+def test_broker_restarts_with_a_new_log_dir(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
     """What the old disk had acknowledged had been read; what came after is in the local log."""
     broker = own_broker()
     with run(tmp_path, kafka=broker.address, rate_per_s=0.001) as chaos:
@@ -151,7 +151,7 @@ def test_sigterm_of_every_part_and_of_the_broker_under_load(
 
 @contextmanager
 def long_streams(url: str, count: int, force: str) -> Iterator[None]:
-    """Streams that go on beside the others until they end by themselves."""
+    """Long streams during the other traffic. Waits for their end."""
 
     def one(number: int) -> None:
         body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
@@ -178,7 +178,7 @@ def _open(chaos: Run) -> int:
 
 
 def proxied(proxy_: Proxy, own_broker: Callable[..., Broker]) -> str:
-    """A broker that tells its clients the proxy's address; that address."""
+    """The address of a proxy that a broker advertises as its own."""
     address = f"127.0.0.1:{proxy_.port}"
     broker = own_broker(
         "--config",
@@ -192,9 +192,7 @@ def proxied(proxy_: Proxy, own_broker: Callable[..., Broker]) -> str:
 
 
 @pytest.mark.slow
-def test_the_network_to_the_broker_is_cut_and_mended(
-    tmp_path: Path, own_broker: Callable[..., Broker]
-) -> None:
+def test_network_to_the_broker_is_interrupted(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
     with proxy() as network:
         address = proxied(network, own_broker)
         with run(tmp_path, kafka=address, rate_per_s=15) as chaos:
@@ -221,7 +219,9 @@ def test_the_network_to_the_broker_is_slow(tmp_path: Path, own_broker: Callable[
 
 
 @pytest.mark.slow
-def test_garbage_in_the_topic_is_set_aside(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+def test_invalid_messages_in_the_topic_become_dead_letters(
+    tmp_path: Path, own_broker: Callable[..., Broker]
+) -> None:
     broker = own_broker()
     rng = random.Random(5)
     good = pack(stream(1), compress=True)

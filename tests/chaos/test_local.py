@@ -107,7 +107,7 @@ def test_kill_9_of_all_parts_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_kill_9_of_up_ends_its_parts_cleanly_and_the_next_up_goes_on(tmp_path: Path) -> None:
+def test_kill_9_of_up_ends_its_parts_cleanly_and_the_next_up_continues(tmp_path: Path) -> None:
     with run(tmp_path, "--drain-timeout", "60", faults=0.0) as chaos:
         chaos.more(25)
         pids = [pid for part in ("tap", "analyze") if (pid := chaos.pid(part)) is not None]
@@ -122,7 +122,7 @@ def test_kill_9_of_up_ends_its_parts_cleanly_and_the_next_up_goes_on(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_waited_out(tmp_path: Path) -> None:
+def test_full_disk_loses_nothing_while_the_queue_lasts(tmp_path: Path) -> None:
     """The data folder is a tmpfs that a file fills to the last byte. The tap keeps its records in memory meanwhile."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -202,7 +202,7 @@ def test_a_step_of_the_clock_changes_no_measured_time(tmp_path: Path, step_s: in
 
 
 @pytest.mark.slow
-def test_a_long_stream_beside_short_ones_does_not_hold_the_log_back(tmp_path: Path) -> None:
+def test_long_stream_does_not_delay_the_release_of_the_log(tmp_path: Path) -> None:
     """75 s, over the 60 s after which its records are kept apart and the log may trim; analytics is killed after that."""
     with run(tmp_path, rate_per_s=4) as chaos:
         force = {"ttft_ms": 50, "gap_ms": 75_000 / 300, "tokens": 300, "fault": "none"}

@@ -1,7 +1,7 @@
-"""What a process holds is bounded, however much there is to do.
+"""Memory is bounded under any load.
 
-The tap's memory while its log takes nothing is that of its queue, and what it gave up is told; that of analytics does not grow
-with a backlog of millions of events.
+While its log accepts nothing, the tap's memory is that of its queue, and drops are reported. The memory of analytics does not grow with
+a backlog of millions of events.
 """
 
 from __future__ import annotations

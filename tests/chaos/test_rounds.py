@@ -85,7 +85,7 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
     rng = random.Random(rounds)
     with (
         simulator("--seed", "rounds", "--time-scale", "0.3", "--ledger-rows", "100000") as upstream,
-        EmbeddedReader(data / "log", "witness") as witness,  # while it runs, nothing is trimmed
+        EmbeddedReader(data / "log", "keeper") as keeper,  # keeps the log from deleting segments
     ):
         with part(
             tmp_path / "tap.log", "tap", "--data", str(data), "--upstream", f"sim={upstream}",
@@ -105,7 +105,7 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
             tap.send_signal(signal.SIGTERM)
             assert tap.wait(90) == 0
         with analytics(data):
-            until(lambda: read_to_the_end(data, witness), "the killed run", PATIENCE_S)
+            until(lambda: read_to_the_end(data, keeper), "the killed run", PATIENCE_S)
             killed = tables_of(data)
             ledger = RemoteLedger(upstream)
             ledger.refresh()
@@ -117,8 +117,8 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
             )
     again.mkdir(parents=True)
     shutil.copytree(data / "log", again / "log", ignore=shutil.ignore_patterns("readers", "lock"))
-    with EmbeddedReader(again / "log", "witness") as witness, analytics(again):
-        until(lambda: read_to_the_end(again, witness), "the undisturbed run", PATIENCE_S)
+    with EmbeddedReader(again / "log", "keeper") as keeper, analytics(again):
+        until(lambda: read_to_the_end(again, keeper), "the undisturbed run", PATIENCE_S)
         undisturbed = tables_of(again)
     assert not found, "\n".join(map(str, found[:20]))
     assert killed["streams"].height > traffic.sent // 2

@@ -32,7 +32,7 @@ def test_there_are_three_commands() -> None:
 def test_they_lead_from_a_clone_to_a_row_in_three_minutes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the package cache and the processor of whoever runs it: the time is printed."""
+    """The time depends on package cache and processor, so it is printed."""
     skip_unless_the_ports_are_free((4000, 4100, 4101, 4102, 8501))
     with litellm(CONFIG, tmp_path, port=4000):
         began_s = time.monotonic()

@@ -39,7 +39,7 @@ def test_ship_and_analytics_sign_in_over_tls(
         up(f"sim={upstream}", data, *flags, dashboard=False, **environment) as running,
     ):
         running.rows(traffic(running.tap))
-        for name in ("tap", "ship", "analyze"):  # whoever started `up` with the flag has shown it himself
+        for name in ("tap", "ship", "analyze"):  # `up` itself was started with the flag
             assert PASSWORD.encode() not in Path(f"/proc/{running.part(name)['pid']}/cmdline").read_bytes(), (
                 name
             )

@@ -60,7 +60,7 @@ def test_only_the_dashboard_loads_pandas(
         ask(running.tap)
         running.rows(1)
         assert "pandas" not in Path(f"/proc/{running.part('analyze')['pid']}/maps").read_text()
-        monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python tells of each import
+        monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python reports each import
         for command in (["sql", "FROM streams"], ["status"]):
             done = once(*command, "--data", str(running.data), cwd=tmp_path)
             assert done.returncode == 0, done.stdout + done.stderr
@@ -111,7 +111,7 @@ def test_a_port_in_use_is_refused_in_one_line(flag: str, upstream: str, tmp_path
         assert flag in errors[0]
 
 
-def test_a_part_that_dies_is_started_again_and_the_fact_is_shown(upstream: str, tmp_path: Path) -> None:
+def test_part_that_dies_is_restarted_and_the_restart_is_shown(upstream: str, tmp_path: Path) -> None:
     with up(upstream, tmp_path / "data") as running:
         ask(running.tap)
         running.rows(1)
@@ -156,7 +156,7 @@ def test_ctrl_c_stops_everything_cleanly_and_rows_stay_readable(upstream: str, t
     assert done.stdout.strip() == '[{"n":5}]' or '"n": 5' in done.stdout, done.stdout + done.stderr
 
 
-def test_killed_up_takes_its_parts_along(upstream: str, tmp_path: Path) -> None:
+def test_parts_end_when_up_is_killed(upstream: str, tmp_path: Path) -> None:
     with up(upstream, tmp_path / "data") as running:
         pids = [part["pid"] for part in running.part("up")["parts"].values()]
         running.process.kill()
@@ -175,11 +175,11 @@ def test_killed_up_takes_its_parts_along(upstream: str, tmp_path: Path) -> None:
 def test_an_unreachable_kafka_is_a_warning_and_the_tap_serves(upstream: str, tmp_path: Path) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{s.getsockname()[1]}"
-    with up(upstream, tmp_path / "data", "--kafka", nobody) as running:
+        unreachable = f"127.0.0.1:{s.getsockname()[1]}"
+    with up(upstream, tmp_path / "data", "--kafka", unreachable) as running:
         ask(running.tap)
         until(
-            lambda: (nobody in running.log.read_text() and "WARNING" in running.log.read_text()) or None,
+            lambda: (unreachable in running.log.read_text() and "WARNING" in running.log.read_text()) or None,
             "a warning",
         )
         ask(running.tap)

@@ -34,7 +34,7 @@ def test_a_refreshed_copy_shows_new_commits_to_an_open_reader(tmp_path: Path) ->
     assert [path.name for path in folder.iterdir()] == ["catalog.sqlite"]  # no -wal, no -shm, no part
 
 
-def test_internal_tables_leave_no_trace_in_the_copy(tmp_path: Path) -> None:
+def test_copy_contains_no_bytes_of_internal_tables(tmp_path: Path) -> None:
     location = make_store(tmp_path, rows=3)
     assert location.catalog is not None
     folder = tmp_path / "private"

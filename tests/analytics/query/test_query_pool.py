@@ -93,7 +93,7 @@ def test_a_large_answer_is_refused(location: StoreLocation) -> None:
             process.query("FROM range(11)", max_rows=10)
 
 
-def test_types_survive_the_way_to_the_parent(untrusted: QueryPool) -> None:
+def test_types_are_preserved_between_child_and_parent(untrusted: QueryPool) -> None:
     row = untrusted.query(
         "SELECT stream_id, started_at, INTERVAL 90 SECOND AS i, sum(ttft_ns) OVER () AS total "
         "FROM streams ORDER BY stream_id LIMIT 1"
@@ -126,7 +126,7 @@ def test_internal_tables_are_not_visible(untrusted: QueryPool) -> None:
         assert "streamgauge_positions" not in str(untrusted.query(f"FROM {source}").to_dicts())
 
 
-def test_a_child_that_stops_responding_does_not_hold_its_caller(untrusted: QueryPool) -> None:
+def test_caller_does_not_wait_for_a_child_that_stops_responding(untrusted: QueryPool) -> None:
     untrusted.query("SELECT 1")
     for child in list(untrusted._children):
         child.ready.wait(10)
@@ -200,7 +200,7 @@ def test_cpu_time_is_limited(location: StoreLocation) -> None:
         process.query(RUNAWAY, timeout_s=10)
 
 
-def test_no_child_and_no_file_is_left_after_close(location: StoreLocation) -> None:
+def test_close_ends_all_children_and_removes_all_files(location: StoreLocation) -> None:
     process = QueryPool(location, untrusted=True, limits=LIMITS)
     process.query("SELECT 1")
     children, folder = list(process._children), process._folder

@@ -84,7 +84,7 @@ def test_more_rows_than_allowed_are_refused(reader: Reader) -> None:
         "SELECT no_such_column FROM streams",
     ],
 )
-def test_what_is_not_one_valid_select_is_refused_in_one_line(reader: Reader, sql: str) -> None:
+def test_anything_but_one_valid_select_is_rejected_in_one_line(reader: Reader, sql: str) -> None:
     with pytest.raises(QueryRejected) as refused:
         reader.query(sql, 10, 5)
     assert str(refused.value)
@@ -133,7 +133,7 @@ def test_a_missing_store_is_unavailable_and_not_created(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_catalog_that_is_no_catalog_is_unavailable(tmp_path: Path) -> None:
+def test_invalid_catalog_file_is_unavailable(tmp_path: Path) -> None:
     location = locate("sqlite", tmp_path)
     assert location.catalog is not None
     location.catalog.write_bytes(b"no database" * 1000)

@@ -60,7 +60,7 @@ def test_a_range_takes_the_streams_that_began_in_it(store: Store, tmp_path: Path
     assert since.timestamp() <= float(str(first)) <= float(str(last)) < until.timestamp()
 
 
-def test_an_export_runs_beside_commits(store: Store, tmp_path: Path) -> None:
+def test_export_runs_while_analytics_commits(store: Store, tmp_path: Path) -> None:
     store.acquire_partition("log", "0")
     store.commit(commit_of("log", "0", 1, new_ids(3)))
 

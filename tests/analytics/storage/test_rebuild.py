@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def filled(data: Path) -> Iterator[tuple[Store, Upkeep]]:
-    """Files, of which some were merged and are still there, and inlined rows."""
+    """Files, some of them merged and not deleted yet, and inlined rows."""
     store = new_store(data)
     upkeep = Upkeep(store, events_s=None, streams_s=None)
     store.acquire_partition("log", "0")
@@ -104,7 +104,7 @@ def test_from_the_files_every_row_is_there_once_and_rollups_are_computed(
     again.close()
 
 
-def test_a_missing_catalog_beside_files_is_not_taken_for_an_empty_store(
+def test_missing_catalog_with_files_is_an_error_and_not_an_empty_store(
     data: Path, filled: tuple[Store, Upkeep]
 ) -> None:
     close(filled)

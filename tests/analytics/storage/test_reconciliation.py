@@ -24,30 +24,30 @@ def run(number: int, opened: int, *, stopped: bool) -> TapRun:
     )
 
 
-def test_what_runs_elsewhere_said_at_their_end_is_exact() -> None:
+def test_last_report_of_a_cleanly_ended_run_elsewhere_is_exact() -> None:
     assert captured([run(1, 5, stopped=True), run(2, 7, stopped=True)], {}, {}, now_ms=10_000) == Captured(
         12, 12
     )
 
 
-def test_notes_of_this_folders_runs_bound_what_was_captured_while_it_grows() -> None:
+def test_run_totals_before_and_after_bound_captured_while_it_grows() -> None:
     before = {"incarnation-2": RunTotals(streams_opened=9, streams_in_log=8)}
     after = {"incarnation-2": RunTotals(streams_opened=11, streams_in_log=10)}
     said = captured([run(1, 5, stopped=True), run(2, 7, stopped=False)], before, after, now_ms=10_000)
     assert said == Captured(5 + 8, 5 + 11)
 
 
-def test_a_run_that_was_killed_and_noted_its_totals_is_known() -> None:
+def test_totals_of_a_killed_run_are_known() -> None:
     noted = {"incarnation-1": RunTotals(streams_opened=7, streams_in_log=6)}
     assert captured([run(1, 5, stopped=False)], noted, noted, now_ms=61_500) == Captured(6, 7)
 
 
-def test_a_run_that_began_between_the_two_looks_has_no_lower_bound_yet() -> None:
+def test_run_that_began_between_the_two_reads_has_no_lower_bound_yet() -> None:
     after = {"incarnation-1": RunTotals(streams_opened=3, streams_in_log=3)}
     assert captured([], {}, after, now_ms=0) == Captured(0, 3)
 
 
-def test_a_run_elsewhere_that_did_not_end_is_a_lower_bound_and_said_so() -> None:
+def test_unfinished_run_elsewhere_gives_a_lower_bound_and_is_reported_as_unknown() -> None:
     said = captured([run(1, 5, stopped=False)], {}, {}, now_ms=61_500)
     assert (said.at_least, said.at_most) == (5, None)
     assert "60 s old" in said.unknown[0]
@@ -57,7 +57,7 @@ def test_a_run_elsewhere_that_did_not_end_is_a_lower_bound_and_said_so() -> None
     ("at_least", "at_most", "stored", "reconciles"),
     [(10, 10, 10, True), (10, 10, 9, False), (10, 10, 11, False), (10, 12, 11, True), (10, None, 99, True)],
 )
-def test_it_reconciles_when_nothing_contradicts_it(
+def test_reconciles_if_the_sum_lies_between_the_bounds_of_captured(
     at_least: int, at_most: int | None, stored: int, reconciles: bool
 ) -> None:
     reconciliation = Reconciliation(
@@ -67,7 +67,7 @@ def test_it_reconciles_when_nothing_contradicts_it(
     assert reconciliation.reconciles is reconciles
 
 
-def test_streams_behind_the_position_are_found_in_the_log(tmp_path: Path) -> None:
+def test_streams_after_the_position_are_found_in_the_log(tmp_path: Path) -> None:
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
         writer.append(list(entries(range(4), width=4)))
         at = writer.next_offset

@@ -46,7 +46,7 @@ def test_a_named_profile_is_used(home: dict[str, str]) -> None:
     assert found == Account("AK3", "s3", "t3", "eu-west-2", "https://s3.example:9000")
 
 
-def test_the_environment_goes_before_files(home: dict[str, str]) -> None:
+def test_environment_takes_precedence_over_files(home: dict[str, str]) -> None:
     said = {**KEYS, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_DEFAULT_REGION": "us-east-1"}
     assert account(home | said) == Account("AK1", "s1", None, "us-east-1", "http://127.0.0.1:9")
     more = {"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:8", "AWS_REGION": "us-west-1", "AWS_SESSION_TOKEN": "t1"}
@@ -62,7 +62,7 @@ def test_files_may_be_elsewhere(home: dict[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["no section", "[default\n", "\x00", "[default]\naws_access_key_id=AK\n"])
-def test_a_file_that_is_none_counts_as_absent(home: dict[str, str], tmp_path: Path, text: str) -> None:
+def test_invalid_file_counts_as_absent(home: dict[str, str], tmp_path: Path, text: str) -> None:
     (tmp_path / ".aws/credentials").write_text(text)
     assert account(home) is None
 

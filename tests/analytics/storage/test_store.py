@@ -130,7 +130,9 @@ def test_committed_rows_positions_records_taps_and_counters_are_there_for_the_ne
     assert second.kept_records(log_id, "w0") == {}
 
 
-def test_claim_of_a_partition_that_was_only_claimed_returns_none(consumers: list[Store], log_id: str) -> None:
+def test_partition_that_was_acquired_but_never_moved_has_no_position(
+    consumers: list[Store], log_id: str
+) -> None:
     assert consumers[0].acquire_partition(log_id, "w0") is None
     assert consumers[1].acquire_partition(log_id, "w0") is None
 
@@ -367,7 +369,7 @@ def test_a_commit_with_a_file_that_cannot_be_written_leaves_nothing(store: Store
 # -- owners --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_former_owner_is_fenced(consumers: list[Store], log_id: str) -> None:
+def test_commit_of_a_former_owner_fails(consumers: list[Store], log_id: str) -> None:
     former, heir, _ = consumers
     ids = new_ids(LARGE + 2)
     former.acquire_partition(log_id, "0")
@@ -386,7 +388,7 @@ def test_a_former_owner_is_fenced(consumers: list[Store], log_id: str) -> None:
         heir.commit(commit_of(log_id, "0", 4, []))
 
 
-def test_a_former_owner_is_fenced_in_the_middle_of_its_commit(
+def test_commit_of_a_former_owner_fails_even_if_it_had_begun(
     consumers: list[Store], log_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former, heir, _ = consumers
@@ -411,7 +413,7 @@ def test_a_former_owner_is_fenced_in_the_middle_of_its_commit(
     assert count_of(heir, ids) == 1
 
 
-def test_an_unclaimed_partition_cannot_be_committed(consumers: list[Store], log_id: str) -> None:
+def test_partition_that_was_not_acquired_cannot_be_committed(consumers: list[Store], log_id: str) -> None:
     with pytest.raises(PartitionLost):
         consumers[0].commit(commit_of(log_id, "0", 2, new_ids(1)))
     consumers[0].acquire_partition(log_id, "0")
@@ -420,7 +422,9 @@ def test_an_unclaimed_partition_cannot_be_committed(consumers: list[Store], log_
         consumers[0].commit(commit_of(log_id, "0", 2, new_ids(1)))
 
 
-def test_of_consumers_that_claim_at_once_one_can_commit(consumers: list[Store], log_id: str) -> None:
+def test_one_of_several_consumers_that_acquire_a_partition_at_once_can_commit(
+    consumers: list[Store], log_id: str
+) -> None:
     assert in_threads(lambda n: consumers[n].acquire_partition(log_id, "0"), 0, 1, 2) == []
     ids, fenced = new_ids(3), 0
     for store, one in zip(consumers, ids, strict=True):
@@ -457,7 +461,7 @@ def test_consumers_of_different_partitions_commit_at_once_and_lose_nothing(
     assert positions == [(commits, commits + 1)] * 3
 
 
-def test_a_commit_that_another_overtook_is_repeated(
+def test_commit_that_conflicts_with_another_is_repeated(
     consumers: list[Store], log_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other, _ = consumers
@@ -493,7 +497,7 @@ def test_a_commit_that_never_succeeds_fails_in_one_line(
     assert len(tries) == 3
 
 
-def test_commits_wait_for_an_exclusive_section_and_not_for_ever(
+def test_commits_wait_for_an_exclusive_section_but_not_forever(
     consumers: list[Store], log_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other, _ = consumers

@@ -54,7 +54,7 @@ def rows(records: list[AnyRecord]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_row_is_what_its_own_tap_saw_whoever_else_writes(seed: int) -> None:
+def test_each_row_matches_its_own_tap_when_several_taps_write(seed: int) -> None:
     sequences: list[list[AnyRecord]] = []
     alone: dict[str, dict[str, Any]] = {}
     for place, tap in enumerate(HOSTS):

@@ -133,7 +133,7 @@ def test_merge_needs_enough_small_files(
     assert count(store) == 3 * LARGE
 
 
-def test_commits_go_on_during_upkeep(store: Store, upkeep: Upkeep) -> None:
+def test_commits_continue_during_upkeep(store: Store, upkeep: Upkeep) -> None:
     store.acquire_partition("log", "0")
     stop, failed = threading.Event(), []
     tasks: list[Callable[[], object]] = [
@@ -171,7 +171,7 @@ def test_commits_go_on_during_upkeep(store: Store, upkeep: Upkeep) -> None:
 def test_rollups_stay_the_same_in_any_order_of_tasks(
     seed: int, make_location: Callable[[str], StoreLocation]
 ) -> None:
-    """Among others: DuckLake flushes inlined rows of which some are deleted, its own and ours."""
+    """Includes flushes of partly deleted inlined rows, written by DuckLake and by commits."""
     rng = random.Random(seed)
     store = Store(make_location("sqlite" if seed else "postgres"))
     upkeep, rows = Upkeep(store, events_s=None, streams_s=None), 0
@@ -233,7 +233,7 @@ def test_a_task_is_due_once_its_interval_is_over(sqlite_store: Store) -> None:
     upkeep.close()
 
 
-def test_a_task_that_fails_is_left_to_the_next_round_and_the_others_run(
+def test_failed_task_is_repeated_in_the_next_round_and_the_others_run(
     sqlite_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     upkeep = Upkeep(sqlite_store, events_s=None, streams_s=None)
@@ -412,7 +412,7 @@ def test_counters_are_right_before_their_rows_are_summed(
     upkeep.close()
 
 
-def test_commits_go_on_while_old_rows_are_deleted(store: Store) -> None:
+def test_commits_continue_while_old_rows_are_deleted(store: Store) -> None:
     fill(store, days=6, per_day=30, each=10)
     store.acquire_partition("log", "0")
     upkeep, ended = retaining(store, events_s=1 * DAY_S, streams_s=3 * DAY_S), threading.Event()

@@ -73,7 +73,7 @@ def test_latency_quantiles_are_over_requests_and_unknown_counts_for_nothing(stor
     assert minute["model"] == "asked"
 
 
-def test_the_error_rate_leaves_out_who_left_and_what_we_lost(store: Store) -> None:
+def test_error_rate_excludes_client_aborts_and_lost_streams(store: Store) -> None:
     outcomes = ["ok"] * 6 + ["http_error", "truncated", "client_abort", "client_abort", "tap_lost"]
     fill(
         store,
@@ -113,7 +113,7 @@ def test_every_outcome_has_its_column(store: Store) -> None:
     assert minute["error_rate"] == 1.0
 
 
-def test_throughput_is_unknown_where_nobody_reported(store: Store) -> None:
+def test_throughput_is_null_if_no_stream_reported_tokens(store: Store) -> None:
     fill(store, [row(1, output_tokens=60), row(2, output_tokens=120), row(3), row(4, request_model="other")])
     known, unknown = ask(store, "FROM throughput_by_minute ORDER BY output_tokens NULLS LAST")
     assert (known["output_tokens"], known["output_tokens_per_s"], known["streams_with_output_tokens"]) == (
@@ -153,7 +153,7 @@ def test_stalls_are_gaps_within_a_choice_above_floor_and_factor(store: Store) ->
     ]
 
 
-def test_slow_streams_are_those_beyond_the_95th_percentile_of_their_like(store: Store) -> None:
+def test_slow_streams_are_above_the_95th_percentile_of_their_gateway_and_model(store: Store) -> None:
     usual = [row(n, ttft_ns=100 * MS, itl_ns=10.0 * MS) for n in range(99)]
     other = [row(n, gateway=None, ttft_ns=9000 * MS) for n in range(200, 210)]  # slow, but all alike
     fill(store, [*usual, row(100, ttft_ns=900 * MS, itl_ns=10.0 * MS), *other])
@@ -162,7 +162,7 @@ def test_slow_streams_are_those_beyond_the_95th_percentile_of_their_like(store: 
     ) == [{"id": sid(100), "slow_start": True, "slow_flow": False, "usual_ttft_ns": 100 * MS}]
 
 
-def test_a_bucket_spans_its_values_and_reads_back_as_the_one_that_stands_for_it(store: Store) -> None:
+def test_bucket_spans_its_values_and_has_their_geometric_middle_as_value(store: Store) -> None:
     given = [0, 1, 7, 300 * MS, 2**46]
     fill(store, [row(n, ttft_ns=value) for n, value in enumerate(given)])
     found = ask(store, "FROM histogram_buckets WHERE metric = 'ttft_ns' ORDER BY bucket")
