@@ -24,7 +24,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "de
 
 
 def console_commands(text: str) -> list[str]:
-    """Every `$ command` of the console blocks, continuation lines (quotes still open) joined."""
+    """The `$ command` lines of all console blocks, with continuation lines (open quotes) joined."""
     commands: list[str] = []
     for block in re.findall(r"```console\n(.*?)```", text, re.S):
         pending = ""
@@ -34,7 +34,7 @@ def console_commands(text: str) -> list[str]:
             pending = f"{pending}\n{line}" if pending else line[2:]
             try:
                 shlex.split(pending, comments=True)
-            except ValueError:  # a quote is open
+            except ValueError:  # open quote
                 continue
             if not pending.endswith("\\"):
                 commands.append(pending)
@@ -47,10 +47,10 @@ def parse(argv: list[str]) -> None:
     context = click.Context(cli, info_name="streamgauge")
     name, command, rest = cli.resolve_command(context, argv)
     assert command is not None
-    made = command.make_context(name, rest, parent=context)
+    parsed = command.make_context(name, rest, parent=context)
     if isinstance(command, click.Group):
         command.resolve_command(
-            made, made.protected_args + made.args if hasattr(made, "protected_args") else made.args
+            parsed, parsed.protected_args + parsed.args if hasattr(parsed, "protected_args") else parsed.args
         )
 
 
@@ -92,7 +92,7 @@ def test_every_make_target_in_the_docs_exists() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
+def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if re.match(r"[a-z]+:", target):
             continue
@@ -111,7 +111,7 @@ def test_generated_pages_are_current(page: Path) -> None:
 
 
 def messages_of(path: Path) -> Iterator[str]:
-    """Every text of a module, with `…` for each value that is filled in."""
+    """The string literals of a module, with `…` for each formatted value."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values)
@@ -119,7 +119,7 @@ def messages_of(path: Path) -> Iterator[str]:
             yield re.sub(r"%[-+.\d]*[a-z]", "…", node.value)
 
 
-def test_every_message_on_the_troubleshooting_page_is_one_of_the_code() -> None:
+def test_every_quoted_message_of_the_troubleshooting_page_is_in_the_code() -> None:
     page = (ROOT / "docs" / "how-to" / "troubleshooting.md").read_text()
     quoted = {
         message

@@ -13,7 +13,7 @@ LIMITS = (ROOT / "docs" / "reference" / "limits.md").read_text()
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "ms": 1}
 
 
-def test_every_test_that_the_page_names_exists() -> None:
+def test_every_named_test_exists() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
     assert len(named) > 50
     missing = [
@@ -24,22 +24,22 @@ def test_every_test_that_the_page_names_exists() -> None:
     assert missing == []
 
 
-def test_every_test_of_chaos_stands_on_the_page() -> None:
+def test_every_chaos_test_is_on_the_page() -> None:
     for path in sorted((ROOT / "tests" / "chaos").glob("test_*.py")):
         for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE):
             assert f"`tests/chaos/{path.name}::{name}`" in PAGE, name
 
 
-def test_every_cap_is_that_of_the_code() -> None:
-    said = re.findall(r"([\d,]+d?)(?: (KiB|MiB|GiB|ms))? \(`([^`]+)`\)", LIMITS)
-    assert len(said) > 35
-    for number, unit, name in said:
+def test_every_limit_equals_the_code() -> None:
+    listed = re.findall(r"([\d,]+d?)(?: (KiB|MiB|GiB|ms))? \(`([^`]+)`\)", LIMITS)
+    assert len(listed) > 35
+    for number, unit, name in listed:
         value = value_of(name)
         expected = number if number.endswith("d") else int(number.replace(",", "")) * UNITS.get(unit, 1)
         assert value == expected, f"{name} is {value}, the page says {number} {unit}"
 
 
-def test_every_counter_is_one_of_the_code() -> None:
+def test_every_counter_exists_in_the_code() -> None:
     sources = "".join(
         path.read_text() for part in ("ingest", "analytics") for path in (ROOT / part).rglob("*.py")
     )
