@@ -2,7 +2,7 @@
 
 - *log read* is the base: a reader consumes the log's entries.
 - *log read, again* is an identical target. The difference between these two in each round defines "within noise".
-- *nobody reads*: analytics is down and the log only grows.
+- *no reader*: analytics is down and the log only grows.
 - *Kafka away*: ship runs without a reachable broker.
 - *disk full*: the log is on a full file system (a tmpfs, which only root can mount; otherwise omitted). The queue in memory is
   full after one second; the tap then drops everything.
@@ -44,7 +44,7 @@ def failures(folder: Path, upstream: int) -> Iterator[list[Target]]:
             found.append(stack.enter_context(tap(name, data := folder / f"read{n}", upstream)))
             reader = [sys.executable, "-c", _READER, str(data / "log")]
             stack.enter_context(started(reader, OTHER_CORES, idle=True))
-        found.append(stack.enter_context(tap("nobody reads", folder / "unread", upstream)))
+        found.append(stack.enter_context(tap("no reader", folder / "unread", upstream)))
         found.append(stack.enter_context(tap("Kafka away", data := folder / "kafka", upstream)))
         ship = [sys.executable, "-m", "streamgauge", "ship", "--data", str(data)]
         ship += ["--kafka", f"127.0.0.1:{free_port()}"]
