@@ -124,14 +124,16 @@ def value_of(name: str) -> Any:
 
 
 def _layers() -> list[str]:
-    """The layers of import-linter's contracts in pyproject.toml, a block for each package or folder."""
+    """The import-linter contracts of pyproject.toml: a block for each package's layers, then the names of the others."""
     settings = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"].get("importlinter", {})
-    lines = []
+    lines, others = [], []
     for contract in settings.get("contracts", ()):
         if contract["type"] == "layers":
             title = ", ".join(contract.get("containers", [])) or "packages"
             lines += [f"**{title}**", "", "```", *contract["layers"], "```", ""]
-    return lines[:-1]
+        else:
+            others.append(f"- {contract['name']}.")
+    return [*lines, "Further contracts:", "", *others]
 
 
 def _cli() -> str:
