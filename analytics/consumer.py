@@ -7,9 +7,8 @@ Rules
 3. Invalid entries and records, and streams that cannot be measured, become dead letters (reason, size, hash, no content). A
    stream that cannot be measured is stored as `tap_lost`.
 4. After a failed commit this object is ahead of the store and must not be used again.
-5. Commits are at least `commit_interval_s` apart and take at most `COMMIT_SHARE` of the time, or a third of it while a backlog is
-   read. Positions alone are committed every `POSITIONS_EVERY_S`. An idle log causes no commits.
-6. Streams in flight are not part of a commit. Their file is replaced every `OPEN_STREAMS_EVERY_S` if they changed.
+5. `commit_policy` sets when to commit. An idle log causes no commits.
+6. Streams in flight are not part of a commit. They have a file of their own (`storage.open_streams_file`).
 """
 
 from __future__ import annotations
@@ -18,13 +17,21 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import polars as pl
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.commit_hook import CommitHook
+from analytics.commit_policy import (
+    COMMIT_SHARE,
+    END_OF_LOG_S,
+    IDLE_WAIT_S,
+    MAX_PAUSE_S,
+    OPEN_STREAMS_EVERY_S,
+    POSITIONS_EVERY_S,
+    CommitPolicy,
+)
 from analytics.measures.dead_letters import DeadLetters
 from analytics.measures.measured_rows import Measure, measured_rows
 from analytics.measures.open_stream_rows import open_stream_frame
@@ -37,32 +44,10 @@ from ingest.records import Alive, pack, read_damage, unpack
 
 log = logging.getLogger(__name__)
 
-OPEN_STREAMS_EVERY_S = 0.5
-POSITIONS_EVERY_S = 5.0
-"""After a crash the log is read again from the last position, so it need not be recent."""
-COMMIT_SHARE = 0.15
-MAX_PAUSE_S = 1.0
-"""Longest pause between commits, however long the last one took."""
-END_OF_LOG_S = 0.1
-"""If no entry arrives for this long while rows wait, the backlog is considered read."""
-IDLE_WAIT_S = 0.25
 ASSEMBLER_TOTALS = (
     "records", "frames", "body_bytes", "streams_opened", "streams_finished", "duplicate_records", "late_records", "failures",
     "doubted_streams", "evicted_streams", "oversized_streams", "checkpoints", "early_checkpoints",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class CommitPolicy:
-    """When rows are committed."""
-
-    commit_interval_s: float = 0.25
-    commit_events: int = 200_000
-    commit_bytes: int = 32 * 2**20
-    """A commit is made early if this many events are finished or this many log bytes are read."""
-    lost_after_s: float = 60.0
-    writers_are_local: bool = True
-    """A silent log means a dead writer (embedded log). Not so with a broker between them."""
 
 
 class Consumer:

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from analytics.assembly.assembler import Assembler
 from analytics.commit_hook import CommitHook
-from analytics.consumer import IDLE_WAIT_S, Consumer
+from analytics.commit_policy import IDLE_WAIT_S
+from analytics.consumer import Consumer
 from analytics.dialects import all_dialects
 from analytics.gc_tuning import tune_gc
 from analytics.measures.latency import StallLimit
@@ -31,9 +32,10 @@ from analytics.options import AnalyzeOptions
 from analytics.ready_file import Ready
 from analytics.ready_file import remove as remove_ready
 from analytics.ready_file import write as write_ready
-from analytics.storage.commit import PartitionLost, StoreFailed
+from analytics.storage.commit import StoreFailed
 from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import SQLITE, StoreLocation, locate
+from analytics.storage.partition_positions import PartitionLost
 from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 from analytics.telemetry.telemetry import Telemetry

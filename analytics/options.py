@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analytics.consumer import CommitPolicy
+from analytics.commit_policy import CommitPolicy
 from analytics.telemetry.telemetry import TelemetryOptions
 
 

@@ -2,8 +2,8 @@
 
 Rules
 1. To own a partition is to claim its position in the store. The claim fences the previous owner.
-2. The open streams of a position are read again ([low, high), those streams alone) before anything else of the partition. They
-   are not counted twice: `replayed` has the assembler's counts of the replay.
+2. The open streams of a position are replayed before anything else of the partition is read. They are not counted twice:
+   `replayed` has the assembler's counts of the replay.
 3. Streams that were open in a deleted log end as lost, once, when the first partition is claimed.
 """
 
@@ -12,22 +12,21 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import polars as pl
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.log_position import LogPosition
 from analytics.measures.measured_rows import lost_row
+from analytics.replay import replay
 from analytics.storage.commit import Commit
 from analytics.storage.store import Store
 from ingest.ids import uuid7_wall_ns
-from ingest.record_log.interface import Entry, LogReader
-from ingest.records import unpack
+from ingest.record_log.interface import LogReader
 
 log = logging.getLogger(__name__)
 
-REPLAY_OFFSETS = 1024
 RECALLED_IDS = 65_536
 """Ids of stored streams that are loaded after a restart to detect late duplicates."""
 
@@ -86,7 +85,9 @@ class OwnedPartitions:
                     "partition %s: starting at %d. Earlier entries were shipped.", partition, first_offset
                 )
             return
-        self._replay(log_id, partition, stored)
+        counted = Counter(self._assembler.counters)
+        self.kept_ids |= replay(self._reader, self._store, self._assembler, partition, stored)
+        self.replayed += self._assembler.counters - counted
         self.high[partition] = stored.high
         self._reader.seek(partition, stored.high)
 
@@ -98,33 +99,6 @@ class OwnedPartitions:
         del self.high[partition]
         self.changed.discard(partition)
         self.last_entry_s.pop(partition, None)
-
-    def _replay(self, log_id: str, partition: str, stored: LogPosition) -> None:
-        counted = Counter(self._assembler.counters)
-        self._assembler.resume(partition, stored.open_stream_ids)
-        kept = self._store.kept_records(log_id, partition)
-        for stream_id, payloads in kept.items():
-            self._assembler.restore(partition, stream_id, payloads)
-            self.kept_ids.add(stream_id)
-        entries = 0
-        for entry in self._entries(partition, stored.low, stored.high):
-            self._assembler.feed(partition, entry.offset, unpack(entry.payload)[0])
-            entries += 1
-        self._assembler.end_replay(partition)
-        self.replayed += self._assembler.counters - counted
-        log.info(
-            "partition %s: resuming at %d (%d open streams, %d of them from checkpoints, %d entries replayed)",
-            partition, stored.high, len(stored.open_stream_ids), len(kept), entries,
-        )  # fmt: skip
-
-    def _entries(self, partition: str, low: int, high: int) -> Iterable[Entry]:
-        """[low, high) in small steps. Steps grow while they are empty."""
-        at, step = low, REPLAY_OFFSETS
-        while at < high:
-            entries: Sequence[Entry] = self._reader.range(partition, at, min(at + step, high))
-            yield from entries
-            at += step
-            step = REPLAY_OFFSETS if entries else step * 2
 
     def _newest_ids(self) -> Iterable[str]:
         query = f"SELECT stream_id::VARCHAR FROM streams ORDER BY started_at DESC LIMIT {RECALLED_IDS}"

@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 from analytics.assembly.assembler import Assembler
-from analytics.consumer import CommitPolicy, Consumer
+from analytics.commit_policy import CommitPolicy
+from analytics.consumer import Consumer
 from analytics.gc_tuning import tune_gc
 from analytics.measures.measure import measure
 from analytics.storage.location import locate

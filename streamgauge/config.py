@@ -7,7 +7,7 @@ from typing import Any
 import click
 from pydantic import SecretStr
 
-from analytics.storage.dsn import without_password
+from analytics.storage.location import without_password
 from streamgauge.flags import default_text, flag, help_layout, load
 from streamgauge.settings import GROUPS, Settings, config_file
 

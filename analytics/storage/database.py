@@ -14,8 +14,7 @@ from typing import Any
 import duckdb
 
 from analytics.schema.sql_quoting import literal
-from analytics.storage.dsn import without_password
-from analytics.storage.location import ALIAS, StoreLocation
+from analytics.storage.location import ALIAS, StoreLocation, without_password
 from analytics.storage.s3_account import account
 
 RETRIES = (

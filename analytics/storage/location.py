@@ -8,11 +8,11 @@ A PostgreSQL DSN may contain a password. `repr` and `label` hide it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from analytics.schema.sql_quoting import literal
-from analytics.storage.dsn import without_password
 
 SQLITE = "sqlite"
 """The default of `--store`: the catalog is `DATA/catalog.sqlite`, the rows are in `DATA/tables/`."""
@@ -76,3 +76,9 @@ def locate(store: str, data: Path, lake_path: str | None = None) -> StoreLocatio
     elif lake_path and not lake_path.startswith("s3://"):
         raise ValueError("--lake-path must be a folder or s3://BUCKET/PREFIX")
     return StoreLocation(dsn=dsn, tables=lake_path.rstrip("/") if lake_path else None)
+
+
+def without_password(text: str) -> str:
+    """A DSN, or a text with one, with `…` instead of the password."""
+    text = re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1…", text)
+    return re.sub(r"(://[^:/@\s]*:)[^\s/]*@", r"\1…@", text)

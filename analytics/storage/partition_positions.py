@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from analytics.assembly.log_position import LogPosition
 from analytics.schema.tables import LOG_POSITIONS, frame
 from analytics.storage.catalog import Catalog, integers
-from analytics.storage.commit import PartitionLost
 from analytics.storage.ducklake_format import SnapshotBuilder, TableLayout
 
 Versions = dict[tuple[str, str], int]
 """By log id and partition."""
+
+
+class PartitionLost(Exception):
+    """Another consumer has acquired the partition. This consumer must stop."""
 
 
 class PartitionPositions:

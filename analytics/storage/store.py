@@ -1,12 +1,7 @@
 """The store as one analytics process writes it: rows, log positions and counters in one transaction.
 
-A commit
-1. writes tables of more than `INLINED_ROWS` rows as Parquet files, which no snapshot names yet;
-2. runs one transaction of the catalog. It checks and moves the positions (`partition_positions`), adds the files and the rows of
-   smaller tables to a new snapshot, and updates counters, taps and kept records.
-
-The transaction happens completely or not at all, also under kill -9. So each stream is stored and counted exactly once, however
-often the log delivers its records. Upkeep deletes the files of a transaction that did not happen.
+A commit writes tables of more than `INLINED_ROWS` rows as Parquet files, which no snapshot names yet, and then runs one transaction
+of the catalog (`commit`). Upkeep deletes the files of a transaction that did not happen.
 
 Tables whose names begin with `streamgauge_` are internal to the catalog and not part of the DuckLake.
 """
@@ -18,7 +13,7 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,10 +23,9 @@ import polars as pl
 from analytics.assembly.log_position import LogPosition
 from analytics.measures.latency import StallLimit
 from analytics.measures.rollup import rollups
-from analytics.schema.sql_quoting import literal
 from analytics.storage.appender import Appender
 from analytics.storage.catalog import NAME, Catalog, is_conflict
-from analytics.storage.commit import Commit, StoreFailed
+from analytics.storage.commit import Commit, StoreFailed, run_transaction
 from analytics.storage.create_schema import prepare
 from analytics.storage.database import attach, data_path_of, first_row, message, new_database
 from analytics.storage.ducklake_format import (
@@ -46,7 +40,6 @@ from analytics.storage.location import ALIAS, StoreLocation
 from analytics.storage.open_streams_file import OpenStreamsFile
 from analytics.storage.partition_positions import PartitionPositions, Versions
 from analytics.storage.sqlite_catalog import create_file
-from analytics.storage.updated_rows import add_to_counters, write_tap_reports
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +53,6 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
 """Pauses between attempts of a transaction that conflicts with another. They double, and add up to about 30 s."""
 MEMORY_BYTES = 2**30
 """Default of DuckDB's memory limit. Commits and upkeep use it; readers' queries run in other processes."""
-_MAX_KEPT_RECORDS = 1 << 20
-"""Of one commit and partition."""
 
 
 class Store:
@@ -163,53 +154,30 @@ class Store:
         """Store everything of the commit and the roll-ups of its rows, or nothing. Raises PartitionLost or StoreFailed."""
         tables = {**commit.tables, **rollups(commit.tables, self.stall)}
         files: list[File] = []
+
+        def transaction() -> Versions:
+            return run_transaction(
+                self.catalog,
+                self.layouts,
+                self._positions,
+                commit,
+                files,
+                small,
+                schema_version=self._schema_version,
+            )
+
         try:
             for name, rows in tables.items():
                 if rows.height > INLINED_ROWS:
                     files.append(write_file(self._appender, self.data_path, self.layouts[name], rows))
             small = {name: rows for name, rows in tables.items() if 0 < rows.height <= INLINED_ROWS}
-            self._positions.versions |= self._with_retries(lambda: self._commit(commit, files, small))
+            self._positions.versions |= self._with_retries(transaction)
         except BaseException as e:
             for file in files:
                 remove_file(self.data_path, file)
             if isinstance(e, duckdb.Error | OSError):
                 raise self._failed(e) from None
             raise
-
-    def _commit(self, commit: Commit, files: Sequence[File], small: Mapping[str, pl.DataFrame]) -> Versions:
-        with self.catalog.transaction():
-            moved = self._positions.move(commit.log_id, commit.positions)
-            snapshot = SnapshotBuilder(self.catalog)
-            if snapshot.schema_version != self._schema_version:
-                raise StoreFailed(
-                    "another version of Streamgauge changed the store's schema. Restart analytics"
-                )
-            for file in files:
-                snapshot.add_file(file)
-            for name, rows in small.items():
-                snapshot.add_rows(self.layouts[name], rows)
-            write_tap_reports(self.catalog, self.layouts["taps"], commit.taps, snapshot)
-            add_to_counters(self.catalog, self.layouts["internal.counter_parts"], commit.totals, snapshot)
-            snapshot.finish()
-            if commit.kept_records:
-                self._keep_records(commit, moved)
-            if commit.finished_stream_ids:
-                listed = ", ".join(map(literal, commit.finished_stream_ids))
-                self.catalog.change(f"DELETE FROM streamgauge_kept_records WHERE stream_id IN ({listed})")
-        return moved
-
-    def _keep_records(self, commit: Commit, moved: Versions) -> None:
-        partitions, stream_ids, payloads = zip(*commit.kept_records, strict=True)
-        numbers = [moved[commit.log_id, p] * _MAX_KEPT_RECORDS + n for n, p in enumerate(partitions)]
-        self.catalog.insert(
-            "streamgauge_kept_records",
-            pl.DataFrame(
-                {
-                    "log_id": [commit.log_id] * len(numbers), "partition": partitions, "stream_id": stream_ids,
-                    "number": numbers, "payload": payloads,
-                }
-            ),
-        )  # fmt: skip
 
     def write_open_streams(self, rows: pl.DataFrame) -> None:
         """Replace the file of open streams. Raises OSError."""

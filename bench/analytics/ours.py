@@ -18,7 +18,8 @@ import polars as pl
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
-from analytics.consumer import CommitPolicy, Consumer
+from analytics.commit_policy import CommitPolicy
+from analytics.consumer import Consumer
 from analytics.gc_tuning import tune_gc
 from analytics.measures.measure import measure
 from analytics.measures.rollup import rollups

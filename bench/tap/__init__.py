@@ -26,7 +26,7 @@ from pathlib import Path
 from bench.tap import page
 from bench.tap.measure import Failed, Load, measure, room_for_streams, wait_until_quiet
 from bench.tap.profile import profile
-from bench.tap.servers import Target, compile_c, compiled, litellm, mock_upstream, nginx, tap
+from bench.tap.servers import Target, compile_c, compiled, litellm, mock_upstream, nginx, tap, tap_of
 from bench.tap.trouble import BASE, TWIN, failures
 
 Targets = Callable[[Path, int], contextlib.AbstractContextManager[list[Target]]]
@@ -77,6 +77,20 @@ def with_litellm(folder: Path, upstream: int) -> Iterator[list[Target]]:
     """The same and the LiteLLM proxy, which also observes traffic."""
     with proxies(folder, upstream) as found, litellm(folder, upstream) as last:
         yield [*found, *([last] if last is not None else [])]
+
+
+def against(parent: Path) -> Targets:
+    """The taps of `parent`, a work tree of another commit, and of this tree."""
+
+    @contextlib.contextmanager
+    def both(folder: Path, upstream: int) -> Iterator[list[Target]]:
+        with (
+            tap_of(parent, "parent", folder / "parent", upstream) as before,
+            tap_of(Path.cwd(), "tap", folder / "tap", upstream) as now,
+        ):
+            yield [before, now]
+
+    return both
 
 
 LATENCY = ("p50_ns", "p99_ns")
@@ -156,6 +170,12 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, help="number of rounds, instead of the part's default")
     parser.add_argument("--seconds", type=float, help="duration of each run, instead of the part's default")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="PATH",
+        help="only compare with the tap of this work tree; keep no figures",
+    )
     args = parser.parse_args()
     if unknown := set(args.parts) - set(names):
         parser.error(f"unknown part: {', '.join(sorted(unknown))}. Choose from {', '.join(names)}.")
@@ -176,8 +196,13 @@ def main() -> int:
                     page.keep_profile(text)
                 else:
                     part = parts[name]
+                    if args.against is not None:
+                        part = dataclasses.replace(
+                            part, targets=against(args.against), base="parent", twin=None
+                        )
                     result = run_part(part, folder, args.rounds or part.rounds, args.seconds or part.seconds)
-                    page.keep(name, result)
+                    if args.against is None:
+                        page.keep(name, result)
                     text = f"{page.table(result)}\n{name}: {result.took_s:.0f} s\n"
             except Failed as e:
                 failed += 1

@@ -19,7 +19,7 @@ import sys
 import time
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -142,14 +142,21 @@ def pinned(cores: set[int], *, idle: bool = False) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def started(
-    argv: list[str], cores: set[int], stdout: int | None = None, *, idle: bool = False, **environment: str
+    argv: list[str],
+    cores: set[int],
+    stdout: int | None = None,
+    *,
+    idle: bool = False,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         argv,
         preexec_fn=pinned(cores, idle=idle),
         stdout=stdout,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, **environment},
+        env={**os.environ, **(environment or {})},
+        cwd=cwd,
     )
     try:
         yield process
@@ -209,7 +216,26 @@ def tap(
     if installed is not None:
         argv.insert(1, "-P")  # do not import from the current folder
         environment["PYTHONPATH"] = str(installed)
-    with started(argv, PROXY_CORE, **environment) as process:
+    with started(argv, PROXY_CORE, environment=environment) as process:
+        ready = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
+        yield Target(name, int(ready["listen"].rpartition(":")[2]), [process.pid], admin=ready["admin"])
+
+
+@contextlib.contextmanager
+def tap_of(work_tree: Path, name: str, data: Path, upstream: int) -> Iterator[Target]:
+    """The tap of another work tree of this repository, started by its command."""
+    argv = [sys.executable, "-m", "streamgauge", "tap", "--upstream", f"bench=http://127.0.0.1:{upstream}"]
+    argv += [
+        "--data",
+        str(data),
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--drain-timeout",
+        "0.1",
+    ]
+    with started(argv, PROXY_CORE, cwd=work_tree) as process:
         ready = wait_for(functools.partial(read_json, data / "run" / "tap.json"))
         yield Target(name, int(ready["listen"].rpartition(":")[2]), [process.pid], admin=ready["admin"])
 
@@ -251,7 +277,9 @@ def litellm(folder: Path, upstream: int) -> Iterator[Target | None]:
         "--port",
         str(port),
     ]
-    with started(argv, PROXY_CORE, stdout=subprocess.DEVNULL, LITELLM_LOCAL_MODEL_COST_MAP="True") as process:
+    with started(
+        argv, PROXY_CORE, stdout=subprocess.DEVNULL, environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    ) as process:
         wait_for(lambda: listening(port), 120)
         head = "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer sk-bench\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(LITELLM_BODY)}\r\n\r\n"

@@ -10,8 +10,8 @@ import polars as pl
 import streamlit as st
 
 from dashboard import filters, formatting, page_frame, query_runner
-from dashboard.bootstrap import ENOUGH, RESAMPLES, Difference, quantile_difference, rate_difference
 from dashboard.charts import colors, distributions
+from dashboard.confidence_intervals import ENOUGH, RESAMPLES, Difference, quantile_difference, rate_difference
 from dashboard.metric_cards import Summary
 from dashboard.metric_help import metric_help
 from dashboard.panels import panel

@@ -11,9 +11,11 @@ import pytest
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
-from analytics.consumer import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy, Consumer
+from analytics.commit_policy import END_OF_LOG_S, POSITIONS_EVERY_S, CommitPolicy
+from analytics.consumer import Consumer
 from analytics.measures.measure import measure
-from analytics.storage.commit import Commit, PartitionLost
+from analytics.storage.commit import Commit
+from analytics.storage.partition_positions import PartitionLost
 from analytics.storage.store import Store
 from ingest.record_log.interface import Entry
 from ingest.records import Frames, pack

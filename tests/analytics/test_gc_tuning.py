@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from analytics.assembly.assembler import Assembler
-from analytics.consumer import CommitPolicy, Consumer
+from analytics.commit_policy import CommitPolicy
+from analytics.consumer import Consumer
 from analytics.measures.measure import measure
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions
 from ingest.record_log.interface import Entry

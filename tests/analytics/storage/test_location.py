@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analytics.storage.location import StoreLocation, locate
+from analytics.storage.location import StoreLocation, locate, without_password
 
 
 def test_sqlite_is_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +56,25 @@ def test_the_password_is_in_the_uri_alone() -> None:
 def test_attach_statement_quotes_the_path() -> None:
     found = locate("sqlite", Path("/it's here"))
     assert found.attach_statement == "ATTACH 'ducklake:sqlite:/it''s here/catalog.sqlite' AS lake (READ_ONLY)"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (
+            "postgres:host=db password=s3cret dbname=lake",
+            "postgres:host=db password=… dbname=lake",
+        ),
+        (r"host=db PASSWORD = 'two \' words' user=u", "host=db PASSWORD = … user=u"),
+        ("postgres:postgresql://u:s3cret@db/lake", "postgres:postgresql://u:…@db/lake"),
+        (
+            "postgresql://:s3@cret@db:5432/lake?sslmode=require",
+            "postgresql://:…@db:5432/lake?sslmode=require",
+        ),
+        ("postgresql://db/lake?password=s3cret", "postgresql://db/lake?password=…"),
+        ("sqlite", "sqlite"),
+        ("host=db dbname=lake", "host=db dbname=lake"),
+    ],
+)
+def test_password_is_hidden(text: str, shown: str) -> None:
+    assert without_password(text) == shown

@@ -23,11 +23,13 @@ import pytest
 from analytics.assembly.log_position import LogPosition
 from analytics.schema.ddl import statements
 from analytics.schema.tables import HISTOGRAM_MINUTES, LOSSES, STREAMS, frame
+from analytics.storage import commit as commit_module
 from analytics.storage import ducklake_format
 from analytics.storage import store as store_module
-from analytics.storage.commit import Commit, PartitionLost, StoreFailed
+from analytics.storage.commit import Commit, StoreFailed
 from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
+from analytics.storage.partition_positions import PartitionLost
 from analytics.storage.sqlite_catalog import create_file
 from analytics.storage.store import INLINED_ROWS, Store
 from analytics.storage.upkeep import Upkeep
@@ -340,7 +342,7 @@ def test_a_commit_that_fails_leaves_no_rows_and_no_file(
     }
     failing.kept_records = [("w0", ids[0], b"kept")]
     with monkeypatch.context() as full:
-        full.setattr(store, "_keep_records", fail)  # the last statement of the transaction
+        full.setattr(commit_module, "_keep_records", fail)  # the last statement of the transaction
         with pytest.raises(StoreFailed, match="no space left") as failed:
             store.commit(failing)
     assert "\n" not in str(failed.value)
@@ -490,7 +492,7 @@ def test_a_commit_that_never_succeeds_fails_in_one_line(
         tries.append(1)
         raise duckdb.TransactionException("database is locked")
 
-    monkeypatch.setattr(store_module, "write_tap_reports", conflict)
+    monkeypatch.setattr(commit_module, "write_tap_reports", conflict)
     with pytest.raises(StoreFailed, match="database is locked") as failed:
         store.commit(Commit(log_id, tables={"streams": streams(*new_ids(1))}))
     assert "\n" not in str(failed.value)

@@ -13,7 +13,8 @@ from opentelemetry.trace import SpanKind
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
-from analytics.consumer import CommitPolicy, Consumer
+from analytics.commit_policy import CommitPolicy
+from analytics.consumer import Consumer
 from analytics.measures.measure import measure
 from analytics.telemetry.semconv import names_of
 from analytics.telemetry.spans import MAX_STALLS, SpanBuilder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dashboard.bootstrap import _quantiles, quantile_difference, rate_difference
+from dashboard.confidence_intervals import _quantiles, quantile_difference, rate_difference
 
 
 def normal_sample(count: int, mean: float, seed: int) -> np.ndarray:

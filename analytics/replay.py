@@ -1,0 +1,46 @@
+"""After a restart: read the records of open streams again, from checkpoints in the store and from the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from analytics.assembly.assembler import Assembler
+from analytics.assembly.log_position import LogPosition
+from analytics.storage.store import Store
+from ingest.record_log.interface import Entry, LogReader
+from ingest.records import unpack
+
+log = logging.getLogger(__name__)
+
+REPLAY_OFFSETS = 1024
+
+
+def replay(
+    reader: LogReader, store: Store, assembler: Assembler, partition: str, stored: LogPosition
+) -> set[str]:
+    """Restore the open streams of a position from [low, high), other streams not. Returns the ids with checkpoints."""
+    assembler.resume(partition, stored.open_stream_ids)
+    kept = store.kept_records(reader.log_id, partition)
+    for stream_id, payloads in kept.items():
+        assembler.restore(partition, stream_id, payloads)
+    entries = 0
+    for entry in _entries(reader, partition, stored.low, stored.high):
+        assembler.feed(partition, entry.offset, unpack(entry.payload)[0])
+        entries += 1
+    assembler.end_replay(partition)
+    log.info(
+        "partition %s: resuming at %d (%d open streams, %d of them from checkpoints, %d entries replayed)",
+        partition, stored.high, len(stored.open_stream_ids), len(kept), entries,
+    )  # fmt: skip
+    return set(kept)
+
+
+def _entries(reader: LogReader, partition: str, low: int, high: int) -> Iterable[Entry]:
+    """[low, high) in small steps. Steps grow while they are empty."""
+    at, step = low, REPLAY_OFFSETS
+    while at < high:
+        entries: Sequence[Entry] = reader.range(partition, at, min(at + step, high))
+        yield from entries
+        at += step
+        step = REPLAY_OFFSETS if entries else step * 2
