@@ -10,13 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,9 +28,6 @@ from analytics.gc_tuning import tune_gc
 from analytics.measures.latency import StallLimit
 from analytics.measures.measure import measure
 from analytics.options import AnalyzeOptions
-from analytics.ready_file import Ready
-from analytics.ready_file import remove as remove_ready
-from analytics.ready_file import write as write_ready
 from analytics.storage.commit import StoreFailed
 from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import SQLITE, StoreLocation, locate
@@ -39,6 +35,7 @@ from analytics.storage.partition_positions import PartitionLost
 from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 from analytics.telemetry.telemetry import Telemetry
+from ingest.ready_file import remove_ready_file, write_ready_file
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.interface import LogBroken, LogChanged, LogReader
 
@@ -52,6 +49,16 @@ log = logging.getLogger(__name__)
 HEALTH_EVERY_S = 5.0
 DRAIN_S = 5.0
 """After a stop request, the log is read for at most this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """URLs of a running analytics process, in `run/analyze.json`."""
+
+    metrics: str | None
+    """Prometheus endpoint."""
+    otlp: str | None
+    """OTLP receiver."""
 
 
 def run(options: AnalyzeOptions) -> int:
@@ -140,6 +147,7 @@ def _consume(
     on_ready: Callable[[Ready], None] | None,
 ) -> int:
     consumer, receiver = parts.consumer, parts.receiver
+    ready_file = options.data / "run" / "analyze.json"
     try:
         all_dialects()  # import them before the first stream needs them
         consumer.start()
@@ -147,10 +155,8 @@ def _consume(
             receiver.start()
             log.info("receiving spans of other services at %s", receiver.url)
         parts.upkeep.start()
-        ready = Ready(
-            os.getpid(), parts.telemetry.metrics_url, receiver.url if receiver is not None else None
-        )
-        write_ready(options.data, ready)
+        ready = Ready(parts.telemetry.metrics_url, receiver.url if receiver is not None else None)
+        write_ready_file(ready_file, asdict(ready))
         log.info("analytics is ready and writes to %s", parts.store.location.label)
         if on_ready is not None:
             on_ready(ready)
@@ -176,7 +182,7 @@ def _consume(
                 consumer.finish()
         return 1
     finally:
-        remove_ready(options.data, os.getpid())
+        remove_ready_file(ready_file)
         if receiver is not None:
             receiver.close()
     log.info("analytics has stopped")

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import http.client
 import ipaddress
-import json
 import logging
 import os
 import signal
@@ -28,7 +27,7 @@ from typing import NoReturn
 from dashboard import oidc_login, page_settings
 from dashboard.base_url import BaseUrl
 from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
-from ingest.private_files import write_json
+from ingest.ready_file import remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ def run(options: DashboardOptions) -> int:
     finally:
         stopped.set()
         announcer.join(timeout=5)
-        _remove_if_ours(ready_file)
+        remove_ready_file(ready_file)
 
 
 def streamlit_config(host: str, port: int, oidc: Path | None = None) -> dict[str, object]:
@@ -205,7 +204,7 @@ def _announce(path: Path, url: str, token: str | None, stopped: threading.Event)
     while not stopped.wait(POLL_S):
         waited_s += POLL_S
         if _is_ready(url):
-            write_json(path, {"pid": os.getpid(), "url": f"{url}/?token={token}" if token else url})
+            write_ready_file(path, {"url": f"{url}/?token={token}" if token else url})
             log.info("dashboard ready at %s", url)
             return
         if waited_s > READY_TIMEOUT_S:
@@ -223,12 +222,6 @@ def _is_ready(url: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _remove_if_ours(path: Path) -> None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        if json.loads(path.read_text())["pid"] == os.getpid():
-            path.unlink()
 
 
 if __name__ == "__main__":  # pragma: no cover - for development: python -m dashboard.launch DATA [PORT]

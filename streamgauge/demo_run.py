@@ -29,9 +29,9 @@ import uvloop
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
+from ingest.ready_file import read_ready_file
 from ingest.tap.options import split_address
 from streamgauge.demo_progress import Progress, measured_text
-from streamgauge.ready_files import read_ready_file
 from streamgauge.simulator.comparison_table import comparison_table
 from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.measured_streams import streams_since
@@ -197,7 +197,7 @@ class Demo:
         """Wait for a ready file and return its content; {} if the demo is stopped first."""
         deadline_s = time.monotonic() + READY_TIMEOUT_S
         while not stop.is_set():
-            if (content := read_ready_file(path.parent, path.stem)) is not None:
+            if (content := read_ready_file(path)) is not None:
                 return content
             code = self.processes[process].poll()
             if code is not None:

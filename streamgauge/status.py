@@ -28,10 +28,10 @@ from analytics.storage.reconciliation import (
     stored_ids,
     unread_in_folder,
 )
+from ingest.ready_file import read_ready_file
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.flags import load, settings_options
-from streamgauge.ready_files import read_ready_file
 
 KAFKA_TIMEOUT_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]
@@ -77,7 +77,7 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
         damaged = _damaged(tables)
     totals_after = read_run_totals(log_dir)
     streams_captured = captured(counts.taps, totals_before, totals_after, now_ms=int(time.time() * 1000))
-    tap_file = read_ready_file(data / "run", "tap")
+    tap_file = read_ready_file(data / "run" / "tap.json")
     tap = _tap_counters(tap_file)
     if tap_file is not None and tap is None:
         unknown.append("the tap does not respond on its admin port")
@@ -166,7 +166,7 @@ def _as_json(
     tap: Mapping[str, int] | None,
 ) -> dict[str, Any]:
     streams_captured: Captured = reconciliation.captured
-    ship = read_ready_file(data / "run", "ship")
+    ship = read_ready_file(data / "run" / "ship.json")
     return {
         "reconciles": reconciliation.reconciles,
         "captured": streams_captured.at_least,
@@ -179,7 +179,11 @@ def _as_json(
         "lost": reconciliation.lost,
         "unknown": list(reconciliation.unknown),
         "stages": _stages(counts, unread, runs, ship),
-        "parts": {name: content["pid"] for name in PARTS if (content := read_ready_file(data / "run", name))},
+        "parts": {
+            name: content["pid"]
+            for name in PARTS
+            if (content := read_ready_file(data / "run" / f"{name}.json"))
+        },
         "tap": dict(tap) if tap is not None else None,
         "ship": ship,
         "tap_runs": [

@@ -22,11 +22,11 @@ import click
 
 from analytics.storage.data_folder_lock import UP, lock_data_folder
 from ingest.private_files import make_private_folder, write_json
+from ingest.ready_file import read_ready_file
 from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
 from streamgauge.flags import flag, flags
-from streamgauge.ready_files import read_ready_file
 from streamgauge.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Supervisor:
 
     def ready(self, part: Part) -> dict[str, Any] | None:
         """The content of the part's ready file; None if its current process is not ready."""
-        content = read_ready_file(self.run_dir, part.name)
+        content = read_ready_file(self.run_dir / f"{part.name}.json")
         return content if content and content.get("pid") == part.pid else None
 
     def watch(self) -> None:

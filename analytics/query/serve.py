@@ -23,18 +23,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from analytics.query import serve_ready_file
 from analytics.query.catalog_copy import CatalogCopy
 from analytics.query.child_options import ChildOptions
 from analytics.query.child_process import ChildProcess
 from analytics.query.errors import QueryError, StoreUnavailable
 from analytics.query.limits import MIB, Limits
-from analytics.query.serve_ready_file import Endpoint
 from analytics.storage.location import StoreLocation
+from ingest.ready_file import remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +45,15 @@ RESTART_PAUSE_S = 1.0
 """Pause between attempts to start a child. The first attempt has none."""
 SERVE_LIMITS = Limits(memory_bytes=2048 * MIB, timeout_s=25.0, concurrent=4)
 """25 s is below the 30 s timeout of a stock DuckDB client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Address of a running server, in `run/serve.json`."""
+
+    quack: str
+    """For example `quack:localhost:9494`."""
+    token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +105,7 @@ class _Supervisor:
     def __init__(self, options: ServeOptions, folder: Path) -> None:
         self._options = options
         self._folder = folder
+        self._ready_file = options.data / "run" / "serve.json"
         self._port = options.port or _free_port()
         self._token = options.token or secrets.token_urlsafe(32)
         catalog = options.location.catalog
@@ -117,11 +126,11 @@ class _Supervisor:
     def run(self) -> None:
         options = self._options
         self._start()
-        here = Endpoint(os.getpid(), f"quack:{options.host}:{self._port}", self._token)
-        serve_ready_file.write(options.data, here)
-        log.info("SQL server is ready: %s", here.quack)
+        endpoint = Endpoint(f"quack:{options.host}:{self._port}", self._token)
+        write_ready_file(self._ready_file, asdict(endpoint))
+        log.info("SQL server is ready: %s", endpoint.quack)
         if options.ready is not None:
-            options.ready(here)
+            options.ready(endpoint)
         while not self._is_stopped():
             if self._child is None or self._child.died is not None:
                 self._restart()
@@ -129,7 +138,7 @@ class _Supervisor:
             self._wake.clear()
 
     def close(self) -> None:
-        serve_ready_file.remove(self._options.data, os.getpid())
+        remove_ready_file(self._ready_file)
         self._stopped = True
         if self._child is not None:
             self._child.close()

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analytics.query.reader import Reader
-from analytics.ready_file import read
 from analytics.storage.location import locate
 from bench.analytics.load import LAST_NS, number_of, spacing_ns
+from ingest.ready_file import read_ready_file
 
 ASK_EVERY_S = 0.05
 WARM_UP_S = 3.0
@@ -104,7 +104,7 @@ def analytics(data: Path) -> Iterator[tuple[int, Reader]]:
         )
     try:
         deadline_s = time.monotonic() + READY_S
-        while read(data) is None:
+        while read_ready_file(data / "run" / "analyze.json") is None:
             if process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"analytics is not ready: {(data / 'analyze.log').read_text()}")
             time.sleep(0.1)

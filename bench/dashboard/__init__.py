@@ -23,10 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from analytics.query.reader import Reader
-from analytics.ready_file import read
 from analytics.storage.location import CATALOG_FILE, locate
 from bench.dashboard.browser_timing import PAGES, Timing, click_page, look_up_stream, refresh_page
 from bench.dashboard.generated_store import fill, row_counts
+from ingest.ready_file import read_ready_file
 from tests.dashboard.browser import reader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,13 +42,13 @@ def running(data: Path, rate: float) -> Iterator[dict[str, object]]:
     """Run a demo over the data folder; yields the content of run/dashboard.json."""
     command = [sys.executable, "-m", "streamgauge", "demo", "--data", str(data), "--rate", str(rate)]
     command += ["--dashboard-port", "0", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-    ready_file = data / "run" / "dashboard.json"
-    for part in (ready_file, data / "run" / "analyze.json"):
-        part.unlink(missing_ok=True)
+    ready_file, analyze_file = data / "run" / "dashboard.json", data / "run" / "analyze.json"
+    for file in (ready_file, analyze_file):
+        file.unlink(missing_ok=True)
     demo = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until_s = time.monotonic() + READY_WITHIN_S
-        while not ready_file.exists() or read(data) is None:
+        while not ready_file.exists() or read_ready_file(analyze_file) is None:
             if demo.poll() is not None or time.monotonic() > until_s:
                 raise SystemExit("the demo did not become ready")
             time.sleep(0.1)

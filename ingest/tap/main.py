@@ -18,7 +18,7 @@ from pathlib import Path
 
 import uvloop
 
-from ingest.private_files import write_json
+from ingest.ready_file import write_ready_file
 from ingest.tap.admin import Admin
 from ingest.tap.client_identity import load_client_key
 from ingest.tap.metrics import add_up
@@ -99,7 +99,7 @@ async def _ready(
     listen = f"{'https' if options.tls_cert is not None else 'http'}://{join_address(*address)}"
     admin_url = f"http://{join_address(*admin_sock.getsockname()[:2])}"
     path = options.data / "run" / "tap.json"
-    write_json(path, {"pid": os.getpid(), "listen": listen, "admin": admin_url})
+    write_ready_file(path, {"listen": listen, "admin": admin_url})
     upstreams = ", ".join(f"{u.name} ({u.url})" for u in options.upstreams)
     logger.info("tap ready: %s, upstreams: %s, admin: %s", listen, upstreams, admin_url)
     try:

@@ -16,13 +16,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from analytics.main import AnalyzeOptions, run_until
+from analytics.main import AnalyzeOptions, Ready, run_until
 from analytics.query.errors import QueryError
 from analytics.query.reader import Reader
-from analytics.ready_file import Ready
-from analytics.ready_file import read as read_ready
 from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import locate
+from ingest.ready_file import read_ready_file
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.reader_cursors import read_cursors
@@ -98,8 +97,8 @@ def rows(asker: Asker) -> int:
 
 
 def is_ready(data: Path, process: subprocess.Popen[str]) -> bool:
-    found = read_ready(data)
-    return found is not None and found.pid == process.pid
+    found = read_ready_file(data / "run" / "analyze.json")
+    return found is not None and found["pid"] == process.pid
 
 
 def test_every_stream_is_stored_once_despite_repeated_kills(tmp_path: Path) -> None:
@@ -144,7 +143,7 @@ def test_sigterm_commits_finished_streams_and_keeps_open_ones(tmp_path: Path) ->
         until(lambda: rows(asker) == 3, "rows")
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
-        assert read_ready(tmp_path) is None
+        assert read_ready_file(tmp_path / "run" / "analyze.json") is None
         assert process.stderr is not None
         assert "analytics has stopped" in process.stderr.read()
         writer.append([pack(records[3:], compress=False)])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from analytics.query.errors import QueryError
-from analytics.ready_file import read
+from ingest.ready_file import read_ready_file
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from tests.analytics.log_entries import entries
 from tests.chaos.rig import run
@@ -91,8 +91,8 @@ def analytics(data: Path) -> Iterator[int]:
 
         def answering() -> bool:
             assert process.poll() is None
-            found = read(data)
-            return found is not None and found.pid == process.pid
+            found = read_ready_file(data / "run" / "analyze.json")
+            return found is not None and found["pid"] == process.pid
 
         until(answering, "analytics", 150)
         yield process.pid

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from analytics.query.errors import QueryError
-from analytics.ready_file import read
+from ingest.ready_file import read_ready_file
 from ingest.record_log.embedded_reader import EmbeddedReader
 from streamgauge.simulator.measured_streams import streams_since
 from streamgauge.simulator.measurement_check import check_measurements
@@ -49,9 +49,9 @@ def analytics(data: Path, *, ready: bool = True) -> Iterator[subprocess.Popen[by
     with part(log, "analyze", "--data", str(data), "--metrics", "") as process:
 
         def answering() -> bool:
-            found = read(data)
+            found = read_ready_file(data / "run" / "analyze.json")
             assert process.poll() is None, log.read_text()[-3000:]
-            return found is not None and found.pid == process.pid
+            return found is not None and found["pid"] == process.pid
 
         if ready:
             until(answering, "analytics", PATIENCE_S)

@@ -20,11 +20,10 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from analytics.main import AnalyzeOptions, run_until
+from analytics.main import AnalyzeOptions, Ready, run_until
 from analytics.otlp_receiver import http_server
 from analytics.otlp_receiver.http_server import OtlpReceiver
 from analytics.otlp_receiver.span_queue import SpanQueue
-from analytics.ready_file import Ready
 from analytics.storage.commit import Commit
 from analytics.storage.location import locate
 from ingest.record_log.embedded_writer import EmbeddedWriter

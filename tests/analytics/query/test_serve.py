@@ -10,22 +10,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from analytics.query import serve_ready_file
 from analytics.query.errors import StoreUnavailable
 from analytics.query.limits import MIB
 from analytics.query.quack_gate import directive
-from analytics.query.serve import SERVE_LIMITS, ServeOptions, run
-from analytics.query.serve_ready_file import Endpoint
+from analytics.query.serve import SERVE_LIMITS, Endpoint, ServeOptions, run
 from analytics.schema.sql_quoting import literal
 from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
+from ingest.ready_file import read_ready_file
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 
 LIMITS = replace(SERVE_LIMITS, memory_bytes=512 * MIB, max_rows=10_000)
@@ -36,12 +35,12 @@ class Client:
     """A stock DuckDB."""
 
     connection: duckdb.DuckDBPyConnection
-    here: Endpoint
+    endpoint: Endpoint
 
     def query(self, sql: str, timeout_s: float = 5.0, max_rows: int = 1000) -> list[tuple[Any, ...]]:
         statement = directive(max_rows, timeout_s) + sql
         return self.connection.execute(
-            f"FROM quack_query({literal(self.here.quack)}, {literal(statement)}, token = {literal(self.here.token)})"
+            f"FROM quack_query({literal(self.endpoint.quack)}, {literal(statement)}, token = {literal(self.endpoint.token)})"
         ).fetchall()
 
     def until_answered(self, sql: str) -> list[tuple[Any, ...]]:
@@ -56,14 +55,18 @@ class Client:
                 time.sleep(0.1)
 
 
+def ready_file(data: Path) -> Path:
+    return data / "run" / "serve.json"
+
+
 @contextmanager
 def serving(location: StoreLocation, data: Path) -> Iterator[Client]:
     started, stop = threading.Event(), threading.Event()
     found: list[Endpoint] = []
     results: list[int] = []
 
-    def ready(here: Endpoint) -> None:
-        found.append(here)
+    def ready(endpoint: Endpoint) -> None:
+        found.append(endpoint)
         started.set()
 
     options = ServeOptions(location=location, data=data, port=0, limits=LIMITS, ready=ready, stop=stop)
@@ -79,7 +82,7 @@ def serving(location: StoreLocation, data: Path) -> Iterator[Client]:
         stop.set()
         thread.join(10)
     assert results == [0]
-    assert serve_ready_file.read(data) is None
+    assert read_ready_file(ready_file(data)) is None
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +103,8 @@ def client(served: tuple[StoreLocation, Client]) -> Client:
 
 
 def test_endpoint_is_published(client: Client, data: Path) -> None:
-    assert serve_ready_file.read(data) == client.here
-    assert client.here.pid == os.getpid()
+    assert read_ready_file(ready_file(data)) == {"pid": os.getpid(), **asdict(client.endpoint)}
+    assert client.endpoint.token not in repr(client.endpoint)
 
 
 def test_queries_are_answered(client: Client) -> None:
@@ -112,7 +115,7 @@ def test_queries_are_answered(client: Client) -> None:
 
 def test_a_stock_client_attaches_and_reads(client: Client) -> None:
     with client.connection.cursor() as cursor:
-        cursor.execute(f"ATTACH '{client.here.quack}' AS remote (TOKEN '{client.here.token}')")
+        cursor.execute(f"ATTACH '{client.endpoint.quack}' AS remote (TOKEN '{client.endpoint.token}')")
         try:
             assert cursor.execute("SELECT count(*) >= 5000 FROM remote.streams").fetchone() == (True,)
             assert cursor.execute("SELECT sum(ttft_ns) FROM remote.streams WHERE ttft_ns < 3").fetchone() == (
@@ -165,7 +168,7 @@ def test_rows_and_time_are_limited(client: Client) -> None:
 
 def test_a_wrong_token_is_rejected(client: Client) -> None:
     with pytest.raises(duckdb.Error):
-        Client(client.connection, Endpoint(0, client.here.quack, "not-the-token-at-all")).query("SELECT 1")
+        Client(client.connection, Endpoint(client.endpoint.quack, "not-the-token-at-all")).query("SELECT 1")
 
 
 def test_a_crash_ends_the_child_and_another_answers_at_the_same_address(client: Client) -> None:
@@ -189,7 +192,7 @@ def test_a_short_token_a_used_port_and_a_missing_store_are_errors(client: Client
     with pytest.raises(ValueError, match="at least 16"):
         run(ServeOptions(location=missing, data=tmp_path, token="short"))
     with pytest.raises(OSError, match="already in use"):
-        run(ServeOptions(location=missing, data=tmp_path, port=int(client.here.quack.rpartition(":")[2])))
+        run(ServeOptions(location=missing, data=tmp_path, port=int(client.endpoint.quack.rpartition(":")[2])))
     with pytest.raises(StoreUnavailable, match="streamgauge up"):
         run(ServeOptions(location=missing, data=tmp_path, port=0))
     assert list(tmp_path.iterdir()) == []
@@ -208,7 +211,7 @@ def test_sigterm_stops_cleanly(tmp_path: Path) -> None:
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
-        assert serve_ready_file.read(tmp_path) is not None
+        assert read_ready_file(ready_file(tmp_path)) is not None
         server.send_signal(signal.SIGTERM)
         assert server.wait(10) == 0
-    assert serve_ready_file.read(tmp_path) is None
+    assert read_ready_file(ready_file(tmp_path)) is None

@@ -1,0 +1,36 @@
+"""Ready files: private, written and removed by one process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ingest.ready_file import read_ready_file, remove_ready_file, write_ready_file
+
+
+def test_content_is_read_back_from_a_private_file(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "serve.json"
+    write_ready_file(path, {"token": "t" * 20})
+    assert read_ready_file(path) == {"pid": os.getpid(), "token": "t" * 20}
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [file.name for file in path.parent.iterdir()] == ["serve.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": "x"}'])
+def test_invalid_file_counts_as_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "serve.json"
+    assert read_ready_file(path) is None
+    path.write_text(text)
+    assert read_ready_file(path) is None
+
+
+def test_file_is_removed_only_by_the_process_that_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "serve.json"
+    path.write_text(f'{{"pid": {os.getpid() + 1}}}')
+    remove_ready_file(path)
+    assert path.exists()
+    write_ready_file(path, {})
+    remove_ready_file(path)
+    assert not path.exists()
