@@ -407,7 +407,7 @@ def test_counters_are_right_before_their_rows_are_summed(
         upkeep.retain(NOW_S + DAY_S)
     store.commit(Commit("log", totals={"expired_streams_rows": 1, "entries": 1}))
     assert (store.totals()["expired_streams_rows"], ask(store, rows)) == (16, [(2,)])
-    upkeep._sum_counters()
+    upkeep._retention._sum_counters()
     assert (store.totals()["expired_streams_rows"], ask(store, rows)) == (16, [(1,)])
     upkeep.close()
 
