@@ -1,7 +1,7 @@
 """Identifiers of streams, traces and spans, and the time in a UUIDv7.
 
-Identifiers are unique, not secret. The functions that create them may only be called from one thread, the event loop's.
-Random digits come from the operating system in blocks: one call for each identifier would cost more than the rest of it.
+Identifiers are unique, not secret. Only one thread, the event loop's, may call the functions that create them. They fetch
+random digits from the operating system in blocks, because one call per identifier would dominate the cost.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ Every record except `Alive` and `Damaged` belongs to one stream and has `(stream
 stream from 0 without a gap. So a reader detects gaps, and drops duplicates by that pair. `Opened` is seq 0 and `Closed` the
 last record.
 
-Clocks. Fields named `*_ns` are durations in ns since the stream's t0, the moment the tap turns to the upstream. `wall_ns`
-(Unix time) and `mono_ns` (CLOCK_MONOTONIC) are both clocks, read together: in `Opened` at t0.
+Clocks. Fields named `*_ns` are durations in ns since the stream's t0: the tap has read the request's head and starts to
+forward it. `wall_ns` (Unix time) and `mono_ns` (CLOCK_MONOTONIC) are clock readings taken together, in `Opened` at t0.
 
 No record holds Authorization, API keys or cookies: headers are allow-listed (`ingest.tap.header_allow_list`).
 
 An entry of a log is a packed batch of records of many streams: one format byte, then a MessagePack array of the records,
 plain (`PLAIN`) or zstd-compressed (`ZSTD`). In Kafka it is the value of a message. An entry of the format `DAMAGE` has no
-records: it names a range of entries of a local log that could not be read when it was shipped.
+records: it names a range of entries of a local log that `ship` could not read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import zstandard
 
 PLAIN, ZSTD, DAMAGE = b"\x01", b"\x02", b"\x03"
 MAX_ENTRY_BYTES = 64 * 2**20
-"""A larger entry (unpacked) is refused. Our writers make smaller ones."""
+"""Limit for the unpacked size of an entry. Our writers stay below it."""
 
 Cause = Literal[
     "complete",  # the response ended as HTTP requires
@@ -62,7 +62,7 @@ class ResponseHeaders(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Opened(Record, frozen=True):
-    """The head of a request was read, and the tap turned to the upstream. Always seq 0."""
+    """The tap has read a request's head and starts to forward it. Always seq 0."""
 
     stream: str
     """Textual UUIDv7; its time is t0."""
@@ -92,7 +92,7 @@ class Opened(Record, frozen=True):
     parent_span_id: str | None
     """The caller's span. None: the tap started the trace."""
     trace_flags: int
-    """Of W3C trace context."""
+    """Flags of W3C Trace Context."""
     client_id: str | None
     """Keyed hash of the client's API key. None: the request had no key."""
     headers: list[tuple[str, str]]
@@ -143,7 +143,7 @@ class Closed(Record, frozen=True):
     end_ns: int
     """tE: end of the response's body, or time of the failure."""
     connected_ns: int | None
-    """When there was a connection to the upstream (≈ 0 for a reused one). None: never."""
+    """When the connection to the upstream was open (≈ 0 for a reused one). None: never."""
     request_sent_ns: int | None
     """When the request's last byte was written upstream. None: never."""
     request_bytes: int
@@ -153,7 +153,7 @@ class Closed(Record, frozen=True):
     delivered_bytes: int
     """Body bytes written to the client's socket, minus those known to be undelivered."""
     client_drain_ns: int | None
-    """When the client's socket had taken the last byte. None: not observed."""
+    """When the client's socket had accepted the last byte. None: not observed."""
     client_left_ns: int | None = None
     """When the tap detected that the client had disconnected. None: it had not."""
     reused_connection: bool = False
@@ -216,7 +216,7 @@ _batch_decoder = msgspec.msgpack.Decoder(list[AnyRecord])
 _raw_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _record_decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord)
 decode = _record_decoder.decode
-"""The record that `encode` encoded. Raises msgspec.DecodeError."""
+"""Decode one record encoded by `encode`. Raises msgspec.DecodeError."""
 
 
 class _PerThread(threading.local):
@@ -238,7 +238,7 @@ class Poison(msgspec.Struct, frozen=True):
 
 
 encode = _encoder.encode
-"""One record as it is in an entry."""
+"""Encode one record as MessagePack."""
 OPENED = b"\xdc\x00%c\xa6opened" % (len(Opened.__struct_fields__) + 1)
 """First bytes of every encoded `Opened`: an array of more than 15 elements, the tag first."""
 
@@ -259,7 +259,7 @@ def _entry(body: bytes, *, compress: bool) -> bytes:
 
 
 def pack_damage(partition: str, first: int, end: int, reason: str) -> bytes:
-    """An entry that reports the entries [first, end) of a local log's partition as unreadable."""
+    """Make an entry that reports the entries [first, end) of a local log's partition as unreadable."""
     return DAMAGE + msgspec.msgpack.encode((partition, first, end, reason))
 
 
@@ -285,7 +285,7 @@ def unpack(payload: bytes) -> tuple[list[AnyRecord], list[Poison]]:
 
 
 def read_damage(payload: bytes) -> tuple[str, int, int] | None:
-    """(partition, first, end) of an entry of the format `DAMAGE`. None: it is not a valid one."""
+    """(partition, first, end) of an entry of the format `DAMAGE`. None: the entry is invalid."""
     try:
         partition, first, end, _ = msgspec.msgpack.decode(payload[1:], type=tuple[str, int, int, str])
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -294,7 +294,7 @@ def read_damage(payload: bytes) -> tuple[str, int, int] | None:
 
 
 def _damage(payload: bytes) -> Poison:
-    """Its size is the number of unreadable entries."""
+    """`Poison` for an entry of the format `DAMAGE`. Its size is the number of unreadable entries."""
     found = read_damage(payload)
     if found is None:
         return Poison("unknown_format", len(payload), payload)

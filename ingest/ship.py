@@ -1,7 +1,7 @@
-"""Ship the embedded log to a Kafka topic, without the text of streams, and trim what has arrived.
+"""Ship the embedded log to a Kafka topic without the text of streams, and release the entries that Kafka acknowledged.
 
 Rules
- 1. Entries are released only after Kafka has acknowledged all their messages: at least once, in order per stream.
+ 1. Entries are released only after Kafka has acknowledged all their messages. Delivery is at least once, in order per stream.
  2. Kafka may be unreachable for as long as the log's cap allows. Memory stays bounded: one batch (BATCH_BYTES of compressed
     entries, unpacked) and its messages.
  3. Records are redacted before they leave (`ingest.redaction`). The redaction state is stored before entries are released.
@@ -46,7 +46,7 @@ _UNREACHABLE_DRAIN_S = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class ShipOptions:
-    """Options of `run`. `kafka_options` are those of kafka-python (security_protocol, sasl_mechanism, ssl_cafile …)."""
+    """Options of `run`. `kafka_options` go to kafka-python (security_protocol, sasl_mechanism, ssl_cafile …)."""
 
     data: Path
     brokers: str
@@ -58,7 +58,7 @@ class ShipOptions:
 
 
 def run(options: ShipOptions) -> int:
-    """Ship until SIGTERM or SIGINT, then return 0. Raises ValueError or OSError, in one line, when it cannot start."""
+    """Ship until SIGTERM or SIGINT, then return 0. Raises ValueError or OSError with a one-line message."""
     with _stop_signals() as stop:
         ship = _Ship(options, stop)
         try:
@@ -135,30 +135,31 @@ class _Ship:
             if self._stop.at_s is None:
                 raise OSError(str(error)) from error
             log.warning("%s", error)
-        log.info("stopped shipping: %d records went to Kafka", self._writer.stats()["records"])
+        log.info("stopped shipping: %d records were sent to Kafka", self._writer.stats()["records"])
 
     def _report_unreadable(self) -> None:
         """Ship each unreadable range, and the incarnations whose streams may have records in it."""
         ranges = self._reader.take_unreadable()
         if ranges:
-            self._damaged += sum(one.end - one.first for one in ranges)
-            entries = [pack_damage(one.partition, one.first, one.end, one.reason) for one in ranges]
+            self._damaged += sum(r.end - r.first for r in ranges)
+            entries = [pack_damage(r.partition, r.first, r.end, r.reason) for r in ranges]
             now_ns = time.time_ns()
             damaged: list[AnyRecord] = [
-                Damaged(incarnations_of(self._log_dir, one), "log_damaged", now_ns)
-                for one in dict.fromkeys(one.partition for one in ranges)
+                Damaged(incarnations_of(self._log_dir, partition), "log_damaged", now_ns)
+                for partition in dict.fromkeys(r.partition for r in ranges)
             ]
             self._writer.deliver(GroupedRecords(poison=entries, broadcast=damaged))
 
-    def _redact(self, found: GroupedRecords) -> GroupedRecords:
+    def _redact(self, grouped: GroupedRecords) -> GroupedRecords:
         if self._redactor is not None:
-            streams = {one: self._redactor.redact(records) for one, records in found.streams.items()}
-            found.streams = {one: records for one, records in streams.items() if records}
-            found.poison = [filled_poison(one) for one in found.poison]
-        return found
+            streams = {stream: self._redactor.redact(records) for stream, records in grouped.streams.items()}
+            grouped.streams = {stream: records for stream, records in streams.items() if records}
+            grouped.poison = [filled_poison(payload) for payload in grouped.poison]
+        return grouped
 
     def _save_redaction_state(self) -> None:
-        """Continue when the disk is full: releasing entries frees space. A kill before the next save loses the open streams."""
+        """Save the state; only warn on a full disk, because releasing entries frees space. A kill before the next save loses the
+        open streams."""
         if self._redaction is None:
             return
         try:

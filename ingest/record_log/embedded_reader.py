@@ -2,8 +2,8 @@
 
 Rules
  1. A reader never writes to a segment. It may delete segments that all readers have released, and quarantine damaged ones.
- 2. Entries are in order within a partition. An entry with a wrong checksum is skipped and reported. So is the unreadable part
-    of a damaged segment. One poll returns entries before the damage or after it, never both.
+ 2. Entries are in order within a partition. Entries with a wrong checksum and the unreadable part of a damaged segment are
+    skipped and reported. One poll returns entries before the damage or after it, never both.
  3. The newest segment of a running writer is never quarantined: the reader waits until the writer has a newer one.
  4. A segment that is dropped at the cap while we read it is skipped. `Lost` records in a later segment report its streams.
 """
@@ -59,7 +59,7 @@ class _Tail:
     blocked_until_s: float = 0.0
     warned_segment: int = -1
     newest_at_s: float = 0.0
-    """When our segment was last known to be the newest, in this poll."""
+    """When `segment` was last found to be the newest, in this poll."""
 
     def close_segment(self) -> None:
         if self.connection is not None:
@@ -71,9 +71,9 @@ class _Tail:
 class EmbeddedReader:
     """A named `LogReader`. Not thread-safe: one owner, which may be any thread.
 
-    Raises `LogInUse` (an OSError) when another process reads under that name. Without `seek`, a partition is read from its
-    oldest entry. `released(partition)` is the position of the reader's last run. `sole`: take over the positions of readers
-    that do not run (`analyze` before Kafka was introduced, or `ship` after it was removed).
+    Raises `LogInUse` (an OSError) when another process reads under that name. `seek` to `released(partition)` continues the
+    reader's last run. `sole`: take over the positions of readers that do not run (`analyze` before Kafka was introduced, or
+    `ship` after it was removed).
     """
 
     def __init__(self, log_dir: Path, name: str, *, sole: bool = False) -> None:
@@ -199,9 +199,8 @@ class EmbeddedReader:
         tails = list(self._tails.values())
         if not tails:
             return []
-        self._first_partition = (self._first_partition + 1) % len(
-            tails
-        )  # start with another partition each time: a busy one must not starve the others
+        # Start with another partition each time: a busy one must not starve the others.
+        self._first_partition = (self._first_partition + 1) % len(tails)
         entries: list[Entry] = []
         remaining_bytes = max_bytes
         for tail in tails[self._first_partition :] + tails[: self._first_partition]:
@@ -288,12 +287,12 @@ class EmbeddedReader:
         self._stats["entries"] += len(entries)
         return entries
 
-    # UnreadableRange
+    # Damage
 
     def _skip_damaged(
         self, tail: _Tail, segment: Segment, newer: Segment | None, error: sqlite3.Error
     ) -> bool:
-        """Skip a damaged segment. False: not now, because its writer still uses it or the disk fails."""
+        """Skip a damaged segment. False: its writer still uses it, or the disk fails; retry later."""
         tail.close_segment()
         damage = is_damage(error)
         if damage and self._quarantine(tail.partition, segment, newer, tail.position, error):

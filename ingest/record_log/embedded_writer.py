@@ -3,8 +3,8 @@
 Durability
 - After `append` returned, entries survive a kill of the process (`kill -9`): the transaction is in the page cache.
 - A power cut can lose the entries of the last `sync_s` seconds (1 by default) plus the time to the next append: segments use
-  `synchronous=NORMAL`, and the writer flushes the `-wal` at that pace. The rest is a prefix, because SQLite's checksums end
-  the `-wal` at the first page that did not reach the disk.
+  `synchronous=NORMAL`, and the writer flushes the `-wal` at that interval. The entries that survive have no gap, because
+  SQLite's checksums end the `-wal` at the first page that did not reach the disk.
 - Sealed segments (full, or closed by a clean stop) are flushed.
 - An offset is never reused, even if a power cut removed an entry that a reader had seen.
 
@@ -13,9 +13,8 @@ Rules
  2. An append uses up its offsets, even if its transaction fails.
  3. A segment ends by size, age or number of entries. The next append creates the next one, so an idle writer creates none.
  4. The cap applies to the whole log. Over it, segments that every reader has released are deleted first, then quarantined
-    ones, then the oldest unread segment: those of partitions without a writer before our own. Before an unread segment is
-    deleted, its ranges are appended to the same partition as `Lost`. A segment with little but such losses is kept, and
-    appends fail.
+    ones, then the oldest unread segment, in partitions without a writer before our own. Before an unread segment is deleted,
+    its ranges are appended to the same partition as `Lost`. A segment that contains mostly `Lost` is kept, and appends fail.
  5. A segment that stays unread for `max_age_s` is deleted the same way, also in a partition without a writer.
  6. After an error the writer is usable. The next append tries again, in a new segment if the current one may be damaged.
 """
@@ -64,7 +63,7 @@ from ingest.record_log.segments import (
 log = logging.getLogger(__name__)
 
 _SCAN_S = 1.0
-"""Maximum age of the sum of the log's bytes. Other workers write too."""
+"""Interval at which the log's size is measured. Other workers write too."""
 
 _COUNTED = (
     "entries", "bytes", "segments", "trimmed_segments", "dropped_segments", "dropped_entries", "dropped_records",
@@ -75,7 +74,7 @@ _COUNTED = (
 class EmbeddedWriter:
     """A `LogWriter` for one partition. Not thread-safe: one owner.
 
-    Raises `LogInUse` (an OSError) when another writer has the partition, `LogBroken` when the folder is not a log,
+    Raises `LogInUse` (an OSError) when another process writes the partition, `LogBroken` when the folder is not a log,
     OSError when it cannot be written.
     """
 
@@ -125,10 +124,7 @@ class EmbeddedWriter:
         return self._next
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Append entries in order, in one transaction. After the return they survive a kill of the process.
-
-        Raises `LogFull` at the cap, OSError for a full or failing disk. The payloads may be lost then.
-        """
+        """Append, see `LogWriter`. Raises `LogFull` at the cap, OSError for a full or failing disk. The entries may be lost then."""
         if not payloads:
             return
         if len(payloads) > SEGMENT_OFFSETS:
@@ -148,7 +144,7 @@ class EmbeddedWriter:
         self._stats["bytes"] += size
 
     def stats(self) -> dict[str, int]:
-        """Counters since the start, and `log_bytes`: the size of the log at the last scan plus our appends since."""
+        """Counters since the start, and `log_bytes`: the size of the log at the last scan plus our later appends."""
         return {**self._stats, "log_bytes": self._scanned_bytes + self._since_scan_bytes}
 
     def close(self) -> None:
@@ -267,7 +263,7 @@ class EmbeddedWriter:
         self._next = max(self._next, segment.first + SEGMENT_OFFSETS)
         log.error("segment %s is damaged (%s): renamed to %s", segment.path, error, quarantined.name)
 
-    # Room
+    # Space
 
     def _make_room(self, size: int, count: int) -> None:
         now_s = time.monotonic()
@@ -318,7 +314,7 @@ class EmbeddedWriter:
                 if not segment.path.exists():
                     continue
                 if not (self._drop_oldest("log_aged") if ours else self._drop_in(partition, "log_aged")):
-                    self._ages.renew(segment.path)  # it has only losses: do not read it again every second
+                    self._ages.renew(segment.path)  # it has mostly losses: do not read it again every second
                     break
         self._ages.keep(complete)
 
@@ -357,7 +353,7 @@ class EmbeddedWriter:
         losses = lost_entries(ranges, cause, time.time_ns())
         losses_bytes = sum(map(len, losses))
         if 2 * losses_bytes > max(counts.bytes, PAGE_BYTES):
-            return False  # it has little but earlier losses, which would only be written again
+            return False  # it contains mostly losses, which would only be written again
         if losses:
             self._insert(losses, losses_bytes)
         self._stats["dropped_segments"] += 1
@@ -377,7 +373,7 @@ class EmbeddedWriter:
 
 
 def _translated(error: OSError | sqlite3.Error, folder: Path) -> OSError | LogBroken:
-    """Errors of the disk as OSError, all others as LogBroken."""
+    """Translate disk errors to OSError, all others to LogBroken."""
     if isinstance(error, OSError):
         return error
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

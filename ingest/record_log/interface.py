@@ -52,13 +52,13 @@ class LogReader(Protocol):
         """Entries with start ≤ offset < end, for the replay after a restart. The poll position does not change."""
 
     def end(self, partition: str) -> int:
-        """The offset of the next entry to be appended, as far as known. The lag is `end` - position."""
+        """Offset that the next appended entry will have, or a lower bound. The lag is `end` - position."""
 
     def release(self, partition: str, offset: int) -> None:
         """Declare entries before `offset` as no longer needed by this reader: the log may delete them."""
 
     def take_unreadable(self) -> list[UnreadableRange]:
-        """Unreadable ranges met since the last call, apart from those that `Lost` records report."""
+        """Unreadable ranges found since the last call, except those that `Lost` records report."""
 
     def close(self) -> None: ...
 
@@ -76,7 +76,7 @@ class LogWriter(Protocol):
 
 
 class LogFull(Exception):
-    """The log's cap on bytes is reached."""
+    """The log has reached its cap."""
 
 
 class LogBroken(Exception):
@@ -88,4 +88,4 @@ class LogChanged(LogBroken):
 
 
 class LogInUse(OSError):
-    """Another process holds an exclusive lock. The message names it."""
+    """Another process holds the lock. The message names the folder or the reader."""

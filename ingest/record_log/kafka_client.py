@@ -1,8 +1,8 @@
 """Connections to Kafka for readers and the writer: options, reachability, the topic, and log lines during an outage.
 
-kafka-python reconnects by itself after a first connection, but not before. So the callers retry, and every failed attempt is
-closed here: an unconnected client would keep its sockets. kafka-python's own log lines (one per attempt and broker) are
-suppressed unless the logger `kafka` was configured. `OutageLog` reports an outage instead.
+kafka-python reconnects automatically, but only after a first successful connection. So the callers retry, and `connect` closes
+failed clients, which would keep their sockets. kafka-python's log lines (one per attempt and broker) are suppressed unless the
+logger `kafka` was configured. `OutageLog` reports an outage instead.
 """
 
 from __future__ import annotations
@@ -116,18 +116,18 @@ def error_line(error: Exception) -> str:
 
 def split_brokers(brokers: str) -> list[str]:
     """["h1:9092", "h2:9092"] from "h1:9092,h2:9092". Raises ValueError."""
-    found = [one.strip() for one in brokers.split(",") if one.strip()]
-    for one in found:
-        host, _, port = one.rpartition(":")
+    found = [broker.strip() for broker in brokers.split(",") if broker.strip()]
+    for broker in found:
+        host, _, port = broker.rpartition(":")
         if not host or not port.isdigit():
-            raise ValueError(f"{one!r} is not HOST:PORT of a Kafka broker")
+            raise ValueError(f"{broker!r} is not HOST:PORT of a Kafka broker")
     if not found:
         raise ValueError("no Kafka broker given: pass HOST:PORT")
     return found
 
 
 def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options. Raises ValueError for an option that kafka-python does not have or that users cannot set."""
+    """A copy of the options. Raises ValueError for an option that kafka-python does not have or that users cannot set."""
     for name in options:
         if name in _RESERVED_OPTIONS:
             raise ValueError(f"the Kafka option {name!r} is set by Streamgauge: remove it")
@@ -168,8 +168,8 @@ def silence_client_logs() -> None:
 def probe(brokers: list[str]) -> None:
     """Raise OSError unless one of the brokers accepts a TCP connection."""
     failure: OSError | None = None
-    for one in brokers:
-        host, _, port = one.rpartition(":")
+    for broker in brokers:
+        host, _, port = broker.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_S).close()
         except OSError as error:
@@ -185,7 +185,7 @@ def connect(
 ) -> Client:
     """A connected client of kafka-python. The user's `options` override `defaults`.
 
-    Raises OSError when no broker accepts a connection, KafkaError when none serves us. No socket stays open then.
+    Raises OSError when no broker accepts a connection, KafkaError when none answers. No socket stays open then.
     """
     probe(brokers)
     silence_client_logs()
@@ -200,13 +200,13 @@ def connect(
         net_clients.append(net_client)
         return net_client
 
-    known = kind.DEFAULT_CONFIG  # type: ignore[attr-defined]
+    supported = kind.DEFAULT_CONFIG  # type: ignore[attr-defined]
     config = {
         "bootstrap_timeout_ms": CONNECT_MS,
         "reconnect_backoff_max_ms": 2000,
         "request_timeout_ms": 15_000,
         **defaults,
-        **{name: value for name, value in options.items() if name in known},
+        **{name: value for name, value in options.items() if name in supported},
     }
     try:
         return kind(bootstrap_servers=brokers, kafka_client=client, **config)

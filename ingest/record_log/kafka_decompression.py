@@ -1,8 +1,8 @@
 """Limit the decompressed size of a Kafka batch. The client has no limit, and anyone who can reach the broker can write a
 small batch that decompresses to gigabytes.
 
-The client looks its codecs up by name in two modules. `bound_codecs` replaces them there. A batch over the limit raises
-ValueError, like a damaged one: the reader skips and reports it. Snappy and LZ4 are not installed, so the client rejects them.
+The client looks its codecs up by name in two modules. `limit_codecs` replaces them there. A batch over the limit raises
+ValueError. The reader skips and reports it like a damaged batch. The client rejects Snappy and LZ4: they are not installed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import zstandard
 from kafka.record import default_records, legacy_records
 
 MAX_BATCH_BYTES = 64 * 2**20
-"""Decompressed. The batches of `ship` have 512 KiB, or one record as large as the broker accepts."""
+"""Limit for a decompressed batch. `ship` sends 512 KiB, or one record as large as the broker accepts."""
 MAX_WINDOW_BYTES = 8 * 2**20
-"""Limit for the window of zstd. Its levels up to 19 stay below."""
+"""Limit for zstd's window. Levels up to 19 stay below it."""
 
 
-def bound_codecs() -> None:
+def limit_codecs() -> None:
     """Replace the client's codecs in this process."""
     for module in (default_records, legacy_records):
         module.gzip_decode = gunzip

@@ -4,8 +4,8 @@ Rules, in addition to those of `ingest.record_log.kafka_reader`
  1. The group decides the assignment and nothing else. The caller keeps the positions and fences them where they are stored.
     Assignment is cooperative: partitions that stay are read while others move.
  2. A new partition is paused until the caller seeks its position.
- 3. `on_revoke` is called before a partition is revoked, while this member still owns it. Work that it commits is not repeated
-    by the next owner. It is also called when the partition is lost already: then a commit is rejected. `poll` raises its
+ 3. `on_revoke` is called before a partition is revoked, while this member still owns it. The next owner does not repeat work
+    that it commits. It is also called when the partition is already lost: then a commit is rejected. `poll` raises its
     exceptions.
  4. Messages of a revoked partition are not returned.
 """
@@ -27,7 +27,7 @@ SESSION_MS, HEARTBEAT_MS = 15_000, 3_000
 MAX_POLL_INTERVAL_MS = 300_000
 """A restart may read this long without a poll (each `range` fails after a minute)."""
 _RESPONSE_MS = 1000
-"""Enough to process a response that has arrived."""
+"""Time limit for processing a join response that has arrived."""
 
 
 class KafkaGroupReader(KafkaReader):
@@ -84,7 +84,7 @@ class KafkaGroupReader(KafkaReader):
         super()._drop()
         self._revoke([TopicPartition(self._topic, number) for number in self._positions])
 
-    def _assign(self, there: set[int]) -> None:
+    def _assign(self, existing: set[int]) -> None:
         if self._subscribed is not self._consumer:
             self._subscribed = self._consumer
             self._consumer.subscribe([self._topic], listener=_Listener(self))
@@ -117,9 +117,9 @@ class KafkaGroupReader(KafkaReader):
 def _keep_join_response(coordinator: Any) -> None:
     """Accept a join response that arrives between two polls.
 
-    kafka-python 3.0 keeps a join in flight when `poll` returns before the response, but discards a response that is there when
-    `poll` is called again, and sends a new join. A join of the leader makes the whole group rejoin. So a member with a backlog,
-    which waits little, could rejoin forever and block the group. The library has no option for this.
+    kafka-python 3.0 keeps a join in flight when `poll` returns before the response. But it discards a response that arrived
+    before the next `poll`, and sends a new join. A join of the leader makes the whole group rejoin. So a member with a backlog,
+    whose polls are short, could rejoin forever and block the group. The library has no option for this.
     """
     join = coordinator.join_group_async
 

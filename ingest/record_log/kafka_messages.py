@@ -1,8 +1,8 @@
 """Turn entries of the embedded log into Kafka messages: as few as possible, none larger than the broker accepts. No I/O.
 
 Rules
- 1. Records of one stream keep their order. A message is an entry with records of all streams of its partition: the cost of a
-    message to its consumer equals that of a few events.
+ 1. Records of one stream keep their order. A message is an entry with records of all streams of its partition, because each
+    message costs its consumer as much as a few events.
  2. Messages are cut between records, so (stream, seq) stays unique. A record that is too large even when compressed is
     replaced by a `Lost` with the same (stream, seq).
  3. Of several `Alive` of one incarnation only the last is kept: its counters include the earlier ones.
@@ -22,8 +22,8 @@ TARGET_BYTES = 512 * 2**10
 OVERHEAD_BYTES = 2048
 """Size of the record and batch headers around a value."""
 
-_BEFORE = {"not_messagepack": PLAIN, "not_a_record": PLAIN + b"\x91"}
-"""Prefix that makes an entry again of poison from inside an entry: the format, and the array header of a single element."""
+_PREFIX = {"not_messagepack": PLAIN, "not_a_record": PLAIN + b"\x91"}
+"""Prefix that turns poison from inside an entry into a separate entry: the format, and the header of a one-element array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class GroupedRecords:
 
 def group_by_stream(payloads: Iterable[bytes]) -> GroupedRecords:
     """Group the records of entries by stream."""
-    found = GroupedRecords()
+    grouped = GroupedRecords()
     alive: dict[tuple[str, int, str], AnyRecord] = {}
     for payload in payloads:
         records, poison = unpack(payload)
@@ -55,14 +55,14 @@ def group_by_stream(payloads: Iterable[bytes]) -> GroupedRecords:
             if isinstance(record, Alive):
                 alive[record.tap, record.tap_worker, record.incarnation] = record
             elif isinstance(record, Damaged):
-                found.broadcast.append(record)
+                grouped.broadcast.append(record)
             else:
-                found.streams.setdefault(record.stream, []).append(record)
-        found.records += len(records)
-        for one in poison:
-            found.poison.append(_BEFORE.get(one.reason, b"") + one.payload)
-    found.broadcast += alive.values()
-    return found
+                grouped.streams.setdefault(record.stream, []).append(record)
+        grouped.records += len(records)
+        for unreadable in poison:
+            grouped.poison.append(_PREFIX.get(unreadable.reason, b"") + unreadable.payload)
+    grouped.broadcast += alive.values()
+    return grouped
 
 
 def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int) -> tuple[list[Message], int]:
@@ -74,28 +74,28 @@ def messages_of(records: Iterable[AnyRecord], limit_bytes: int, at_wall_ns: int)
     target_bytes = min(TARGET_BYTES, max_value_bytes)
     messages: list[Message] = []
     lost = 0
-    part: list[AnyRecord] = []
+    batch: list[AnyRecord] = []
     encoded: list[bytes] = []
     size = 0
 
     def cut() -> None:
         nonlocal size
-        if part:
-            messages.append(Message(pack_encoded(encoded), tuple(part)))
-            part.clear()
+        if batch:
+            messages.append(Message(pack_encoded(encoded), tuple(batch)))
+            batch.clear()
             encoded.clear()
             size = 0
 
     for record in records:
-        one = encode(record)
-        if size + len(one) > target_bytes:
+        data = encode(record)
+        if size + len(data) > target_bytes:
             cut()
-        if len(one) > target_bytes and len(pack_encoded([one])) > max_value_bytes:
-            record, one = _replacement(record, at_wall_ns)
+        if len(data) > target_bytes and len(pack_encoded([data])) > max_value_bytes:
+            record, data = _replacement(record, at_wall_ns)
             lost += 1
-        part.append(record)
-        encoded.append(one)
-        size += len(one)
+        batch.append(record)
+        encoded.append(data)
+        size += len(data)
     cut()
     return messages, lost
 

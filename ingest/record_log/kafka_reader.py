@@ -3,7 +3,7 @@
 Rules
  1. No consumer group: the caller stores the offsets with its rows, so `release` does nothing. (`kafka_group_reader` shares
     the partitions between several readers.)
- 2. While Kafka is unreachable, `poll` returns nothing, logs it once, keeps positions, and resumes by itself.
+ 2. While Kafka is unreachable, `poll` returns nothing, logs the outage, keeps positions, and resumes automatically.
  3. The log's identity is cluster id and topic id. A topic that was deleted and created again raises `LogChanged`.
  4. Messages that retention deleted before they were read are reported by `take_unreadable`.
  5. An unreadable batch (damaged on the broker's disk, unknown codec, too large when decompressed) is skipped and reported.
@@ -27,11 +27,11 @@ from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError, 
 
 from ingest.record_log.interface import Entry, LogBroken, LogChanged, UnreadableRange
 from ingest.record_log.kafka_client import OutageLog, check_options, connect, error_line, probe, split_brokers
-from ingest.record_log.kafka_decompression import bound_codecs
+from ingest.record_log.kafka_decompression import limit_codecs
 
 log = logging.getLogger(__name__)
 
-bound_codecs()
+limit_codecs()
 
 _RETRY_S = 1.0
 """Pause between two attempts to connect."""
@@ -62,12 +62,12 @@ class KafkaReader:
         self._options = check_options(options)
         self._consumer: Any = None
         self._replayer: Any = None
-        """The client of `range`. A restart calls `range` often, so it is kept until the next `poll`."""
+        """Second client, for `range` and bisection. A restart calls `range` often, so it is kept until the next `poll`."""
         self._log_id = ""
         self._positions: dict[int, int | None] = {}
         """Next offset of each assigned partition. None: the oldest."""
         self._requested: dict[int, int] = {}
-        """Positions given before the partition was assigned."""
+        """Positions set by `seek` before the partition was assigned."""
         self._ends: dict[int, int] = {}
         self._unreadable: list[UnreadableRange] = []
         self._outage = OutageLog(f"Kafka at {brokers} answers again")
@@ -238,10 +238,10 @@ class KafkaReader:
                 self._outage.recovered()
 
     def _assign(self, existing: set[int]) -> None:
-        known = set(self._consumer.assignment())
+        assigned = set(self._consumer.assignment())
         partitions = {TopicPartition(self._topic, number) for number in existing | self._positions.keys()}
         self._consumer.assign(sorted(partitions))
-        for at in partitions - known:
+        for at in partitions - assigned:
             position = self._positions.get(at.partition, self._requested.pop(at.partition, None))
             self._positions[at.partition] = position
             self._seek(at, position)
@@ -330,7 +330,7 @@ class KafkaReader:
         try:
             self._replayer.poll(timeout_ms=_REQUEST_MS, max_records=1)
         except Exception as error:
-            self._drop_replayer()  # it would fail at any offset now
+            self._drop_replayer()  # after an error this client fails at every offset
             if not is_unreadable(error):
                 raise
             return False
@@ -360,7 +360,7 @@ class KafkaReader:
             elif position > newest[at]:
                 self._check_topic(now=True)  # raises LogChanged when it is another topic
                 log.error(
-                    "partition %d of %r was cut from %d to %d, after we had read it: what comes now is read",
+                    "partition %d of %r was truncated from %d to %d after it was read: reading continues at its end",
                     at.partition,
                     self._topic,
                     position,

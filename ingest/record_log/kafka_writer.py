@@ -5,11 +5,11 @@ Delivery of a batch of entries
     for the stream id as key. So a partition gets one message, or as few as size allows (`kafka_messages`). Messages have no
     key, because they contain many streams.
  2. Each round sends the next message of every partition and waits for all acknowledgements. A message is sent only after the
-    one before it was acknowledged, so a failure leaves no gap.
+    previous one was acknowledged, so a failure leaves no gap.
  3. `Alive` is sent to every partition after all streams. So no partition gets a newer incarnation before records of the older
     one.
- 4. Failed messages are laid out again and sent by a new producer. If only the acknowledgement was late, the topic has them
-    twice, and analytics drops the duplicates by (stream, seq). Kafka drops duplicates of one producer itself.
+ 4. The records of failed messages are packed again and sent by a new producer. If only the acknowledgement was late, the topic
+    has them twice, and analytics drops the duplicates by (stream, seq). Kafka itself drops duplicates of one producer.
 
 Memory: one unpacked batch of entries and its messages. The caller bounds the batch.
 """
@@ -59,7 +59,7 @@ _CHECK_S = 0.25
 _PATIENCE_S = 5.0
 """After this long without an acknowledgement, log it."""
 _STUCK_S = 20.0
-"""After this long without one, although the broker accepts connections, use a new producer."""
+"""After this long without an acknowledgement from a reachable broker, use a new producer."""
 _PAUSE_FIRST_S, _PAUSE_LAST_S = 0.2, 5.0
 _SMALLEST_LIMIT = 16 * 2**10
 _DAY_MS = 24 * 3600 * 1000
@@ -75,7 +75,7 @@ class _PartitionQueue:
 
 @lru_cache(2**16)
 def key_hash(stream: str) -> int:
-    """Hash of Kafka's default partitioner for a stream id as key. The partition is the remainder modulo their number."""
+    """Hash of Kafka's default partitioner for a stream id as key. The partition is this modulo the number of partitions."""
     return int(murmur2(stream.encode())) & 0x7FFFFFFF
 
 
@@ -114,7 +114,7 @@ class KafkaWriter:
 
     @property
     def failing(self) -> bool:
-        """Kafka does not accept records at the moment."""
+        """The last attempt to deliver records failed."""
         return self._outage.ongoing
 
     def stats(self) -> dict[str, int]:
@@ -125,13 +125,13 @@ class KafkaWriter:
         """Deliver entries. After the return the brokers have acknowledged all of them."""
         self.deliver(group_by_stream(payloads))
 
-    def deliver(self, found: GroupedRecords) -> None:
+    def deliver(self, grouped: GroupedRecords) -> None:
         """Deliver grouped records. After the return the brokers have acknowledged all of them."""
-        self._deliver([record for records in found.streams.values() for record in records], found.poison)
-        if found.broadcast:
-            self._deliver_everywhere(found.broadcast)
-        self._stats["records"] += found.records
-        self._stats["poison"] += len(found.poison)
+        self._deliver([record for records in grouped.streams.values() for record in records], grouped.poison)
+        if grouped.broadcast:
+            self._deliver_everywhere(grouped.broadcast)
+        self._stats["records"] += grouped.records
+        self._stats["poison"] += len(grouped.poison)
 
     def close(self) -> None:
         """Close the connection. No message is in flight between two appends."""
@@ -142,9 +142,8 @@ class KafkaWriter:
     def _deliver(self, records: Sequence[AnyRecord], poison: Sequence[bytes]) -> None:
         while records or poison:
             self._ensure_connected()
-            queues = [_PartitionQueue(None, deque([Message(one)])) for one in poison] + self._queues_of(
-                records
-            )
+            queues = [_PartitionQueue(None, deque([Message(value)])) for value in poison]
+            queues += self._queues_of(records)
             try:
                 while queues:
                     queues = self._round(queues)
@@ -155,35 +154,35 @@ class KafkaWriter:
                 self._failed(error)
             except (KafkaError, OSError) as error:
                 self._failed(error)
-            poison = [one.value for queue in queues if queue.partition is None for one in queue.messages]
-            records = [record for queue in queues for one in queue.messages for record in one.records]
+            poison = [m.value for queue in queues if queue.partition is None for m in queue.messages]
+            records = [record for queue in queues for m in queue.messages for record in m.records]
 
     def _queues_of(self, records: Iterable[AnyRecord]) -> list[_PartitionQueue]:
-        """A queue for each partition that gets any of these."""
+        """One queue for each partition that receives any of the records."""
         assert self._topic_info is not None
         by_partition: dict[int, list[AnyRecord]] = {}
         for record in records:
             assert not isinstance(record, (Alive, Damaged))
             by_partition.setdefault(key_hash(record.stream) % self._topic_info.partitions, []).append(record)
         queues = []
-        for partition, of_partition in by_partition.items():
-            messages, lost = messages_of(of_partition, self._limit_bytes, time.time_ns())
+        for partition, partition_records in by_partition.items():
+            messages, lost = messages_of(partition_records, self._limit_bytes, time.time_ns())
             self._stats["too_large_records"] += lost
             queues.append(_PartitionQueue(partition, deque(messages)))
         return queues
 
-    def _deliver_everywhere(self, alive: list[AnyRecord]) -> None:
+    def _deliver_everywhere(self, broadcast: list[AnyRecord]) -> None:
         pending: set[int] | None = None
-        """Partitions that have not acknowledged it. None: all."""
+        """Partitions that have not acknowledged the records. None: all."""
         while pending is None or pending:
             self._ensure_connected()
             assert self._topic_info is not None
             partitions = range(self._topic_info.partitions)
-            messages, _ = messages_of(alive, self._limit_bytes, 0)
+            messages, _ = messages_of(broadcast, self._limit_bytes, 0)
             queues = [
-                _PartitionQueue(one, deque(messages))
-                for one in partitions
-                if pending is None or one in pending
+                _PartitionQueue(partition, deque(messages))
+                for partition in partitions
+                if pending is None or partition in pending
             ]
             try:
                 while queues:
@@ -226,7 +225,9 @@ class KafkaWriter:
             self._raise_if_stopped()
             waited_s = time.monotonic() - began_s
             if waited_s > _PATIENCE_S:
-                self._outage.failed(self._silent())
+                self._outage.failed(
+                    f"Kafka at {','.join(self._brokers)} does not acknowledge records: they stay in the local log"
+                )
             if waited_s > _STUCK_S and self._reachable():
                 raise KafkaTimeoutError(f"no acknowledgement for {waited_s:.0f} s")
 
@@ -245,9 +246,9 @@ class KafkaWriter:
                 pause_s = min(pause_s * 2, _PAUSE_LAST_S)
 
     def _connect(self) -> None:
-        facts = ensure_topic(",".join(self._brokers), self._topic, self._options)
-        if self._topic_info != facts:
-            self._topic_info, self._limit_bytes = facts, facts.max_message_bytes
+        topic = ensure_topic(",".join(self._brokers), self._topic, self._options)
+        if self._topic_info != topic:
+            self._topic_info, self._limit_bytes = topic, topic.max_message_bytes
         self._producer = connect(
             KafkaProducer,
             self._brokers,
@@ -293,9 +294,6 @@ class KafkaWriter:
             return False
         return True
 
-    def _silent(self) -> str:
-        return f"Kafka at {','.join(self._brokers)} does not acknowledge records: they stay in the local log"
-
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
         while (remaining_s := until_s - time.monotonic()) > 0:
@@ -316,4 +314,4 @@ def _explained(brokers: Sequence[str], error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError):
         return f"Kafka at {','.join(brokers)} cannot be reached ({error.strerror or error}): records wait in the local log"
-    return f"Kafka at {','.join(brokers)} did not take records ({error_line(error)}): retrying"
+    return f"Kafka at {','.join(brokers)} did not accept records ({error_line(error)}): retrying"

@@ -4,7 +4,7 @@ Rules
  1. A cursor only moves forward. Losing it in a power cut is safe: the reader gets entries again and drops duplicates.
  2. A segment may be deleted when a newer one exists and the cursors of all known readers are past it. Without a known reader
     nothing is deleted.
- 3. A reader is known from its first start until `remove_reader`. A reader that never returns keeps data up to the cap.
+ 3. A reader is known from its first start until `remove_reader`. Entries that it has not released stay, up to the cap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 class Cursors:
     """The cursors of one reader, stored in `readers/<name>.json`. One process at a time: raises LogInUse.
 
-    `sole`: this is the only reader from now on. It takes over and removes the cursors of readers that do not run.
+    `sole`: take over and remove the cursors of readers that do not run.
     """
 
     def __init__(self, log_dir: Path, name: str, *, sole: bool = False) -> None:
@@ -51,7 +51,7 @@ class Cursors:
         return self._offsets.get(partition, 0)
 
     def advance(self, partition: str, offset: int) -> int:
-        """Move a cursor forward and delete released segments. Returns how many."""
+        """Move a cursor forward and delete released segments. Returns the number of deleted segments."""
         if offset <= self.get(partition):
             return 0
         self._offsets[partition] = offset
@@ -76,16 +76,14 @@ class Cursors:
                 lock = lock_file(log_dir / "readers" / f"{other}.lock", "it runs", wait=False)
             except LogInUse:
                 log.warning(
-                    "the log %s also keeps entries for its reader %r, which is running", log_dir, other
+                    "the log %s also keeps entries for the reader %r, which is running", log_dir, other
                 )
                 continue
             for partition, offset in offsets.items():
                 self._offsets[partition] = max(offset, self.get(partition))
             remove_reader(log_dir, other)
             os.close(lock)
-            log.info(
-                "the log %s is read by %r from now on, starting at the position of %r", log_dir, name, other
-            )
+            log.info("the log %s is now read by %r, starting at the position of %r", log_dir, name, other)
 
     def _save(self) -> None:
         write_json(self._path, self._offsets)
@@ -127,7 +125,7 @@ def remove_reader(log_dir: Path, name: str) -> None:
 
 
 def trim(log_dir: Path, partition: str, newer: Mapping[str, int] | None = None) -> int:
-    """Delete segments by rule 2. Returns how many. Safe from any process at any time."""
+    """Delete segments by rule 2. Returns the number of deleted segments. Any process may call it at any time."""
     segments = list_segments(log_dir / partition)
     if len(segments) < 2:
         return 0

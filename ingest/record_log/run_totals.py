@@ -1,8 +1,8 @@
 """Totals of each run of a tap worker, stored so that they survive kill -9: `<log>/w<N>/runs`.
 
-The last `Alive` of a killed tap is seconds old. So the log thread writes the totals around each append, in place. The totals
-before an append cover all records of the run that can be in the log. After the append, `streams_in_log` covers the streams
-that are in the log for certain. The difference is at most the last append.
+The last `Alive` of a killed tap is seconds old. So the log thread writes the totals before and after each append, in place.
+The totals before an append cover all records of the run that the log may contain. `streams_in_log` covers only streams that
+it certainly contains. The difference is at most the last append.
 
 The file holds the newest MAX_RUNS runs, oldest first. Each entry has a checksum, because a power cut can tear it.
 """
@@ -49,7 +49,7 @@ class RunTotalsFile:
         """Raises OSError when the file cannot be written."""
         self._run = uuid.UUID(incarnation).bytes
         path = folder / "runs"
-        kept = [one for one in _entries(path) if _incarnation(one) != incarnation][-(MAX_RUNS - 1) :]
+        kept = [entry for entry in _entries(path) if _incarnation(entry) != incarnation][-(MAX_RUNS - 1) :]
         write_private(path, b"".join(kept) + self._entry(RunTotals()))
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         self._at = len(kept) * _SIZE
@@ -70,7 +70,7 @@ class RunTotalsWriter:
     """A `LogWriter` that stores the totals of its run before and after each append."""
 
     def __init__(self, writer: LogWriter, file: RunTotalsFile, totals: Callable[[], RunTotals]) -> None:
-        """`totals` is called before an append. Its `streams_in_log` includes the streams of that append."""
+        """`totals` is called before each append. Its `streams_in_log` already includes the streams of that append."""
         self._writer, self._file, self._totals = writer, file, totals
         self._in_log = 0
 
@@ -113,5 +113,5 @@ def _entries(path: Path) -> list[bytes]:
     data = b""
     with contextlib.suppress(OSError):
         data = path.read_bytes()
-    cut = (data[at : at + _SIZE] for at in range(0, len(data) - _SIZE + 1, _SIZE))
-    return [one for one in cut if _CRC.unpack_from(one, _TOTALS.size)[0] == zlib.crc32(one[: _TOTALS.size])]
+    parts = (data[at : at + _SIZE] for at in range(0, len(data) - _SIZE + 1, _SIZE))
+    return [e for e in parts if _CRC.unpack_from(e, _TOTALS.size)[0] == zlib.crc32(e[: _TOTALS.size])]

@@ -1,7 +1,7 @@
 """Age of each segment: the time since its newest entry.
 
-A segment from an earlier run starts with the age of its file by the wall clock. From then on CLOCK_MONOTONIC counts, so clock
-steps change no age. A file with a future time counts as new.
+A segment from an earlier run starts with the age of its file by the wall clock. From then on CLOCK_MONOTONIC is used, so clock
+steps do not change ages. A file with a future time counts as new.
 """
 
 from __future__ import annotations

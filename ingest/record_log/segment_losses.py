@@ -1,4 +1,4 @@
-"""Ranges of records lost with a segment, by stream, so a dropped segment is reported in its streams."""
+"""Report the records of a dropped segment as lost: their ranges by stream, and `Lost` records for them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LostRange:
 
 @dataclass(slots=True)
 class Counts:
-    """Content of a segment."""
+    """Totals of a segment's content."""
 
     entries: int = 0
     records: int = 0
@@ -60,14 +60,14 @@ def add_ranges(ranges: dict[str, list[LostRange]], records: Iterable[AnyRecord])
             continue
         count += 1
         last = record.last_seq if isinstance(record, Lost) else record.seq
-        of_stream = ranges.setdefault(record.stream, [])
+        stream_ranges = ranges.setdefault(record.stream, [])
         size = captured_bytes(record)
-        if of_stream and of_stream[-1].first <= record.seq <= of_stream[-1].last + 1:
-            of_stream[-1].last = max(of_stream[-1].last, last)
-            of_stream[-1].bytes += size
+        if stream_ranges and stream_ranges[-1].first <= record.seq <= stream_ranges[-1].last + 1:
+            stream_ranges[-1].last = max(stream_ranges[-1].last, last)
+            stream_ranges[-1].bytes += size
         else:
-            of_stream.append(LostRange(record.seq, last, size))
-        of_stream[-1].closed |= record.last if isinstance(record, Lost) else isinstance(record, Closed)
+            stream_ranges.append(LostRange(record.seq, last, size))
+        stream_ranges[-1].closed |= record.last if isinstance(record, Lost) else isinstance(record, Closed)
     return count
 
 
@@ -93,9 +93,9 @@ def ranges_in(path: Path, start: int) -> tuple[Ranges, Counts, sqlite3.Error | N
 
 def lost_entries(ranges: Ranges, cause: str, at_wall_ns: int) -> list[bytes]:
     """Entries that report the ranges as `Lost`."""
-    lost: list[AnyRecord] = [
-        Lost(stream, one.first, one.last, cause, at_wall_ns, one.bytes, one.closed)
-        for stream, of_stream in ranges.items()
-        for one in of_stream
+    records: list[AnyRecord] = [
+        Lost(stream, lost.first, lost.last, cause, at_wall_ns, lost.bytes, lost.closed)
+        for stream, stream_ranges in ranges.items()
+        for lost in stream_ranges
     ]
-    return [pack(lost[at : at + _PER_ENTRY], compress=True) for at in range(0, len(lost), _PER_ENTRY)]
+    return [pack(records[at : at + _PER_ENTRY], compress=True) for at in range(0, len(records), _PER_ENTRY)]

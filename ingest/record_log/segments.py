@@ -8,7 +8,7 @@ Layout
     <log>/readers/<name>.json       positions of a reader (`ingest.record_log.reader_cursors`)
 
 Rules
- 1. A segment is created under another name and renamed. So an empty or incomplete file is damage.
+ 1. A segment is created under another name and renamed. So an empty or incomplete file is damaged.
  2. Only the run that created a segment writes it. A writer that starts creates a new segment.
  3. A segment owns the offsets [first, first + SEGMENT_OFFSETS). A writer that finds the newest segment unsealed (after a kill
     or a power cut) continues after that range. So an offset that a reader may have seen is never reused.
@@ -41,7 +41,7 @@ SEGMENT_OFFSETS = 2**20
 
 PAGE_BYTES = 8192
 WAL_BYTES = 4 * 2**20
-"""Limit for a -wal before SQLite moves it to the main file: a quarter of a segment, at most this."""
+"""SQLite moves a -wal to the main file when it reaches a quarter of the segment's size, or this if that is less."""
 
 _SEGMENT = re.compile(r"(\d{20})\.sqlite")
 _QUARANTINED = re.compile(r"(\d{20})\.sqlite\.corrupt")
@@ -70,19 +70,19 @@ def log_identity(log_dir: Path) -> str:
         pass
     except ValueError:
         raise LogBroken(f"{path} is not a UUID: move the folder {log_dir} away to start a new log") from None
-    mine = log_dir / f".id-{uuid.uuid4()}"
-    descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    temporary = log_dir / f".id-{uuid.uuid4()}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.write(descriptor, f"{uuid.uuid4()}\n".encode())
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     try:
-        os.link(mine, path)  # fails when another process was first: its id counts
+        os.link(temporary, path)  # fails when another process was first: its id counts
     except FileExistsError:
         pass
     finally:
-        mine.unlink()
+        temporary.unlink()
     sync_folder(log_dir)
     return log_identity(log_dir)
 
@@ -148,11 +148,11 @@ def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment
     final = folder / f"{first:020d}.sqlite"
     if final.exists():
         raise LogBroken(f"{final} exists already: offsets would be used twice")
-    making = folder / f".new-{first:020d}"
-    remove_files(making)
-    os.close(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    temporary = folder / f".new-{first:020d}"
+    remove_files(temporary)
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
-        connection = _connect(making, "rw")
+        connection = _connect(temporary, "rw")
         try:
             connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
             connection.execute("PRAGMA journal_mode=WAL")
@@ -163,10 +163,10 @@ def create_segment(folder: Path, first: int, target_bytes: int) -> tuple[Segment
             connection.execute("CREATE TABLE sealed (next_offset INTEGER NOT NULL)")
         finally:
             connection.close()
-        making.rename(final)
+        temporary.rename(final)
         sync_folder(folder)
     except BaseException:
-        remove_files(making)
+        remove_files(temporary)
         raise
     connection = _connect(final, "rw")
     connection.execute("PRAGMA synchronous=NORMAL")
@@ -207,9 +207,9 @@ def sealed_at(connection: sqlite3.Connection) -> int | None:
 def open_segment(path: Path, *, complete: bool = False) -> sqlite3.Connection:
     """Open a segment for reading. Raises FileNotFoundError when it is deleted, else sqlite3.Error.
 
-    Reading in WAL mode creates a `-shm`, which fails on a full disk. But there we must read, to release segments. So a
-    complete segment (a newer one exists) with an empty `-wal` is opened as immutable. Where the `-shm` cannot be created, the
-    segment is opened exclusively, with the index of the `-wal` in memory.
+    Reading in WAL mode creates a `-shm`, which fails on a full disk. Reading must work there, because it releases segments. So
+    a complete segment (a newer one exists) with an empty `-wal` is opened as immutable. Where the `-shm` cannot be created,
+    the segment is opened exclusively, with the index of the `-wal` in memory.
     """
     if not path.exists():
         raise FileNotFoundError(errno.ENOENT, "segment is deleted", str(path))
@@ -232,10 +232,10 @@ def open_segment(path: Path, *, complete: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def _connect(path: Path, how: str) -> sqlite3.Connection:
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
     # One owner at a time, but not always the thread that opened it.
     connection = sqlite3.connect(
-        f"file:{_quoted(path)}?mode={how}",
+        f"file:{_quoted(path)}?mode={mode}",
         uri=True,
         isolation_level=None,
         check_same_thread=False,

@@ -1,15 +1,15 @@
-"""Remove text from records before they leave the host. Everything that is measured stays.
+"""Remove text from records before they leave the host, and keep everything that is measured.
 
 Rules. They are structural and independent of the API dialect.
 
 - A JSON string is replaced by filler of the same number of bytes and characters, unless its key is allow-listed
   (`key_rules`). The same holds for digits of numbers, for unknown keys, and for payloads that are not JSON.
-- Strings that stay are bounded in length and alphabet (no spaces, no quotes), so they cannot carry prose.
+- Kept strings are bounded in length and alphabet, so they cannot carry prose.
 - Each output byte depends only on the bytes before it. A read may be cut anywhere, also inside an escape or a character,
   without changing the result, and no data waits for later reads.
 - Compressed bodies are passed on decoded, with their sizes on the wire (`record_redactor`).
 
-Modules: `key_rules` has the allow-list, `kept_text` and `key_names` decide how much of a string and of a key stays, `filler`
-makes filler. `json_redactor` redacts JSON, `body_redactor` the lines around it, `event_template` whole events,
-`record_redactor` records. `state_file` stores the state of open streams. Only `state_file` does I/O.
+Modules: `key_rules` has the allow-list, `kept_text` and `key_names` decide how much of a string or key is kept, `filler` makes
+filler. `json_redactor` redacts JSON, `body_redactor` the lines around it, `event_template` whole events, `record_redactor`
+records. `stored_values` redacts decoded values. `state_file` stores the state of open streams; only it does I/O.
 """

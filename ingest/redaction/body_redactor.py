@@ -7,7 +7,7 @@ The start of a line decides how it is treated, whatever the content type:
 - Any other line is filled. A payload that is not JSON is filled too, except `[DONE]`.
 
 Events with the shape of an earlier event are redacted by a template (`event_template`), all others by these rules. Both give
-the same result. For the chunks of a chat stream the template is about ten times as fast.
+the same result. For chunks of a chat stream the template is about ten times as fast.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class BodyRedactor:
         event = data[at:end]
         learning = self._learned < MAX_LEARNED
         self.state.text.slots.clear()
-        made: list[bytes] = []
-        self._lines(event, made)
-        redacted = b"".join(made)
+        parts: list[bytes] = []
+        self._lines(event, parts)
+        redacted = b"".join(parts)
         out.append(redacted)
         if learning and self._at_event_start:
             self._learned += 1
@@ -114,7 +114,7 @@ class BodyRedactor:
 
     @property
     def _at_event_start(self) -> bool:
-        """At the start of an event, with nothing open: earlier bytes do not affect the result."""
+        """At the start of an event, with no payload or line open: earlier bytes do not affect the result."""
         state = self.state
         return state.blank and not (state.at_start or state.saw_cr or state.plain or state.text.begun)
 

@@ -1,8 +1,8 @@
 """Redact an event with one regular expression, learned from an earlier event of the same shape.
 
-Events of one API differ only in their values. A template is made of an event that the rules have redacted: its bytes, with a
+Events of one API differ only in their values. A template is made from an event that the rules have redacted: its bytes, with a
 slot for each complete value (a filled string, a kept word, a number). An event that matches has the same keys and shape, so
-the rules would give the same result. Templates are shared by all streams. A stream that rarely matches stops learning
+the rules would give the same result. All streams share the templates. A stream that rarely matches stops learning
 (MAX_LEARNED).
 """
 
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 
 from ingest.redaction import filler
 from ingest.redaction.json_redactor import Slot, SlotKind
-from ingest.redaction.kept_text import KEPT_BYTES, KEPT_MOST
+from ingest.redaction.kept_text import KEPT_ALPHABET, MAX_KEPT_BYTES
 
 MAX_EVENT_BYTES = 4096
 MAX_SHARED = 1024
 """Templates in the process. No API has more event shapes."""
 MAX_LEARNED = 24
 """Templates that one stream may learn."""
-MAX_USED = 4
+MAX_USED = 4  # templates that one stream tries
 
 _INSIDE = rb'((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)(?=")'
 _NUMBER = rb"-?[0-9][-+0-9.eE]*+(?=[ \t,}\]])"
@@ -58,15 +58,15 @@ class EventTemplate:
 _shared: dict[bytes, EventTemplate] = {}
 
 
-def template_of(event: bytes, made: bytes, slots: Sequence[Slot]) -> EventTemplate | None:
-    """The template of an event that the rules redacted to `made`. None when slots alone cannot describe the redaction."""
+def template_of(event: bytes, redacted: bytes, slots: Sequence[Slot]) -> EventTemplate | None:
+    """The template of an event and its redacted form. None when slots alone cannot describe the redaction."""
     if len(event) > MAX_EVENT_BYTES or any(kind is SlotKind.REPEATED for kind, _, _ in slots):
         return None
     parts: list[bytes] = []
     to_fill: list[tuple[SlotKind, bytes]] = []
     at = 0
     for kind, begin, end in slots:
-        if event[at:begin] != made[at:begin]:
+        if event[at:begin] != redacted[at:begin]:
             return None  # bytes outside the slots were filled
         parts.append(re.escape(event[at:begin]))
         at = end
@@ -75,7 +75,7 @@ def template_of(event: bytes, made: bytes, slots: Sequence[Slot]) -> EventTempla
             to_fill.append((kind, b""))
         elif kind is SlotKind.KEY:
             parts.append(b"(" + re.escape(event[begin:end]) + b")")
-            to_fill.append((kind, made[begin:end]))
+            to_fill.append((kind, redacted[begin:end]))
         elif kind is SlotKind.FILLED_NUMBER:
             parts.append(b"(" + _NUMBER + b")")
             to_fill.append((kind, b""))
@@ -85,14 +85,14 @@ def template_of(event: bytes, made: bytes, slots: Sequence[Slot]) -> EventTempla
         elif kind is SlotKind.NUMBER:
             parts.append(_NUMBER)
         else:
-            parts.append(b"[%b]{0,%d}+" % (KEPT_BYTES[kind], KEPT_MOST[kind]))
-    if event[at:] != made[at:]:
+            parts.append(b"[%b]{0,%d}+" % (KEPT_ALPHABET[kind], MAX_KEPT_BYTES[kind]))
+    if event[at:] != redacted[at:]:
         return None
     parts.append(re.escape(event[at:]))
     pattern = b"".join(parts)
-    known = _shared.get(pattern)
-    if known is None:
+    template = _shared.get(pattern)
+    if template is None:
         if len(_shared) >= MAX_SHARED:
             return None
-        known = _shared[pattern] = EventTemplate(pattern, to_fill)
-    return known
+        template = _shared[pattern] = EventTemplate(pattern, to_fill)
+    return template

@@ -1,4 +1,4 @@
-"""Filler as long as the text it replaces: in bytes, in characters, and after JSON is encoded again.
+"""Filler of the same length as the text it replaces: in bytes, in characters, and when JSON is encoded again.
 
 ASCII becomes `x`. A multi-byte character becomes one fixed character of the same length. Bytes that are not UTF-8 stay
 equally invalid, because decoders count the characters that they replace. An escape becomes an escape of its class: `\\n` for
@@ -27,11 +27,11 @@ def _classes() -> bytes:
 
 
 EVERY_BYTE = _classes()
-"""For payloads that are not JSON."""
+"""Table for payloads that are not JSON."""
 IN_STRING = bytes(range(32)) + EVERY_BYTE[32:]
-"""For JSON strings: a control character is an error there, and stays one."""
+"""Table for JSON strings. It keeps control characters: they are errors there and must remain errors."""
 DIGITS = bytes.maketrans(b"123456789", b"111111111")
-"""For numbers: same length, still valid."""
+"""Table for numbers: the result has the same length and is still valid."""
 
 _CANONICAL = (
     (re.compile(rb"(?:\xf0[\x90\xa0]|\xf1[\x80\x90\xa0]|\xf4\x80)[\x80\x90\xa0]{2}"), b"\xf1\x80\x80\x80"),
@@ -53,7 +53,7 @@ def plain(run: bytes, table: bytes = IN_STRING) -> bytes:
 def string(inside: bytes) -> bytes:
     """Filler for the complete inside of a JSON string.
 
-    If it starts with an opening brace, that and all closing braces are kept: readers detect complete arguments by them.
+    If it starts with an opening brace, that brace and all closing braces are kept: readers detect complete arguments by them.
     """
     braced = inside[:1] == b"{"
     if b"\\" not in inside:

@@ -14,7 +14,7 @@ import msgspec
 
 from ingest.redaction import filler
 from ingest.redaction import key_names as names
-from ingest.redaction.kept_text import staying
+from ingest.redaction.kept_text import kept_length
 from ingest.redaction.key_rules import (
     CONTENT,
     NUMBERS,
@@ -25,7 +25,7 @@ from ingest.redaction.key_rules import (
     WORDS_AMONG_NUMBERS,
     Context,
     Keep,
-    Known,
+    KeyRules,
     Rule,
 )
 
@@ -74,7 +74,7 @@ _ARRAY = 8  # added to the context of an array
 
 
 class JSONRedactor(msgspec.Struct):
-    """Redactor of one payload. Its fields are its complete state and can be stored. The two `name=` keep the stored format."""
+    """Redactor of one payload. Its fields are its complete state and can be stored. The two `name=` fix the stored format."""
 
     request: bool = False
     """Use the key rules of requests."""
@@ -86,7 +86,7 @@ class JSONRedactor(msgspec.Struct):
     in_string: bool = False
     is_key: bool = False
     keep: Keep = Keep.NOTHING
-    """What may stay of the current string. NOTHING after the first byte that may not."""
+    """What is kept of the current string. NOTHING after the first byte that is not kept."""
     token: bytes = b""
     """The key so far."""
     key_kept: int = -1
@@ -114,13 +114,13 @@ class JSONRedactor(msgspec.Struct):
     """Complete values since the caller last cleared the list."""
 
     @property
-    def known(self) -> Known:
+    def key_rules(self) -> KeyRules:
         """The key rules that apply."""
         return REQUEST if self.request else RESPONSE
 
     @property
     def between(self) -> bool:
-        """Nothing is open: the payload may be complete."""
+        """No container, string or literal is open: the payload may be complete."""
         return not (self.stack or self.in_string or self.literal or self.invalid)
 
     @property
@@ -146,7 +146,7 @@ class JSONRedactor(msgspec.Struct):
 
     def _members(self, data: bytes, at: int, end: int, out: list[bytes]) -> int:
         """Redact the members that are complete in the read. Returns where the next token starts."""
-        rules = self.known.rules
+        rules = self.key_rules.rules
         match = _MEMBER.match
         add_slot = self.slots.append
         kept_from = at
@@ -158,11 +158,11 @@ class JSONRedactor(msgspec.Struct):
             rule = rules.get(key) if context in _NAMED else None
             if rule is None:
                 rule = self._rule_of(key, context)
-                stays = names.staying(key, context, self.known)
-                if stays < len(key):
+                kept = names.kept_length(key, context, self.key_rules)
+                if kept < len(key):
                     begin, stop = found.span(1)
                     out.append(data[kept_from:begin])
-                    out.append(names.filled(key, 0, stays, self.key_number))
+                    out.append(names.filled(key, 0, kept, self.key_number))
                     self.key_number += 1
                     kept_from = stop
                     add_slot((SlotKind.KEY, begin, stop))
@@ -176,16 +176,16 @@ class JSONRedactor(msgspec.Struct):
                     out.append(data[kept_from:begin])
                     kept_from = at - 1
                     if value and self._may_repeat(key):
-                        out.append(_in(self._letter_of(value), filler.string(value)))
+                        out.append(_with_letter(self._letter_of(value), filler.string(value)))
                         add_slot((SlotKind.REPEATED, begin, kept_from))
                     else:
                         out.append(filler.string(value))
                         add_slot((SlotKind.STRING, begin, kept_from))
-                elif (stays := staying(value, keep)) == len(value):
+                elif (kept := kept_length(value, keep)) == len(value):
                     add_slot((SlotKind(keep), begin, at - 1))
                 else:
-                    out.append(data[kept_from : begin + stays])
-                    out.append(filler.string(b"x" + value[stays:])[1:])
+                    out.append(data[kept_from : begin + kept])
+                    out.append(filler.string(b"x" + value[kept:])[1:])
                     kept_from = at - 1
             elif (scalar := found.group(3)) is not None:
                 if scalar[0] < 0x61:
@@ -355,16 +355,16 @@ class JSONRedactor(msgspec.Struct):
     def _value_run(self, run: bytes) -> bytes:
         kept = b""
         if self.keep:
-            stays = staying(run, self.keep, self.taken)
-            if stays == len(run):
+            length = kept_length(run, self.keep, self.taken)
+            if length == len(run):
                 return run
             self.keep = Keep.NOTHING
-            kept, run = run[:stays], run[stays:]
+            kept, run = run[:length], run[length:]
         elif not self.taken:
             self.braced = run[:1] == b"{"
             if self.may_repeat:
                 self.letter = self._letter_of(run)
-        filled = _in(self.letter, filler.plain(run))
+        filled = _with_letter(self.letter, filler.plain(run))
         if self.braced:
             filled = filler.braces(run, filled, opening=not self.taken)
         return kept + filled
@@ -372,7 +372,7 @@ class JSONRedactor(msgspec.Struct):
     def _key_run(self, run: bytes) -> bytes:
         if self.key_kept < 0:
             self.token += run
-            kept = names.staying(self.token, self.stack[-1], self.known)
+            kept = names.kept_length(self.token, self.stack[-1], self.key_rules)
             if kept == len(self.token):
                 return run
             self.key_kept, self.token = kept, b""
@@ -399,15 +399,15 @@ class JSONRedactor(msgspec.Struct):
 
     def _rule_of(self, key: bytes, context: int) -> Rule:
         """The rule of a complete key in an object of this context."""
-        rule = self.known.rules.get(key)
+        rule = self.key_rules.rules.get(key)
         if context in _NAMED:
             return rule or CONTENT
         if context == Context.TEXT:
             return CONTENT if rule is None else TEXT
-        if context == Context.NUMBERS and names.staying(key, context, self.known) == len(key):
+        if context == Context.NUMBERS and names.kept_length(key, context, self.key_rules) == len(key):
             return WORDS_AMONG_NUMBERS if rule is not None and rule.string >= Keep.WORD else NUMBERS
         return CONTENT
 
 
-def _in(letter: int, filled: bytes) -> bytes:
+def _with_letter(letter: int, filled: bytes) -> bytes:
     return filled if letter == _LETTERS[0] else filled.replace(b"x", bytes((letter,)))

@@ -1,4 +1,4 @@
-"""How much of an allow-listed string stays: alphabet and length for each `Keep`."""
+"""Decide how much of an allow-listed string is kept: alphabet and length for each `Keep`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from ingest.redaction.key_rules import Keep
 
-KEPT_BYTES: dict[int, bytes] = {
+KEPT_ALPHABET: dict[int, bytes] = {
     Keep.NUMBER: rb"-+0-9.eE",
     Keep.WORD: rb"A-Za-z0-9_.:/@+=~%#-",
     Keep.NAME: rb"A-Za-z0-9_.:/@+=~%#() -",
@@ -14,13 +14,19 @@ KEPT_BYTES: dict[int, bytes] = {
     Keep.TITLE: rb"A-Za-z0-9_.:/@+=~%#() -",
 }
 """Allowed bytes, as the inside of a character class."""
-KEPT_MOST: dict[int, int] = {Keep.NUMBER: 64, Keep.WORD: 256, Keep.NAME: 256, Keep.PATH: 256, Keep.TITLE: 64}
+MAX_KEPT_BYTES: dict[int, int] = {
+    Keep.NUMBER: 64,
+    Keep.WORD: 256,
+    Keep.NAME: 256,
+    Keep.PATH: 256,
+    Keep.TITLE: 64,
+}
 """Maximum length in bytes."""
-_KEPT = {keep: re.compile(b"[%b]*+" % kept) for keep, kept in KEPT_BYTES.items()}
+_KEPT = {keep: re.compile(b"[%b]*+" % alphabet) for keep, alphabet in KEPT_ALPHABET.items()}
 
 
-def staying(value: bytes, keep: Keep, taken: int = 0) -> int:
-    """Number of bytes of this part of a string that stay. `taken`: bytes of the string before this part."""
-    found = _KEPT[keep].match(value, 0, max(0, KEPT_MOST[keep] - taken))
+def kept_length(value: bytes, keep: Keep, taken: int = 0) -> int:
+    """Number of bytes kept of this part of a string. `taken`: bytes of the string before this part."""
+    found = _KEPT[keep].match(value, 0, max(0, MAX_KEPT_BYTES[keep] - taken))
     assert found is not None
     return found.end()

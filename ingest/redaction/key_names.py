@@ -1,4 +1,4 @@
-"""How much of a JSON key stays, and filler for the rest."""
+"""Decide how much of a JSON key is kept, and fill the rest."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ import re
 from bisect import bisect
 
 from ingest.redaction import filler
-from ingest.redaction.key_rules import Context, Known
+from ingest.redaction.key_rules import Context, KeyRules
 
 MAX_NUMBER_KEY_BYTES = 64
 _NUMBER_KEY = re.compile(rb"[A-Za-z0-9_.$@-]*+")
 _NAMES = b"abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-def staying(key: bytes, context: int, known: Known) -> int:
-    """Number of bytes of a key (or its start) that may stay: the common prefix with an allow-listed key."""
+def kept_length(key: bytes, context: int, rules: KeyRules) -> int:
+    """Number of bytes kept of a key (or its start): the common prefix with an allow-listed key."""
     if context == Context.CONTENT:
         return 0
     if context == Context.NUMBERS:
         found = _NUMBER_KEY.match(key, 0, MAX_NUMBER_KEY_BYTES)
         assert found is not None
         return found.end()
-    index = bisect(known.ordered, key)
-    return max(_shared(key, near) for near in known.ordered[max(0, index - 1) : index + 1])
+    index = bisect(rules.ordered, key)
+    return max(_common_prefix(key, near) for near in rules.ordered[max(0, index - 1) : index + 1])
 
 
 def filled(run: bytes, start: int, kept: int, number: int) -> bytes:
-    """Filler for the bytes of a key from `start` on. `number` makes it unique if it is long enough."""
-    made = bytearray(filler.plain(run))
-    for at, byte in enumerate(made):
+    """Fill the bytes of a key from `start` on, after its `kept` bytes. `number` makes a key of sufficient length unique."""
+    out = bytearray(filler.plain(run))
+    for at, byte in enumerate(out):
         position = start + at - kept
         if position < 0:
-            made[at] = run[at]
+            out[at] = run[at]
         elif byte == 0x78:
-            made[at] = _NAMES[number // 36 ** min(position, 12) % 36]
-    return bytes(made)
+            out[at] = _NAMES[number // 36 ** min(position, 12) % 36]
+    return bytes(out)
 
 
-def _shared(one: bytes, other: bytes) -> int:
+def _common_prefix(left: bytes, right: bytes) -> int:
     """Length of the common prefix."""
     length = 0
-    for a, b in zip(one, other, strict=False):
+    for a, b in zip(left, right, strict=False):
         if a != b:
             break
         length += 1

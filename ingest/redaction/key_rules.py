@@ -1,7 +1,7 @@
-"""Allow-list of JSON keys, and how much of their values stays.
+"""Allow-list of JSON keys, and how much of their values is kept.
 
 The list has the members that analytics reads, and no others (checked by `tests/ingest/redaction/test_key_rules.py`). An
-unknown key is filled, and so is everything under it.
+unknown key is filled with everything under it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Context(IntEnum):
     NAMED = 0
     """Keys of the allow-list."""
     NUMBERS = 1
-    """Counts and times under the server's own names: names and numbers stay."""
+    """Counts and times under server-specific names: names and numbers are kept."""
     TEXT = 2
     """Keys of the allow-list, but every value is filled."""
     CONTENT = 3
@@ -27,7 +27,7 @@ class Context(IntEnum):
 
 
 class Keep(IntEnum):
-    """What may stay of a string (`kept_text`)."""
+    """Kind of string that is kept (`kept_text`)."""
 
     NOTHING = 0
     NUMBER = 1
@@ -43,7 +43,7 @@ class Keep(IntEnum):
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):
-    """What stays of a member's value."""
+    """What is kept of a member's value."""
 
     string: Keep
     number: bool
@@ -119,17 +119,17 @@ REPEATED = frozenset({b"text", b"content", b"reasoning_content"})
 beginning, so filler must preserve equal beginnings."""
 
 
-class Known(msgspec.Struct, frozen=True):
+class KeyRules(msgspec.Struct, frozen=True):
     """Rules by key."""
 
     rules: dict[bytes, Rule]
     ordered: list[bytes]
 
 
-def _known(groups: tuple[tuple[Rule, str], ...]) -> Known:
+def _rules_of(groups: tuple[tuple[Rule, str], ...]) -> KeyRules:
     rules = {name.encode(): rule for rule, names in groups for name in names.split()}
-    return Known(rules, sorted(rules))
+    return KeyRules(rules, sorted(rules))
 
 
-RESPONSE = _known(_GROUPS)
-REQUEST = _known(_REQUEST_GROUPS)
+RESPONSE = _rules_of(_GROUPS)
+REQUEST = _rules_of(_REQUEST_GROUPS)

@@ -1,13 +1,13 @@
 """Redact the records of streams, in the order of the log, and keep the state of each stream.
 
 Rules
- 1. Records, numbers and times stay as the tap wrote them. Only `Request.body` and the bytes of `Frames` change.
- 2. A body with a content coding is passed on decoded. `Frames.wire_bytes` keeps the size of each read on the wire and
-    `Frames.coding_fault` a fault of the coding. So analytics counts as if it had decoded the body itself.
+ 1. Only `Request.body` and the bytes of `Frames` change. Everything else stays as the tap wrote it.
+ 2. A body with a content coding is passed on decoded. `Frames.wire_bytes` has the received size of each read and
+    `Frames.coding_fault` a fault of the coding. So analytics gets the same counts as if it had decoded the body.
  3. A stream whose content is captured (`capture`, globs of paths) passes unchanged, unless its client opted out.
  4. After a gap, and in a stream whose beginning is unknown, text and structure cannot be separated: everything is filled. A
     gap that no record reports is reported by a `Lost`.
- 5. The number of streams in memory is bounded. Beyond it the oldest stream becomes unknown.
+ 5. The number of streams in memory is bounded. Above the bound the oldest stream becomes unknown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ingest.redaction.body_redactor import BodyRedactor, BodyState
 
 MAX_STREAMS = 100_000
 MAX_CODED_BYTES = 16 * 2**20
-"""Bytes of a compressed body kept to decode it again after a restart. A larger body is lost by a restart."""
+"""Bytes of a compressed body kept to decode it again after a restart. A restart loses a larger body."""
 MAX_REQUEST_BYTES = 2**20
 """Limit for the decoded size of a compressed request."""
 
@@ -65,7 +65,7 @@ class StreamState(msgspec.Struct):
     unknown: bool = False
     """There was a gap: the state of the body is unknown."""
     reported: bool = msgspec.field(default=False, name="told")
-    """The gap is reported. `name` keeps the stored format."""
+    """The gap is reported. `name` fixes the stored format."""
     body: BodyState | None = None
     """None for a compressed body: a decoder cannot be stored, so the compressed bytes are stored instead."""
     coded_bytes: int = 0
@@ -246,10 +246,10 @@ class Redactor:
         if stream.state.coded_bytes <= MAX_CODED_BYTES:
             stream.coded.extend(data for _, data in record.frames)
 
-    # -- over a restart --------------------------------------------------------------------------------------------------
+    # -- state for a restart ---------------------------------------------------------------------------------------------
 
     def changes(self) -> tuple[list[Change], list[str]]:
-        """Changed streams since the last `kept`, and the ids of streams that ended."""
+        """Changed streams since the last `mark_saved`, and the ids of streams that ended."""
         changed = []
         for stream_id in self._changed:
             stream = self._streams[stream_id]
@@ -258,17 +258,17 @@ class Redactor:
             changed.append(Change(stream_id, state, b"".join(stream.coded)))
         return changed, list(self._ended)
 
-    def kept(self) -> None:
-        """The result of `changes` is stored."""
+    def mark_saved(self) -> None:
+        """Clear the changes: the result of `changes` is stored."""
         for stream_id in self._changed:
             self._streams[stream_id].coded = []
         self._changed.clear()
         self._ended.clear()
 
-    def restore(self, stream_id: str, kept: bytes, coded: Sequence[bytes] = ()) -> None:
+    def restore(self, stream_id: str, stored: bytes, coded: Sequence[bytes] = ()) -> None:
         """Continue a stream from its stored state. An unreadable state makes the stream unknown."""
         try:
-            state = msgspec.msgpack.decode(kept, type=StreamState)
+            state = msgspec.msgpack.decode(stored, type=StreamState)
         except msgspec.DecodeError:
             self._unknown(stream_id)
             return

@@ -1,8 +1,8 @@
 """Store the redaction state of open streams, so `ship` can be killed at any time.
 
 One SQLite file in the log's folder (mode 0600): a row for each open stream, and the bytes so far of compressed bodies. It is
-written after Kafka has acknowledged a batch and before the batch is released. So the state covers exactly what Kafka has, and
-a batch that is read again continues from it.
+written after Kafka has acknowledged a batch and before the batch is released. So the state covers exactly the records that
+Kafka has. `Redactor` drops them when `ship` reads their batch again.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ class RedactionStateFile:
         make_private_folder(folder)
         try:
             self._connection = self._open()
-            kept = self._kept()
+            rows = self._stored()
         except sqlite3.DatabaseError as error:
             log.warning(
                 "%s is damaged (%s) and was replaced: streams that are open now are recorded as lost",
                 self._path,
                 error,
             )
-            for ending in ("", "-wal", "-shm"):
-                Path(f"{self._path}{ending}").unlink(missing_ok=True)
-            self._connection, kept = self._open(), []
-        for stream, state, coded in kept:
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            self._connection, rows = self._open(), []
+        for stream, state, coded in rows:
             redactor.restore(stream, state, coded)
 
-    def _kept(self) -> list[tuple[str, bytes, list[bytes]]]:
+    def _stored(self) -> list[tuple[str, bytes, list[bytes]]]:
         coded: dict[str, list[bytes]] = {}
         for stream, part in self._connection.execute("SELECT stream, part FROM coded ORDER BY rowid"):
             coded.setdefault(stream, []).append(part)
-        rows = self._connection.execute("SELECT stream, state FROM streams ORDER BY rowid")
-        return [(stream, state, coded.get(stream, [])) for stream, state in rows]
+        states = self._connection.execute("SELECT stream, state FROM streams ORDER BY rowid")
+        return [(stream, state, coded.get(stream, [])) for stream, state in states]
 
     def _open(self) -> sqlite3.Connection:
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
         connection = sqlite3.connect(self._path, isolation_level=None)
-        # It must survive a kill, but not a power cut: that ends all open streams too.
+        # The file must survive a kill. It need not survive a power cut, which ends all open streams too.
         connection.executescript(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; PRAGMA secure_delete = ON;"
             "CREATE TABLE IF NOT EXISTS streams (stream TEXT PRIMARY KEY, state BLOB NOT NULL);"
@@ -73,17 +73,17 @@ class RedactionStateFile:
             execute("BEGIN")
             many(
                 "INSERT INTO streams VALUES (?, ?) ON CONFLICT DO UPDATE SET state = excluded.state",
-                [(one.stream, one.state) for one in changed],
+                [(c.stream, c.state) for c in changed],
             )
-            many("INSERT INTO coded VALUES (?, ?)", [(one.stream, one.coded) for one in changed if one.coded])
+            many("INSERT INTO coded VALUES (?, ?)", [(c.stream, c.coded) for c in changed if c.coded])
             for table in ("streams", "coded"):
-                many(f"DELETE FROM {table} WHERE stream = ?", [(one,) for one in ended])
+                many(f"DELETE FROM {table} WHERE stream = ?", [(stream,) for stream in ended])
             execute("COMMIT")
         except sqlite3.Error as error:
             with contextlib.suppress(sqlite3.Error):
                 execute("ROLLBACK")
             raise OSError(f"cannot write {self._path}: {error}") from error
-        self._redactor.kept()
+        self._redactor.mark_saved()
 
     def close(self) -> None:
         self._connection.close()

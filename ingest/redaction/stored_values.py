@@ -1,4 +1,4 @@
-"""The same redaction rules for decoded values that are about to be stored."""
+"""Apply the redaction rules to decoded values before they are stored."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TITLE = re.compile(r"[A-Za-z0-9_.:/@+=~%#() -]{0,64}")
 
 
 def numbers_only(report: str) -> str:
-    """Redact a report of counts and times, given as compact JSON: numbers, keys and known words stay.
+    """Redact a report of counts and times, given as compact JSON: numbers, keys and known words are kept.
 
-    Streams may report with each event, with the same words and other numbers. So the result for the words is cached.
+    Streams may send a report with each event, with the same words and other numbers. So the result for the words is cached.
     """
     if _PLAIN.fullmatch(report) is not None:
         return report
@@ -29,18 +29,18 @@ def numbers_only(report: str) -> str:
 
 
 def title(text: str) -> str:
-    """Redact the type of an error: a few words stay, the rest becomes filler."""
+    """Redact the type of an error: keep a few words and fill the rest."""
     found = _TITLE.match(text)
-    stays = found.end() if found is not None else 0
-    return text[:stays] + "x" * (len(text) - stays)
+    kept = found.end() if found is not None else 0
+    return text[:kept] + "x" * (len(text) - kept)
 
 
 @lru_cache(maxsize=1024)
 def _words(words: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The redacted words around the numbers. None when a number does not stay or a text looks like a number."""
-    made = _NUMBER.split(_redacted("7".join(words)))
-    stays = [len(word) for word in made[::2]] == [len(word) for word in words] and set(made[1::2]) <= {"7"}
-    return tuple(made[::2]) if stays else None
+    """The redacted words around the numbers. None when a number is filled or a text looks like a number."""
+    parts = _NUMBER.split(_redacted("7".join(words)))
+    kept = [len(word) for word in parts[::2]] == [len(word) for word in words] and set(parts[1::2]) <= {"7"}
+    return tuple(parts[::2]) if kept else None
 
 
 def _redacted(report: str) -> str:

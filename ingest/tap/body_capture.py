@@ -50,7 +50,7 @@ class RequestCapture:
 
     def __init__(self, head: RequestHead, limit_bytes: int) -> None:
         content_type = head.known.get(b"content-type")
-        # A body without a type may be JSON: curl users forget the header. Analytics handles bodies that are not.
+        # A body without a content type may be JSON, because curl users forget the header. Analytics handles other bodies.
         self._enabled = limit_bytes > 0 and (content_type is None or _is_text(content_type))
         self._limit = limit_bytes
         self._body = b""

@@ -3,8 +3,8 @@
 Contract:
 - A request's head is read completely, strictly and within limits before anything goes upstream.
 - Pipelined requests wait in a bounded buffer.
-- After an error response of its own the tap closes the connection. It reads on for `LINGER_S`: closing at once could reset the
-  connection before the client has read the response.
+- After its own error responses the tap ends writing but reads on for `LINGER_S`: closing at once could reset the connection
+  before the client has read the response.
 - One timer per connection checks all limits in `timeouts`; a request creates none.
 """
 
@@ -43,11 +43,11 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         self.read_paused = False
         self._exchange: Exchange | None = None
-        # of the ended exchange, until the socket has taken the whole response
+        # recorder of the ended exchange, until the socket has accepted the whole response
         self._last_recorder: StreamRecorder | None = None
         self._buffer = b""
         self._buffer_since_ns = 0
-        self._searched_bytes = 0  # prefix of the buffer that has no end of a head
+        self._searched_bytes = 0  # prefix of the buffer that was searched for the end of a head
         self._last_byte_ns = 0
         self._ready_ns = 0  # since when the tap has been ready for the client's next byte
         self._timer: asyncio.TimerHandle | None = None
@@ -172,7 +172,7 @@ class ClientConnection(asyncio.Protocol):
         exchange.start(now_ns)
 
     def take_buffered(self) -> bytes:
-        """Remove and return the bytes after the request: the first ones of a tunnel."""
+        """Remove and return the bytes after the request: they belong to a tunnel."""
         data, self._buffer = self._buffer, b""
         return data
 
@@ -184,7 +184,7 @@ class ClientConnection(asyncio.Protocol):
         error: ErrorResponse | None,
         then: int,
     ) -> None:
-        """Send the error response if there is one; `then` keep the connection or close it (`exchange_states`)."""
+        """Send the error response, if any. `then` says what happens to the connection (`exchange_states`)."""
         self._exchange = None
         self._ready_ns = now_ns
         context = self._context
@@ -212,7 +212,7 @@ class ClientConnection(asyncio.Protocol):
             self._close(linger=then == LINGER)
 
     def _after_response(self) -> None:
-        """Finish the recording if the socket has taken the response, and start a pipelined request."""
+        """Finish the recording if the socket has accepted the response, and start a pipelined request."""
         if self._last_recorder is not None:
             self._watch_drain()
         if self._buffer and self._exchange is None and not self._closed and not self._lingering:
@@ -256,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def _finish_recording(self) -> None:
-        """Record whether the socket has taken the last exchange's response."""
+        """Record whether the socket has accepted the last exchange's response."""
         recorder, self._last_recorder = self._last_recorder, None
         if recorder is not None:
             recorder.drained(None if self._closed or self._unwritten_bytes() else self._clock_ns())
@@ -303,7 +303,7 @@ class ClientConnection(asyncio.Protocol):
         self._close(linger=True)
 
     def _close(self, *, linger: bool) -> None:
-        """Close after the written bytes are sent. `linger`: the client may still be sending, read on for a while."""
+        """Close after the written bytes are sent. `linger`: read on for a while, because the client may still be sending."""
         if self._closed:
             return
         self._buffer = b""
@@ -323,7 +323,7 @@ class ClientConnection(asyncio.Protocol):
     def _reset_when_sent(self) -> None:
         """Reset the connection after the kernel has delivered what was written.
 
-        For a body that ends with the connection and was cut short: a FIN would make it look complete.
+        Used for an incomplete body without a length: a FIN would make it look complete.
         """
         self._lingering = True
         self._watch_drain()

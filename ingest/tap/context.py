@@ -15,7 +15,7 @@ from ingest.tap.timeouts import Timeouts
 
 
 class OpenClient(Protocol):
-    """A client connection, for a stopping worker."""
+    """Interface of a client connection that a stopping worker uses."""
 
     transport: asyncio.Transport
 
@@ -23,7 +23,7 @@ class OpenClient(Protocol):
 
 
 class OpenExchange(Protocol):
-    """An exchange, for a stopping worker."""
+    """Interface of an exchange that a stopping worker uses."""
 
     def stop(self) -> None: ...
 
@@ -46,7 +46,7 @@ class TapContext:
         self.router = Router(options.upstreams)
         self.timeouts = Timeouts(options)
         self.hangups = HangupWatch(loop)
-        self.recorder_factory: RecorderFactory | None = None  # none: nothing is recorded
+        self.recorder_factory: RecorderFactory | None = None  # None: do not record
         self.clients: set[OpenClient] = set()
         self.exchanges: set[OpenExchange] = set()
         self.stopping = False

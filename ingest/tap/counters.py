@@ -1,7 +1,7 @@
 """Totals of one tap worker since its start, for /metrics, /ledger and the `Alive` records.
 
-Plain integers that only the event loop changes. The log thread keeps its own. Totals never decrease; a value that can is a gauge
-and has a name that says so.
+Plain integers that only the event loop changes. The log thread has its own. Totals never decrease; the gauges, which can, are
+added by `TapWorker.stats`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Counters:
         self.uncaptured_bytes = 0  # the part of body_bytes that is not recorded by rule (content type, size)
         self.lost_records = 0
         self.lost_bytes = 0  # the part of body_bytes that should have been recorded and was dropped
-        self.lost_untold = 0  # losses without a `Lost` record: only this number reports them
+        self.lost_untold = 0  # losses without a `Lost` record: only this counter reports them
         self.request_bytes = 0
         self.requests_refused = 0
         self.requests_unrouted = 0

@@ -1,6 +1,6 @@
 """Error responses of the tap itself: refused requests and gateway errors, as JSON.
 
-The shape is the one of OpenAI's API (`{"error": {"message", "type", "code"}}`): SDKs then show the message. The header
+They have the shape of OpenAI's API (`{"error": {"message", "type", "code"}}`), so SDKs show the message. The header
 `x-streamgauge-error` distinguishes them from the upstream's responses.
 """
 

@@ -1,8 +1,7 @@
 """One request and its response: the state between a client connection and an upstream connection.
 
 Contract:
-- Bytes go to the other side before the tap does any work of its own. Bodies pass unchanged; only heads are rewritten
-  (`header_rewrite`).
+- The tap forwards bytes before it records them. Bodies pass unchanged; only heads are rewritten (`header_rewrite`).
 - Back-pressure on one side pauses reading on the other.
 - An exchange ends once, in `_end`, with one cause: the event that ended it. `exchange_states` has the states before that.
 - Times are monotonic, in ns. Recording is the task of `StreamRecorder`.
@@ -47,12 +46,12 @@ from ingest.tap.trace_context import join_trace
 from ingest.tap.tunnel import Tunnel
 
 _MAX_RESPONSE_HEAD_BYTES = 262_144
-_MAX_UNSENT_BYTES = 262_144  # request bytes kept while the connection to the upstream is being made
+_MAX_UNSENT_BYTES = 262_144  # request bytes buffered while the connection to the upstream opens
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class ClientSide(Protocol):
-    """The client connection, as an exchange uses it."""
+    """Interface of the client connection that an exchange uses."""
 
     transport: asyncio.Transport
     address: str
@@ -75,7 +74,7 @@ class ClientSide(Protocol):
 
 
 class UpstreamSide(Protocol):
-    """The upstream connection, as an exchange uses it."""
+    """Interface of the upstream connection that an exchange uses."""
 
     transport: asyncio.Transport
     exchange: Exchange | None
@@ -90,7 +89,7 @@ class UpstreamSide(Protocol):
 
 
 class UpstreamPool(Protocol):
-    """The pool of connections to one upstream, as an exchange uses it."""
+    """Interface of the pool of connections to one upstream."""
 
     def acquire(self, *, probe: bool) -> UpstreamSide | None: ...
     def connect(self, exchange: Exchange) -> asyncio.Task[None]: ...
@@ -128,7 +127,7 @@ class Exchange:
         self._upstream: UpstreamSide | None = None
         self._connect_task: asyncio.Task[None] | None = None
         self._last_ns = now_ns  # time of the last byte from either side
-        self._ready_ns = 0  # when the client last caught up; the upstream is not timed before that
+        self._ready_ns = 0  # when the client last resumed reading; the upstream's silence counts from then
         self._request: BodyReader | None = None  # None: the request has no body
         self._request_complete = True
         if head.body is not Body.NONE:
@@ -450,8 +449,8 @@ class Exchange:
             if self._tunnel.client_eof():
                 self._end("complete", None, self._context.clock_ns())
             return True
-        # Like nginx, take a client that closes its side as gone. It may only have half-closed, but no LLM client does
-        # that, and an abandoned stream must stop costing at once.
+        # Like nginx, treat a client that closes its side as disconnected. A half-close looks the same, but no LLM client
+        # uses it, and an abandoned stream must end at once to save cost.
         self.client_lost(None)
         return False
 

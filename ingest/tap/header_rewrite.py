@@ -28,7 +28,7 @@ _NEVER_DROPPED = frozenset(
 
 
 class Forwarding(NamedTuple):
-    """Which fields about the client and the proxies the tap adds for the upstream.
+    """Options: which fields about the client and the proxies the tap sends upstream.
 
     `via` is off by default because a Via header makes some servers (nginx) stop compressing. `forwarded` is RFC 7239's
     equivalent of `x_forwarded`. Fields that the client sent are kept in either case.
@@ -69,7 +69,7 @@ def request_for_upstream(
             if name == b"x-forwarded-for":
                 received[name] = received[name] + b", " + value if name in received else value
             else:
-                # An earlier proxy has set it and was nearer to the client.
+                # Keep the value of the earlier proxy, which was nearer to the client.
                 received[name] = value
                 add(line)
         elif not name.startswith(OWN_PREFIX) and name not in named:
@@ -122,7 +122,7 @@ def _standard_lines(
 
 
 def asks_for_tunnel(head: RequestHead) -> bool:
-    """The client requests an upgrade that the tap forwards. h2c is not: later requests in it would not be observed."""
+    """The client requests an upgrade that the tap forwards. It does not forward h2c, whose later requests it could not record."""
     return head.upgrade is not None and b"h2c" not in head.upgrade.lower()
 
 

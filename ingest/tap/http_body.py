@@ -1,7 +1,7 @@
 """Find the end of a message's body and remove its transfer coding for the recorder. No I/O, no clock.
 
-Bodies are forwarded as received, including chunk framing. `feed(data)` returns the payload in a read. Afterwards `complete` says
-whether the message has ended and `excess` how many bytes at the end of `data` do not belong to it.
+The tap forwards bodies as received, including chunk framing. `feed(data)` returns the payload of a read. Afterwards `complete`
+says whether the message has ended, and `excess` how many bytes at the end of `data` do not belong to it.
 
 Chunked bodies have two readers. Requests need a strict one: a chunk line that another server may read differently is refused.
 Responses are read by llhttp, which is 4 times as fast for one chunk in a read and 13 times for 20 (timeit, CPython 3.11).
@@ -33,7 +33,7 @@ class BodyReader(Protocol):
 
 
 class LengthBody:
-    """A body of known length, also for no body (0)."""
+    """A body of known length. Length 0: no body."""
 
     __slots__ = ("_remaining", "complete", "excess")
 
@@ -211,7 +211,7 @@ def _end_of_chunks(before: bytes, data: bytes, pieces: list[bytes]) -> int:
 
 
 class _Callbacks:
-    """Callbacks of llhttp. A built-in method per chunk, because a Python function would cost more than the parsing."""
+    """Callbacks of llhttp. `on_body` is a built-in method: calling a Python function per chunk costs more than parsing."""
 
     def __init__(self, pieces: list[bytes], complete: list[int]) -> None:
         self.on_body = pieces.append

@@ -26,7 +26,7 @@ class Field(NamedTuple):
     """One header field."""
 
     name: bytes  # in lower case
-    line: bytes  # as received (except for the fields that `FieldTable` normalizes), with its CRLF
+    line: bytes  # as received, with its CRLF (`FieldTable` normalizes some fields)
     value: bytes  # without surrounding whitespace
     special: bool  # the tap interprets the field, replaces it or does not forward it
     recorded: tuple[str, str] | None  # name and value to record, None if the field may not be recorded
@@ -39,8 +39,8 @@ class MalformedField(Exception):
 class FieldTable(dict[bytes, Field]):
     """Parsed fields by line (without CRLF). `table[line]` parses an unknown line. Raises `MalformedField`.
 
-    `normalized` names fields that are forwarded without whitespace around the value. They say where a message ends, and servers
-    differ in the whitespace that they strip.
+    `normalized` names fields that are forwarded without whitespace around the value. They determine where a message ends, and
+    servers differ in the whitespace that they strip.
     """
 
     def __init__(

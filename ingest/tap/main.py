@@ -37,7 +37,7 @@ def run(options: TapOptions) -> int:
     """Serve until SIGTERM or SIGINT. Returns 0. Raises OSError or ValueError, with one line, if the tap cannot start."""
     if not options.upstreams:
         raise ValueError("no upstream is configured. Pass one, for example --upstream http://localhost:4000.")
-    # Report wrong TLS files once and even if no upstream uses https, not in each worker.
+    # Report invalid TLS files here: once instead of in each worker, and even if no upstream uses https.
     client_context(options)
     upstream_context(options)
     _create_folders(options.data)

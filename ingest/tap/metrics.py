@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _FAMILIES = (
-    ("streams_opened", "counter", "Requests forwarded or to be forwarded to an upstream."),
+    ("streams_opened", "counter", "Requests accepted for forwarding to an upstream."),
     ("streams_closed", "counter", "Exchanges that have ended; see streams_closed_by_cause."),
     ("open_streams_now", "gauge", "Exchanges in progress."),
     ("client_connections", "counter", "Connections accepted from clients."),
@@ -19,16 +19,16 @@ _FAMILIES = (
     ("body_bytes", "counter", "Response body bytes received (of ended streams)."),
     ("captured_bytes", "counter", "Response body bytes recorded."),
     ("uncaptured_bytes", "counter", "Response body bytes not recorded, by rule (content type, size)."),
-    ("frames", "counter", "Reads recorded."),
+    ("frames", "counter", "Recorded reads of response bodies."),
     ("records", "counter", "Records handed to the log thread."),
-    ("lost_records", "counter", "Dropped records; the log reports each with a Lost record."),
-    ("lost_bytes", "counter", "Response body bytes that should have been recorded and were dropped."),
-    ("lost_untold", "counter", "Losses that the log could not report."),
-    ("queue_bytes_now", "gauge", "Bytes in memory that wait for the log."),
+    ("lost_records", "counter", "Dropped records, reported in the log as Lost records."),
+    ("lost_bytes", "counter", "Response body bytes dropped instead of recorded."),
+    ("lost_untold", "counter", "Losses that no Lost record reports."),
+    ("queue_bytes_now", "gauge", "Bytes of records in memory that wait for the log."),
     ("log_entries", "counter", "Entries appended to the log."),
     ("log_bytes", "counter", "Bytes appended to the log, compressed."),
     ("log_append_errors", "counter", "Failed appends to the log."),
-    ("log_size_bytes_now", "gauge", "Bytes of the local log on disk, as last summed."),
+    ("log_size_bytes_now", "gauge", "Size of the local log on disk at the last scan."),
     ("log_trimmed_segments", "counter", "Segments removed because every reader had released them."),
     (
         "log_dropped_segments",
@@ -37,16 +37,16 @@ _FAMILIES = (
     ),
     ("log_dropped_records", "counter", "Records in the dropped segments."),
     ("log_dropped_bytes", "counter", "Bytes of entries in the dropped segments, compressed."),
-    ("log_corrupt_segments", "counter", "Damaged segments that the writer found and set aside."),
+    ("log_corrupt_segments", "counter", "Damaged segments that the writer found and quarantined."),
     (
         "log_refused_entries",
         "counter",
         "Entries refused because the log was full and nothing could be dropped.",
     ),
     ("log_failed_entries", "counter", "Failed writes of entries to disk; they were retried."),
-    ("log_failing_now", "gauge", "1 while the log takes no records."),
+    ("log_failing_now", "gauge", "1 while appends to the log fail, else 0."),
     ("bad_upstream_excess_bytes", "counter", "Bytes that upstreams sent after the end of a response."),
-    ("worker_restarts", "counter", "Workers that died and were restarted."),
+    ("worker_restarts", "counter", "Restarts of workers that died."),
     ("workers_now", "gauge", "Running workers."),
 )
 _LAG = (
@@ -72,7 +72,7 @@ def render(stats: Mapping[str, int]) -> str:
         full = family(
             "streams_closed_by_cause_total",
             "counter",
-            "Exchanges that have ended, by cause as seen by the transport.",
+            "Exchanges that have ended, by transport-level cause.",
         )
         lines += [f'{full}{{cause="{cause}"}} {count}' for cause, count in by_cause.items()]
     for key, name, text in _LAG:
@@ -82,7 +82,7 @@ def render(stats: Mapping[str, int]) -> str:
 
 
 def add_up(parts: list[Mapping[str, int]]) -> dict[str, int]:
-    """Combine the numbers of several workers: the maximum of maxima and of the shared log's size, else the sum."""
+    """Combine the counters of several workers: the maximum of maxima and of the shared log's size, otherwise the sum."""
     total: dict[str, int] = {}
     for part in parts:
         for key, value in part.items():

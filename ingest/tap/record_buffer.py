@@ -25,13 +25,13 @@ from ingest.tap.counters import Counters
 logger = logging.getLogger("streamgauge.tap")
 
 RECORD_OVERHEAD_BYTES = 400
-_HAND_OVER_BYTES = 262_144  # handed over before the tick ends; each hand-over wakes the log thread
-# A recorder's oldest data waits 40 to 80 ms, which leaves the loop's own lag some room below 100 ms. Each tick costs a
+_HAND_OVER_BYTES = 262_144  # from this size on, records go to the log thread without waiting for the tick
+# A recorder's oldest data waits 40 to 80 ms, which leaves at least 20 ms for the loop's lag below 100 ms. Each tick costs a
 # transaction of the log.
 _TICK_S = 0.04
 _MARGIN = 0.25
 _MAX_UNREPORTED = 65_536
-# Records made in a batch cost a third of records made between two reads. Traffic waits about 0.1 ms for a batch.
+# Making records in a batch costs a third of making them between two reads. A batch delays traffic by about 0.1 ms.
 _RECORDERS_PER_BATCH = 16
 
 
@@ -66,7 +66,7 @@ class RecordBuffer:
         self.limit_bytes = queue_bytes
         self._margin_limit_bytes = int(queue_bytes * (1 + _MARGIN))
         self.added_bytes = 0
-        """All bytes ever reserved and not released. `sink.done_bytes` of them have left."""
+        """Total of bytes reserved and not released. The log thread is done with `sink.done_bytes` of them."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._waiting: dict[Recorder, None] = {}
@@ -108,7 +108,7 @@ class RecordBuffer:
         return self.has_room(size_bytes, margin=True) and self.append(record, size_bytes)
 
     def append(self, record: AnyRecord, size_bytes: int) -> bool:
-        """Append a record, with room or without: its data had room before. False: it cannot be encoded, which is a bug."""
+        """Append a record without a check for room: its data was reserved. False: it cannot be encoded, which is a bug."""
         try:
             self._pending.append(encode(record))
         except Exception:
@@ -129,11 +129,11 @@ class RecordBuffer:
         """Count a loss and keep it until there is room to report it. Adjacent losses of a stream are merged."""
         self.counters.lost_records += 1
         self.counters.lost_bytes += lost.bytes
-        of_stream = self.unreported.get(lost.stream)
-        if of_stream and of_stream[-1].last_seq + 1 == lost.seq:
-            last = of_stream[-1]
+        losses = self.unreported.get(lost.stream)
+        if losses and losses[-1].last_seq + 1 == lost.seq:
+            last = losses[-1]
             size = last.bytes + lost.bytes
-            of_stream[-1] = Lost(
+            losses[-1] = Lost(
                 lost.stream, last.seq, lost.last_seq, last.cause, last.at_wall_ns, size, lost.last
             )
         elif self._unreported_count < _MAX_UNREPORTED:
@@ -149,18 +149,18 @@ class RecordBuffer:
         return self.sink.failing or "queue_full"
 
     def report(self, stream: str) -> bool:
-        """Write the unreported losses of a stream, before its next record. False: there is no room for them."""
-        of_stream = self.unreported.get(stream)
-        while of_stream:
+        """Append the unreported losses of a stream, before its next record. False: there is no room for them."""
+        losses = self.unreported.get(stream)
+        while losses:
             if not self.has_room(RECORD_OVERHEAD_BYTES, margin=True):
                 return False
-            self.append(of_stream.pop(0), RECORD_OVERHEAD_BYTES)
+            self.append(losses.pop(0), RECORD_OVERHEAD_BYTES)
             self._unreported_count -= 1
         self.unreported.pop(stream, None)
         return True
 
     def count_failed_recorder(self) -> None:
-        """Log and count the exception that is being handled: a recorder could not make its records (a bug)."""
+        """Log and count the current exception: a recorder could not make its records (a bug)."""
         logger.exception("cannot make the records of a stream: they are lost, other streams continue")
         self.counters.lost_untold += 1
 

@@ -1,8 +1,8 @@
 """The log thread: packs batches of encoded records and appends them to the record log. The event loop never waits for it.
 
-A batch stays in the queue until the log has it. While the log fails (disk full), appends are retried with growing pauses and
-the record buffer fills up; the buffer decides what is dropped. A batch that the log rejects with any other exception (a bug)
-is dropped, counted and reported. At the end the queue is appended for a limited time; the rest is counted.
+While the log fails (disk full), appends are retried with growing pauses and the record buffer fills up; the buffer decides
+what is dropped. A batch that the log rejects with any other exception (a bug) is dropped, counted and reported. A stop appends
+the queue for a limited time and logs the number of records that remain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SWITCH_S = 0.000_2
 """Switch interval of the interpreter lock. With the default of 5 ms the event loop would delay traffic."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MAX_ENTRIES_AT_ONCE, _MAX_BYTES_AT_ONCE = 64, 256 * 2**10
-"""Limits for one transaction. A quarter of the smallest cap of a log: an append above the cap could never succeed."""
+"""Limits for one transaction: a quarter of a log's smallest cap, because an append above the cap could never succeed."""
 
 
 class LogThread:
@@ -96,9 +96,8 @@ class LogThread:
             while True:
                 self._wake.wait()
                 self._wake.clear()
-                stopping = (
-                    self._stop_at is not None
-                )  # read first: then `_drain` sees everything put before the stop
+                # Read this first, so `_drain` appends everything put before the stop.
+                stopping = self._stop_at is not None
                 self._drain(writer)
                 if stopping:
                     self.unappended_records = sum(len(records) for records, _ in self._queue)

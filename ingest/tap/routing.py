@@ -1,7 +1,7 @@
 """Choose the upstream of a request and the target of the forwarded request.
 
 A single upstream serves every path. With several, the header `x-streamgauge-upstream` or else the path prefix /NAME/ selects one;
-the prefix is removed. An unknown name is answered 404.
+the prefix is removed. The tap answers an unknown name with 404.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Route(NamedTuple):
 
 
 class Router:
-    """Chooses among the configured upstreams."""
+    """Chooses one of the configured upstreams."""
 
     def __init__(self, upstreams: tuple[Upstream, ...]) -> None:
         if not upstreams:

@@ -1,4 +1,4 @@
-"""Make the records of one exchange: `Opened`, `Request`, `Frames`, `Closed`, and `Lost` for what was dropped.
+"""Make the records of one exchange: `Opened`, `Request`, `Frames`, `Closed`, and `Lost` for dropped data.
 
 The exchange calls the recorder after it has forwarded the bytes, in the order of the protocol. The recorder keeps the data
 and reserves room for it in the `RecordBuffer`. It makes the records when the buffer flushes it, or when 64 KiB of frames
@@ -6,8 +6,8 @@ wait. A short exchange makes all its records at once, after its end.
 
 Guarantees
 - The records of a stream are numbered without a gap: a lost record takes a number too, and a `Lost` record names it.
-- Without room, response frames are dropped. Each contiguous run of dropped frames takes one number. The body of a request and
-  a head that find no room take a number each.
+- Without room, response frames are dropped. Each contiguous run of dropped frames takes one number. A dropped request body
+  and a dropped head take one number each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_BODY = Body.NONE
 
 
 class RecorderFactory:
-    """What the recorders of one worker share."""
+    """Buffer and options shared by the recorders of one worker."""
 
     def __init__(
         self, buffer: RecordBuffer, options: TapOptions, *, incarnation: str, client_key: bytes
@@ -138,7 +138,7 @@ class StreamRecorder:
             self._request_sent_ns = self._connected_ns
 
     def connected(self, now_ns: int) -> None:
-        """There is a connection to the upstream."""
+        """The connection to the upstream is open."""
         if self._connected_ns is None:
             self._connected_ns = now_ns - self._t0_ns
 
@@ -254,12 +254,12 @@ class StreamRecorder:
         self._reused, self._tunnel = reused, tunnel
 
     def drained(self, now_ns: int | None) -> None:
-        """The client's socket has taken everything. None: that cannot be observed."""
+        """The client's socket has accepted everything. None: this was not observed."""
         self._drained_ns = now_ns
         self._buffer.end_later(self)
 
     def client_left(self, now_ns: int, undelivered_bytes: int) -> None:
-        """The client disconnected before its socket had taken everything."""
+        """The client disconnected before its socket had accepted everything."""
         self._client_left_ns, self._undelivered_bytes = now_ns, undelivered_bytes
         self._buffer.end_later(self)
 
@@ -306,7 +306,7 @@ class StreamRecorder:
             self._buffer.flush_later(self)
 
     def _write_waiting(self) -> None:
-        """Write everything that waits, in the order of the protocol."""
+        """Write all waiting data as records, in the order of the protocol."""
         if self._request is not None:
             self._write_opened()
         body = self._body
@@ -378,7 +378,7 @@ class StreamRecorder:
             self._lose(seq, size_bytes)
 
     def _write(self, record: AnyRecord, size_bytes: int, reserved_bytes: int) -> None:
-        """Write the next record. `reserved_bytes` of its size were reserved."""
+        """Write the next record. `reserved_bytes`: the part of `size_bytes` that was reserved."""
         buffer = self._buffer
         buffer.release(reserved_bytes)
         seq = self._seq
@@ -387,7 +387,7 @@ class StreamRecorder:
             self._lose(seq, 0, last=isinstance(record, Closed))
 
     def _lose_next(self) -> None:
-        """The next part of the exchange finds no room: write what waits before it, and lose its number."""
+        """Report the next part of the exchange as lost, for lack of room. Data that waits is written before it."""
         self._write_waiting()
         self._seq += 1
         self._lose(self._seq - 1, 0)

@@ -1,7 +1,7 @@
-"""Supervise the worker processes of a tap with several: start, restart, counters, stop.
+"""Supervise the worker processes of a tap with several workers: start, restart, counters, stop.
 
-A worker that dies is restarted under the same number, with exponential backoff. The totals last received from it stay in the sums:
-a total never decreases.
+A worker that dies is restarted under the same number, with exponential backoff. Its last received totals stay in the sums, so
+totals never decrease.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None)
 
 
 def _prepare_child() -> None:
-    """Ctrl-C must reach only the parent, and a killed parent must take its workers and their address with it."""
+    """Let Ctrl-C reach only the parent, and kill the worker when the parent is killed, so its address becomes free."""
     os.setpgid(0, 0)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -51,7 +51,7 @@ class _WorkerProcess:
         self.last_stats: Mapping[str, int] = {}
 
     async def stats(self) -> Mapping[str, int]:
-        """Its current counters, or the last ones received if it does not answer."""
+        """Current counters of the worker, or the last received ones if it does not answer."""
         async with self._lock:
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 self._writer.write(b"stats\n")
@@ -62,7 +62,7 @@ class _WorkerProcess:
         return self.last_stats
 
     async def read_final_stats(self) -> None:
-        """Read the counters that it sent before it ended."""
+        """Read the counters that the worker sent before it ended."""
         async with self._lock:
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
@@ -103,7 +103,7 @@ class Supervisor:
             if worker is None:
                 self.stop()
                 await asyncio.gather(*(w.process.wait() for w in self._workers.values()))
-                raise OSError(f"worker {number} could not start: its log line above has the reason")
+                raise OSError(f"worker {number} could not start: see its log line above")
             self._workers[number] = worker
         self._watches = [asyncio.create_task(self._watch(number)) for number in range(self._options.workers)]
 
@@ -166,17 +166,17 @@ class Supervisor:
                 backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
                 if self._stop.is_set():
                     return
-                fresh = await self._start(number)
-                if fresh is not None:
-                    self._workers[number] = fresh
+                replacement = await self._start(number)
+                if replacement is not None:
+                    self._workers[number] = replacement
                     if self._stop.is_set():
-                        fresh.process.send_signal(signal.SIGTERM)
+                        replacement.process.send_signal(signal.SIGTERM)
                     break
             else:
                 return
 
     async def _poll(self) -> None:
-        """Request each worker's counters regularly, to lose little when one dies."""
+        """Request each worker's counters every second, so that few counts are lost when a worker dies."""
         while True:
             await asyncio.sleep(_POLL_INTERVAL_S)
             await asyncio.gather(*(worker.stats() for worker in list(self._workers.values())))

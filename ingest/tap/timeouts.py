@@ -1,4 +1,4 @@
-"""Time limits of the tap: their values and the decision which one has expired.
+"""Time limits of the tap, and the checks whether they have expired.
 
 Pure: methods take timestamps of one monotonic clock in ns. An option of 0 means no limit. A peer's silence counts only
 from `ready_ns`, the time since which the tap has been ready to receive from that peer.
@@ -10,8 +10,8 @@ from ingest.records import Cause
 from ingest.tap.options import TapOptions
 
 LINGER_S = 2.0
-"""How long the tap reads on after it refused a request. Closing earlier could reset the connection before the client has
-read the response."""
+"""How long the tap reads on after its last response. Closing earlier could reset the connection before the client has read
+the response."""
 RESET_PATIENCE_S = 2.0
 """How long a reset waits until the peer's kernel has acknowledged the bytes that were written before it."""
 RESET_CHECK_S = 0.01
@@ -61,7 +61,7 @@ class Timeouts:
     def response_body_expired(
         self, now_ns: int, last_byte_ns: int, output_ns: int, ready_ns: int
     ) -> Cause | None:
-        """The same within the response's body. SSE comments (heartbeats) are bytes but not output."""
+        """The cause to end an exchange within the response's body. SSE comments (heartbeats) are bytes but not output."""
         if now_ns - max(last_byte_ns, ready_ns) > self._idle_bytes_ns:
             return "idle_bytes"
         return "idle_output" if now_ns - max(output_ns, ready_ns) > self._idle_output_ns else None

@@ -1,7 +1,7 @@
 """An upgraded exchange after the 101: bytes in both directions, not parsed.
 
-Each side may end its direction first (half-close); the tunnel passes that on. It is over when both sides have ended or one
-connection breaks. Back-pressure is handled by the connections.
+Each side may end its direction first (half-close); the tunnel forwards this. The tunnel is over when both sides have ended or
+one connection breaks. The connections handle back-pressure.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Contract:
 - A connection serves one exchange at a time.
-- An idle connection is closed when the server sends anything on it, closes it, or after `pool_idle_s`. That limit is below the
-  5 s after which many servers close theirs: a request that meets a closing server may only be repeated if that is safe.
+- An idle connection is closed when the server sends anything on it, closes it, or after `pool_idle_s`. Many servers close idle
+  connections after 5 s, so the limit is lower: a request sent to a closing server may only be repeated if that is safe.
 - The pool is bounded; the connection that has been idle longest is closed first.
 """
 

@@ -44,7 +44,7 @@ Stats = dict[str, int]
 class TapWorker:
     """One worker. Create it inside its running event loop.
 
-    Tests give `open_log` to keep the log in memory and `clock_ns` (monotonic) to control time limits.
+    Tests pass `open_log` to keep the log in memory and `clock_ns` (monotonic) to control time limits.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class TapWorker:
 
     async def _wait_until(self, met: Callable[[], bool], limit_s: float) -> None:
         deadline_s = self.loop.time() + limit_s
-        while not met() and self.loop.time() < deadline_s:  # noqa: ASYNC110 - only at a stop, not worth events
+        while not met() and self.loop.time() < deadline_s:  # noqa: ASYNC110 - only during a stop
             await asyncio.sleep(STOP_CHECK_S)
 
     def _close_log(self) -> None:
@@ -183,7 +183,7 @@ class TapWorker:
     # --- counters
 
     def stats(self) -> Stats:
-        """The numbers of /metrics and /ledger: totals, and gauges (`*_now`, `*_max_ns`)."""
+        """Values for /metrics and /ledger: totals, and gauges (`*_now`, `*_max_ns`)."""
         counters, context = self.counters, self.context
         stats: Stats = {name: value for name in NAMES if isinstance(value := getattr(counters, name), int)}
         stats.update({f"closed_{cause}": n for cause, n in counters.closed_by_cause.items()})
@@ -224,7 +224,7 @@ class TapWorker:
         buffer.add(alive, _ALIVE_BYTES)
 
     def _measure_lag(self) -> None:
-        """Measure how late the loop runs a due callback: the most that any stream had to wait for it."""
+        """Measure how late the event loop runs a due callback: about as long as any stream waits for the loop."""
         now_ns = time.monotonic_ns()
         lag_ns = max(0, now_ns - self._lag_due_ns)
         self._lag_last_ns = lag_ns

@@ -1,7 +1,7 @@
-"""The process of one worker of a tap with several: `python -m ingest.tap.worker_process NAME FD`.
+"""Process of one worker of a tap with several workers: `python -m ingest.tap.worker_process NAME FD`.
 
-Options arrive pickled on stdin. FD is the control socket to the parent: each line received is answered with one line of JSON
-counters, and its end means that the parent has ended. Exit code 2: the worker cannot start.
+Options arrive pickled on stdin. FD is the control socket to the parent. The worker answers each received line with one line of
+JSON counters. End of file means that the parent has ended. Exit code 2: the worker cannot start.
 """
 
 from __future__ import annotations
@@ -78,4 +78,4 @@ if __name__ == "__main__":
     code = main()
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(code)  # everything is flushed; a thread blocked by a dead disk must not delay the exit
+    os._exit(code)  # everything is flushed; a thread blocked by a failing disk must not delay the exit

@@ -176,7 +176,7 @@ def test_a_sole_reader_takes_over_the_position_of_another(
         former.release("w0", 7)
         with EmbeddedReader(tmp_path, "ship", sole=True) as reader:
             assert reader.released("w0") == 0  # the other still runs: the log keeps entries for both
-    assert "also keeps entries for its reader 'analyze'" in caplog.text
+    assert "also keeps entries for the reader 'analyze'" in caplog.text
     with EmbeddedReader(tmp_path, "ship", sole=True) as reader:
         assert reader.released("w0") == 7
         assert json.loads((tmp_path / "readers" / "ship.json").read_text()) == {"w0": 7}
