@@ -1,1 +1,1 @@
-"""Scripted faults over real processes. Each run ends in the same audit (`rig.Run.check_measurements`)."""
+"""Scripted faults in real processes. Each run ends with the same check (`rig.Run.check_measurements`)."""

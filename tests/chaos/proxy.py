@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can be cut, slowed and mended: the network between the clients and the broker."""
+"""TCP proxy on loopback that simulates a slow or interrupted network between the clients and the broker."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ READ_BYTES = 16_384
 
 
 class Proxy:
-    """Forwards connections to `target`. Its knobs may be turned from any thread."""
+    """Forwards connections to `target`. Any thread may change its settings."""
 
     def __init__(self) -> None:
         self.port = 0
         self.target: tuple[str, int] | None = None
         self.delay_s = 0.0
-        """Before each read is passed on."""
+        """Delay before each read is forwarded."""
         self.bytes_per_s = 0.0
-        """0: as fast as it goes."""
+        """Limit of each direction of a connection. 0: none."""
         self.is_cut = False
-        """Connections end and none is taken up."""
+        """New connections are reset."""
         self.forwarded_bytes = 0
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
 
     def cut(self) -> None:
-        """Every connection is reset, and new ones are too, until `mend`."""
+        """Reset all connections, and new ones until `mend`."""
         self.is_cut = True
         self._loop.call_soon_threadsafe(self._reset)
 
     def mend(self) -> None:
-        """The network as it was."""
+        """Remove the interruption, the delay and the limit."""
         self.is_cut, self.delay_s, self.bytes_per_s = False, 0.0, 0.0
 
     def _reset(self) -> None:
@@ -45,15 +45,15 @@ class Proxy:
             writer.transport.abort()
             return
         try:
-            there_reader, there_writer = await asyncio.open_connection(*self.target)
+            target_reader, target_writer = await asyncio.open_connection(*self.target)
         except OSError:
             writer.transport.abort()
             return
-        self._writers |= {writer, there_writer}
+        self._writers |= {writer, target_writer}
         try:
-            await asyncio.gather(self._pump(reader, there_writer), self._pump(there_reader, writer))
+            await asyncio.gather(self._pump(reader, target_writer), self._pump(target_reader, writer))
         finally:
-            self._writers -= {writer, there_writer}
+            self._writers -= {writer, target_writer}
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

@@ -1,10 +1,10 @@
-"""One run of everything under steady traffic: simulator, tap, ship, analytics as processes; the clients in this one.
+"""Run the pipeline under steady traffic: simulator, tap, ship and analytics are processes, the clients run in this process.
 
 Rules
- 1. Faults come while streams are open. What the test waits for is progress (requests done, rows, pids), never time.
- 2. The end is the same for all: traffic stops, the log is read to its end, the simulator's ledger is held against
-    `streams`, and `streamgauge status` must reconcile with nothing in flight.
- 3. Two busy cores: times are held to what physics forbids (nothing earlier than it was sent), not to how late they may be.
+ 1. Faults are injected while streams are open. Tests wait for progress (requests done, rows, pids), never for a fixed time.
+ 2. Every run ends the same way: traffic stops, the log is read to its end, the simulator's ledger is compared with `streams`,
+    and `streamgauge status` must reconcile with nothing in flight.
+ 3. The cores are busy, so the upper bounds of times are wide. The lower bounds are exact: nothing is earlier than it was sent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Run:
-    """A pipeline under load, and what is known of it."""
+    """A running pipeline with its traffic and the simulator's ledger."""
 
     running: Up
     upstream: str
@@ -55,7 +55,7 @@ class Run:
     kills_ns: list[int] = field(default_factory=list)
     """When the tap was killed (CLOCK_MONOTONIC)."""
     bursts: list[ClientRow] = field(default_factory=list)
-    """What the clients of `send` saw."""
+    """Results of the clients of `send`."""
     _stop: Callable[[], None] = lambda: None
 
     @property
@@ -69,19 +69,19 @@ class Run:
             return None
 
     def kill(self, part: str, *, number: int = signal.SIGKILL) -> None:
-        """kill -9 a part, and wait until `up` has it ready again."""
+        """Kill a part (with SIGKILL by default) and wait until `up` has restarted it."""
         pid = self.pid(part)
         assert pid is not None, f"{part} is not running"
         if part == "tap":
             self.kills_ns.append(time.monotonic_ns())
         os.kill(pid, number)
-        self.back(part, pid)
+        self.wait_restarted(part, pid)
 
-    def back(self, part: str, former: int | None) -> None:
-        until(lambda: self.pid(part) not in (None, former), f"{part} to be back\n{self.log_tail()}")
+    def wait_restarted(self, part: str, former: int | None) -> None:
+        until(lambda: self.pid(part) not in (None, former), f"{part} to restart\n{self.log_tail()}")
 
-    def more(self, requests: int) -> None:
-        """Wait until so many more requests are done."""
+    def wait_for_requests(self, requests: int) -> None:
+        """Wait until this many more requests are done."""
         goal = self.done + requests
         until(
             lambda: self.done >= goal,
@@ -108,10 +108,10 @@ class Run:
             return -1
 
     def tap_ledger(self) -> dict[str, int]:
-        """The tap's own numbers, now."""
+        """The tap's current counters."""
         with urllib.request.urlopen(f"{self.running.admin}/ledger", timeout=10) as answer:
-            said: dict[str, int] = json.load(answer)
-        return said
+            counters: dict[str, int] = json.load(answer)
+        return counters
 
     def stop_traffic(self) -> None:
         self._stop()
@@ -120,17 +120,17 @@ class Run:
         return self.running.log.read_text()[-5000:]
 
     def status(self) -> dict[str, Any]:
-        """`streamgauge status`; an empty one while analytics is away."""
+        """`streamgauge status`; {} while analytics does not answer."""
         try:
             return pipeline_status(self.data, (self.kafka, self.topic, {}) if self.kafka else None)
         except QueryError:
             return {}
 
-    def settle(self, deadline_s: float = 90.0) -> dict[str, Any]:
-        """Until nothing is in flight and the simulator has nothing under way; the last status."""
+    def wait_until_stored(self, deadline_s: float = 90.0) -> dict[str, Any]:
+        """Wait until nothing is in flight and the simulator has no open request. Returns the last status."""
         last: dict[str, Any] = {}
 
-        def settled() -> bool:
+        def all_stored() -> bool:
             nonlocal last
             self.ledger.refresh()
             if self.ledger.open_rows:
@@ -139,19 +139,19 @@ class Run:
             return bool(last) and last["in_flight"] == 0 and last["log"]["unread_entries"] == 0
 
         try:
-            until(settled, "everything to be stored", deadline_s)
+            until(all_stored, "everything to be stored", deadline_s)
         except AssertionError as e:
             raise AssertionError(f"{e}\n{json.dumps(last, indent=1)[:4000]}\n{self.log_tail()}") from None
         return last
 
     def check_measurements(self, *, may_lose: bool = False) -> dict[str, Any]:
-        """The audit that every scenario ends in; the status."""
+        """Check all stored measurements at the end of a scenario. Returns the status."""
         self.stop_traffic()
-        said = self.settle()
+        status = self.wait_until_stored()
         streams = streams_since(tables(self.data), LONG_AGO)
         rows = self.ledger.rows()
         assert self.ledger.dropped == 0
-        if may_lose:  # of what the tap took and could not tell any more
+        if may_lose:  # ignore lost streams without their request id
             known = {row.request_id for row in rows}
             streams = [s for s in streams if s["outcome"] != "tap_lost" or s["request_id"] in known]
         found = check_measurements(
@@ -161,18 +161,18 @@ class Run:
             bounds=BOUNDS,
             tap_may_lose=may_lose,
         )
-        assert not found, _told(found, rows, self.log_tail())
+        assert not found, _report(found, rows, self.log_tail())
         assert len({s["stream_id"] for s in streams}) == len(streams)
         doubled = tables(self.data).query("SELECT count(*) - count(DISTINCT (stream_id, seq)) FROM events")
         assert doubled.item() == 0
-        assert said["reconciles"], json.dumps(said, indent=1)
+        assert status["reconciles"], json.dumps(status, indent=1)
         if not may_lose:
-            assert (said["lost"], said["tables"]["losses"]) == (0, 0), json.dumps(said, indent=1)
+            assert (status["lost"], status["tables"]["losses"]) == (0, 0), json.dumps(status, indent=1)
         assert len(rows) > 0
-        return said
+        return status
 
 
-def _told(found: list[Discrepancy], rows: list[LedgerRow], log: str) -> str:
+def _report(found: list[Discrepancy], rows: list[LedgerRow], log: str) -> str:
     lines = "\n".join(str(one) for one in found[:20])
     return f"{len(found)} discrepancies in {len(rows)} requests:\n{lines}\n{log}"
 
@@ -188,11 +188,11 @@ def run(
     time_scale: float = 0.3,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Run]:
-    """The pipeline with traffic flowing. The tap's port outlives its process."""
+    """Run the pipeline with steady traffic. A restarted tap keeps its port."""
     port, topic = free_port(), f"chaos-{os.getpid()}-{time.monotonic_ns()}"
-    more = ["--listen", f"127.0.0.1:{port}", *argv]
+    options = ["--listen", f"127.0.0.1:{port}", *argv]
     if kafka is not None:
-        more += ["--kafka", kafka, "--kafka-topic", topic]
+        options += ["--kafka", kafka, "--kafka-topic", topic]
     data = data or folder / "data"
     with (
         simulator(
@@ -205,7 +205,7 @@ def run(
             "--ledger-rows",
             "100000",
         ) as upstream,
-        up(f"sim={upstream}", data, *more, dashboard=False, **(environment or {})) as running,
+        up(f"sim={upstream}", data, *options, dashboard=False, **(environment or {})) as running,
         traffic_of(running.tap, rate_per_s) as (traffic, stop),
     ):
         yield Run(running, upstream, traffic, RemoteLedger(upstream), kafka, topic, _stop=stop)
@@ -213,7 +213,7 @@ def run(
 
 @contextmanager
 def traffic_of(url: str, rate_per_s: float) -> Iterator[tuple[Traffic, Callable[[], None]]]:
-    """Steady traffic, and the function that ends it and waits for what is under way."""
+    """Steady traffic, and a function that stops it and waits for open requests."""
     traffic = Traffic(TrafficOptions(base_url=url, rate_per_s=rate_per_s, concurrency=200))
     with _flowing(traffic) as stop:
         yield traffic, stop
@@ -221,7 +221,7 @@ def traffic_of(url: str, rate_per_s: float) -> Iterator[tuple[Traffic, Callable[
 
 @contextmanager
 def _flowing(traffic: Traffic) -> Iterator[Callable[[], None]]:
-    """Traffic in a thread until the function that is given is called (it waits for what is under way)."""
+    """Run the traffic in a thread. Yields a function that stops it and waits for open requests."""
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
     failed: list[BaseException] = []
@@ -265,5 +265,5 @@ def topic_read(run: Run) -> bool:
 
 
 def wipe(folder: Path) -> None:
-    """What a broker holds, not its address."""
+    """Delete the topics of a stopped broker. It keeps its address."""
     shutil.rmtree(folder / "topics")

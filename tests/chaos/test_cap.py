@@ -27,7 +27,7 @@ QUICK = json.dumps({"tokens": 3, "gap_ms": 1, "ttft_ms": 1, "fault": "none"})
 
 
 def bulky(chaos: Run, requests: int, *, seed: int) -> None:
-    """Requests whose bodies do not compress: 64 KiB of each are captured. All are answered when this returns."""
+    """Send requests with incompressible bodies, of which 64 KiB are captured, and wait for the responses."""
     rng = random.Random(seed)
     content = [base64.b85encode(rng.randbytes(60_000)).decode() for _ in range(8)]
 
@@ -51,44 +51,44 @@ def bulky(chaos: Run, requests: int, *, seed: int) -> None:
 
 
 def audited_losses(chaos: Run, causes: set[str]) -> dict[str, Any]:
-    """Every request has its one row; those that lost something say so, and the others are right in all they say."""
+    """Check that every request has one row, that rows with losses are marked, and that all others are correct."""
     chaos.stop_traffic()
-    said = chaos.settle()
+    status = chaos.wait_until_stored()
     streams, rows = streams_since(tables(chaos.data), LONG_AGO), chaos.ledger.rows()
     found = check_measurements(
         rows, streams, clients=chaos.traffic.rows.values(), bounds=BOUNDS, tap_may_lose=True
     )
     assert not found, "\n".join(map(str, found[:20]))
-    have = [s["request_id"] for s in streams if s["request_id"] is not None]
-    assert len(set(have)) == len(have)
+    stored_ids = [s["request_id"] for s in streams if s["request_id"] is not None]
+    assert len(set(stored_ids)) == len(stored_ids)
     lost = tables(chaos.data).query(
         "SELECT stream_id::VARCHAR AS id, request_id FROM streams WHERE outcome = 'tap_lost'"
     )
     reported = tables(chaos.data).query("SELECT stream_id::VARCHAR AS id, cause FROM losses")
     assert set(lost["id"]) == set(reported["id"])
-    # The report of a drop follows the kept records. A stream that ended before it has a gap without a cause, and `ship` does
-    # not know its beginning.
+    # A drop is reported after the kept records. A stream that ended before the report has a gap without a cause (`missing`),
+    # and `ship` has not seen its beginning.
     assert causes & set(reported["cause"])
     assert set(reported["cause"]) <= {*causes, "missing", "redaction_state_lost"}
     # A stream without its beginning has no request id, so as many rows lack one as requests are missing.
-    missing = {row.request_id for row in rows} - set(have)
-    nameless = lost["request_id"].null_count()
-    left_before = sum(c.aborted for c in chaos.traffic.rows.values())
-    assert len(missing) <= nameless <= len(missing) + left_before
-    invented = tables(chaos.data).query(
+    missing = {row.request_id for row in rows} - set(stored_ids)
+    without_id = lost["request_id"].null_count()
+    aborted = sum(c.aborted for c in chaos.traffic.rows.values())
+    assert len(missing) <= without_id <= len(missing) + aborted
+    measured = tables(chaos.data).query(
         "SELECT count(*) FROM streams WHERE outcome = 'tap_lost' AND coalesce(ttft_ns, itl_ns, output_tokens) IS NOT NULL"
     )
-    assert invented.item() == 0
-    assert said["reconciles"], json.dumps(said, indent=1)
-    assert said["lost"] == lost.height
-    return said
+    assert measured.item() == 0
+    assert status["reconciles"], json.dumps(status, indent=1)
+    assert status["lost"] == lost.height
+    return status
 
 
 def audited(chaos: Run, cause: str) -> None:
-    """As `audited_losses`, for what the log dropped."""
-    said = audited_losses(chaos, {cause})
-    assert said["tap"]["log_dropped_segments"] > 0
-    assert said["tap"]["log_dropped_records"] > 0
+    """As `audited_losses`, for segments that the log dropped."""
+    status = audited_losses(chaos, {cause})
+    assert status["tap"]["log_dropped_segments"] > 0
+    assert status["tap"]["log_dropped_records"] > 0
 
 
 @pytest.mark.slow
@@ -97,17 +97,14 @@ def audited(chaos: Run, cause: str) -> None:
     ("limits", "cause"),
     [
         (("--record-log-max-bytes", str(MIB)), "log_full"),
-        (
-            ("--record-log-max-bytes", str(1024 * MIB), "--record-log-max-age", "3s"),
-            "log_aged",
-        ),  # the age alone
+        (("--record-log-max-bytes", str(1024 * MIB), "--record-log-max-age", "3s"), "log_aged"),
     ],
 )
-def test_analytics_hangs_until_the_cap_is_reached(
+def test_losses_at_the_cap_are_reported_while_analytics_hangs(
     tmp_path: Path, limits: tuple[str, ...], cause: str
 ) -> None:
     with run(tmp_path, *limits, faults=0.0) as chaos:
-        chaos.more(10)
+        chaos.wait_for_requests(10)
         analytics = chaos.pid("analyze")
         assert analytics is not None
         os.kill(analytics, signal.SIGSTOP)
@@ -119,22 +116,24 @@ def test_analytics_hangs_until_the_cap_is_reached(
             assert log_bytes(chaos.data / "log") < int(limits[1]) * 1.3
         finally:
             os.kill(analytics, signal.SIGCONT)
-        chaos.more(5)
+        chaos.wait_for_requests(5)
         audited(chaos, cause)
 
 
 @pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
-def test_kafka_is_away_until_the_cap_is_reached(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+def test_losses_at_the_cap_are_reported_while_kafka_is_unreachable(
+    tmp_path: Path, own_broker: Callable[..., Broker]
+) -> None:
     broker = own_broker()
     with run(tmp_path, "--record-log-max-bytes", str(2 * MIB), kafka=broker.address, faults=0.0) as chaos:
-        chaos.more(10)
+        chaos.wait_for_requests(10)
         broker.stop()
         for seed in range(60):
             bulky(chaos, 20, seed=seed)
             if chaos.tap_ledger()["log_dropped_segments"] > 1:
                 break
         broker.start()
-        chaos.more(10)
+        chaos.wait_for_requests(10)
         audited(chaos, "log_full")

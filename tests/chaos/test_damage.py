@@ -17,10 +17,10 @@ from tests.e2e.running import until
 from tests.ingest.record_log.entries import roll, segments_of, writer_of
 from tests.tables import tables
 
-WHOLE_BEFORE, WITH_A_GAP, WITHOUT_ITS_END, UNKNOWN, WHOLE_AFTER, UNHURT = range(1, 7)
+WHOLE_BEFORE, WITH_A_GAP, WITHOUT_ITS_END, UNKNOWN, WHOLE_AFTER, UNAFFECTED = range(1, 7)
 
 
-def spoilt_log(data: Path) -> None:
+def damaged_log(data: Path) -> None:
     """Three segments of one worker's log, the middle one spoilt."""
     all_of = {n: stream(n, chunks=10) for n in range(1, 7)}
 
@@ -31,15 +31,15 @@ def spoilt_log(data: Path) -> None:
         *some(WHOLE_BEFORE, 0),
         *some(WITH_A_GAP, 0, 3),
         *some(WITHOUT_ITS_END, 0, 3),
-        *some(UNHURT, 0, 3),
+        *some(UNAFFECTED, 0, 3),
     ]
-    spoilt = [*some(WITH_A_GAP, 3, 4), *some(WITHOUT_ITS_END, 3), *some(UNKNOWN, 0)]
-    last = [*some(WITH_A_GAP, 4), *some(WHOLE_AFTER, 0), *some(UNHURT, 3)]
+    damaged = [*some(WITH_A_GAP, 3, 4), *some(WITHOUT_ITS_END, 3), *some(UNKNOWN, 0)]
+    last = [*some(WITH_A_GAP, 4), *some(WHOLE_AFTER, 0), *some(UNAFFECTED, 3)]
     with writer_of(data / "log", segment_bytes=300_000) as writer:
         RunTotalsFile(data / "log" / "w0", INCARNATION).close()
         writer.append([pack([alive(0), *first], compress=True)])
         roll(writer)
-        writer.append([pack([record], compress=True) for record in spoilt])
+        writer.append([pack([record], compress=True) for record in damaged])
         roll(writer)
         writer.append([pack([*last, alive(10_000, stopping=True)], compress=True)])
     segment = data / "log" / "w0" / segments_of(data / "log")[1]
@@ -58,7 +58,7 @@ def check_measurements(data: Path) -> None:
         stream_id(WITH_A_GAP): "tap_lost",
         stream_id(WITHOUT_ITS_END): "tap_lost",
         stream_id(WHOLE_AFTER): "ok",
-        stream_id(UNHURT): "ok",
+        stream_id(UNAFFECTED): "ok",
     }
     losses = (
         tables(data)
@@ -82,7 +82,7 @@ def check_measurements(data: Path) -> None:
 
 
 def test_damaged_segment_read_by_analytics(tmp_path: Path) -> None:
-    spoilt_log(tmp_path / "data")
+    damaged_log(tmp_path / "data")
     with part(
         tmp_path / "analyze.log",
         "analyze",
@@ -97,7 +97,7 @@ def test_damaged_segment_read_by_analytics(tmp_path: Path) -> None:
 @pytest.mark.kafka
 def test_damaged_segment_read_by_ship(tmp_path: Path, kafka_broker: str) -> None:
     data = tmp_path / "data"
-    spoilt_log(data)
+    damaged_log(data)
     kafka = ("--data", str(data), "--kafka", kafka_broker, "--kafka-topic", f"damage-{time.monotonic_ns()}")
     with (
         part(tmp_path / "ship.log", "ship", *kafka),

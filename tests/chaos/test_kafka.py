@@ -1,4 +1,4 @@
-"""Faults of a pipeline with the real broker between ship and analytics."""
+"""Faults of a pipeline with a real broker between ship and analytics."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 def test_kill_9_of_everything_behind_the_tap(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
     broker = own_broker()
     with run(tmp_path, kafka=broker.address) as chaos:
-        chaos.more(15)
+        chaos.wait_for_requests(15)
         chaos.kill("ship")
-        chaos.more(10)
+        chaos.wait_for_requests(10)
         broker.kill()
-        chaos.more(10)
-        chaos.kill("analyze")  # while there is no broker
+        chaos.wait_for_requests(10)
+        chaos.kill("analyze")  # while the broker is down
         broker.start()
-        chaos.more(10)
+        chaos.wait_for_requests(10)
         chaos.check_measurements()
 
 
 @pytest.mark.slow
-def test_kill_9_of_the_broker_again_and_again(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+def test_repeated_kill_9_of_the_broker(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
     broker = own_broker()
     with run(tmp_path, kafka=broker.address, rate_per_s=20) as chaos:
         for _ in range(3):
-            chaos.more(30)
+            chaos.wait_for_requests(30)
             broker.kill()
-            chaos.more(10)
+            chaos.wait_for_requests(10)
             broker.start()
-        chaos.more(20)
+        chaos.wait_for_requests(20)
         chaos.check_measurements()
 
 
@@ -62,52 +62,52 @@ def test_kill_9_of_ship_and_analytics_in_every_phase(
     broker = own_broker()
     with run(tmp_path, kafka=broker.address, rate_per_s=20) as chaos:
         for part in ("ship", "analyze", "ship", "analyze"):
-            chaos.more(15)
+            chaos.wait_for_requests(15)
             chaos.kill(part)
         broker.stop()
-        chaos.more(20)
+        chaos.wait_for_requests(20)
         chaos.kill("ship")  # started again without a broker
         broker.start()
-        chaos.kill("ship")  # in the middle of catching up
-        chaos.more(15)
+        chaos.kill("ship")  # while it catches up
+        chaos.wait_for_requests(15)
         chaos.check_measurements()
 
 
 @pytest.mark.slow
-def test_the_broker_is_away_for_a_minute(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
+def test_the_broker_is_unreachable_for_a_minute(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
     broker = own_broker()
     with run(tmp_path, kafka=broker.address, rate_per_s=15) as chaos:
-        chaos.more(20)
+        chaos.wait_for_requests(20)
         broker.stop()
         threading.Event().wait(60)  # the outage itself
-        chaos.more(1)
+        chaos.wait_for_requests(1)
         broker.start()
-        chaos.more(20)
+        chaos.wait_for_requests(20)
         chaos.check_measurements()
 
 
 @pytest.mark.slow
 def test_broker_restarts_with_a_new_log_dir(tmp_path: Path, own_broker: Callable[..., Broker]) -> None:
-    """What the old disk had acknowledged had been read; what came after is in the local log."""
+    """Analytics has read everything that the old disk had acknowledged. Later records are in the local log."""
     broker = own_broker()
     with run(tmp_path, kafka=broker.address, rate_per_s=0.001) as chaos:
         chaos.send(60)
-        chaos.settle()
+        chaos.wait_until_stored()
         until(lambda: topic_read(chaos) or None, "analytics to have read the topic")
         broker.stop()
         chaos.send(40)
         wipe(broker.data)
         broker.start()
         chaos.send(20)
-        said = chaos.check_measurements()
-        assert said["stored"] == len(chaos.ledger.rows())
+        status = chaos.check_measurements()
+        assert status["stored"] == len(chaos.ledger.rows())
 
 
 @pytest.mark.slow
 def test_the_broker_loses_its_disk_while_streams_are_open(
     tmp_path: Path, own_broker: Callable[..., Broker]
 ) -> None:
-    """What it alone had is gone: of the streams that were open then, and of no other. Each has its row and says so."""
+    """Only the open streams lose records that only the broker had. Each has a row, which reports the loss."""
     broker = own_broker()
     with run(tmp_path, kafka=broker.address, rate_per_s=0.001) as chaos:
         chaos.send(30)
@@ -120,16 +120,16 @@ def test_the_broker_loses_its_disk_while_streams_are_open(
             broker.start()
             chaos.send(20)
         chaos.stop_traffic()
-        said = chaos.settle(150)
+        status = chaos.wait_until_stored(150)
         rows = chaos.ledger.rows()
         streams = streams_since(tables(chaos.data), LONG_AGO)
         assert not check_measurements(rows, streams, bounds=BOUNDS, tap_may_lose=True)
         assert len(streams) == len({s["stream_id"] for s in streams}) == len(rows) == 76
         lost = {s["stream_id"] for s in streams if s["outcome"] == "tap_lost"}
         assert len(lost) <= 6
-        told = tables(chaos.data).query("SELECT DISTINCT stream_id::VARCHAR AS id FROM losses")["id"]
-        assert set(map(str, lost)) <= set(told)
-        assert said["reconciles"], json.dumps(said, indent=1)
+        reported = tables(chaos.data).query("SELECT DISTINCT stream_id::VARCHAR AS id FROM losses")["id"]
+        assert set(map(str, lost)) <= set(reported)
+        assert status["reconciles"], json.dumps(status, indent=1)
 
 
 @pytest.mark.slow
@@ -139,13 +139,13 @@ def test_sigterm_of_every_part_and_of_the_broker_under_load(
     broker = own_broker()
     with run(tmp_path, "--drain-timeout", "60", kafka=broker.address, faults=0.0) as chaos:
         for part in ("ship", "analyze", "tap", "ship"):
-            chaos.more(15)
+            chaos.wait_for_requests(15)
             chaos.kill(part, number=signal.SIGTERM)
         broker.stop()
-        chaos.more(15)
+        chaos.wait_for_requests(15)
         chaos.kill("ship", number=signal.SIGTERM)
         broker.start()
-        chaos.more(15)
+        chaos.wait_for_requests(15)
         chaos.check_measurements()
 
 
@@ -197,11 +197,11 @@ def test_network_to_the_broker_is_interrupted(tmp_path: Path, own_broker: Callab
         address = proxied(network, own_broker)
         with run(tmp_path, kafka=address, rate_per_s=15) as chaos:
             for _ in range(3):
-                chaos.more(20)
+                chaos.wait_for_requests(20)
                 network.cut()
-                chaos.more(20)
+                chaos.wait_for_requests(20)
                 network.mend()
-            chaos.more(20)
+            chaos.wait_for_requests(20)
             chaos.check_measurements()
         assert network.forwarded_bytes > 0
 
@@ -211,9 +211,9 @@ def test_the_network_to_the_broker_is_slow(tmp_path: Path, own_broker: Callable[
     with proxy() as network:
         address = proxied(network, own_broker)
         with run(tmp_path, kafka=address, rate_per_s=15) as chaos:
-            chaos.more(10)
+            chaos.wait_for_requests(10)
             network.delay_s, network.bytes_per_s = 0.15, 48 * 1024
-            chaos.more(120)
+            chaos.wait_for_requests(120)
             network.mend()
             chaos.check_measurements()
 
@@ -226,7 +226,7 @@ def test_invalid_messages_in_the_topic_become_dead_letters(
     rng = random.Random(5)
     good = pack(stream(1), compress=True)
     with run(tmp_path, kafka=broker.address) as chaos:
-        chaos.more(20)
+        chaos.wait_for_requests(20)
         producer = KafkaProducer(bootstrap_servers=broker.address)
         sent = 0
         for n in range(200):
@@ -242,7 +242,7 @@ def test_invalid_messages_in_the_topic_become_dead_letters(
             sent += 1
         producer.flush()
         producer.close()
-        chaos.more(20)
-        chaos.kill("analyze")  # between the garbage
-        said = chaos.check_measurements()
-        assert said["tables"]["dead_letters"] >= sent * 3 // 5
+        chaos.wait_for_requests(20)
+        chaos.kill("analyze")
+        status = chaos.check_measurements()
+        assert status["tables"]["dead_letters"] >= sent * 3 // 5

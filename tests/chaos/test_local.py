@@ -1,4 +1,4 @@
-"""Faults of a pipeline whose log stays on the machine."""
+"""Faults of a pipeline without Kafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 def test_kill_9_of_analytics_under_load(tmp_path: Path) -> None:
     with run(tmp_path) as chaos:
         for _ in range(2):
-            chaos.more(20)
+            chaos.wait_for_requests(20)
             chaos.kill("analyze")
         chaos.check_measurements()
 
@@ -33,33 +33,33 @@ def test_kill_9_of_analytics_under_load(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kill_9_of_analytics_while_it_starts_and_replays(tmp_path: Path) -> None:
     with run(tmp_path, rate_per_s=20) as chaos:
-        chaos.more(40)
+        chaos.wait_for_requests(40)
         for _ in range(4):
             pid = chaos.pid("analyze")
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             started = until(partial(_child, chaos.running.process.pid, "analyze", pid), "the next analytics")
             os.kill(started, signal.SIGKILL)  # before it is ready
-            chaos.back("analyze", pid)
-            chaos.more(10)
+            chaos.wait_restarted("analyze", pid)
+            chaos.wait_for_requests(10)
         chaos.check_measurements()
 
 
 @pytest.mark.slow
-def test_kill_9_of_the_tap_costs_the_last_moment_and_marks_those_streams(tmp_path: Path) -> None:
+def test_kill_9_of_the_tap_marks_streams_that_lost_data(tmp_path: Path) -> None:
     with run(tmp_path, faults=0.0) as chaos:
-        chaos.more(25)
+        chaos.wait_for_requests(25)
         chaos.kill("tap")
-        chaos.more(25)
-        said = chaos.check_measurements(may_lose=True)
-        assert said["lost"] > 0
+        chaos.wait_for_requests(25)
+        status = chaos.check_measurements(may_lose=True)
+        assert status["lost"] > 0
         marked = tables(chaos.data).query(
             "SELECT count(*) FROM streams WHERE outcome = 'tap_lost' AND (itl_ns IS NOT NULL OR output_tokens IS NOT NULL)"
         )
         assert marked.item() == 0
         rows = {r.request_id: r for r in chaos.ledger.rows()}
         known = set(tables(chaos.data).query("SELECT request_id FROM streams").to_series().to_list())
-        for request_id in rows.keys() - known:  # not even its beginning had been appended
+        for request_id in rows.keys() - known:  # its `Opened` was not appended
             since_ns = min(abs(kill_ns - rows[request_id].received_ns) for kill_ns in chaos.kills_ns)
             assert since_ns < 10**9, f"{request_id} is missing, and began {since_ns} ns before the kill"
 
@@ -68,22 +68,22 @@ def test_kill_9_of_the_tap_costs_the_last_moment_and_marks_those_streams(tmp_pat
 def test_sigterm_of_every_part_under_load(tmp_path: Path) -> None:
     with run(tmp_path, "--drain-timeout", "60", faults=0.0) as chaos:
         for part in ("analyze", "tap", "analyze"):
-            chaos.more(20)
+            chaos.wait_for_requests(20)
             chaos.kill(part, number=signal.SIGTERM)
-        chaos.more(20)
+        chaos.wait_for_requests(20)
         chaos.check_measurements()
 
 
 @pytest.mark.slow
-def test_kill_9_of_one_worker_of_two_marks_its_streams_alone(tmp_path: Path) -> None:
+def test_kill_9_of_one_of_two_workers_affects_only_its_streams(tmp_path: Path) -> None:
     with run(tmp_path, "--workers", "2", faults=0.0) as chaos:
-        chaos.more(25)
+        chaos.wait_for_requests(25)
         victim = until(partial(_child, chaos.running.part("tap")["pid"], "tap-worker-1", 0), "worker 1")
         chaos.kills_ns.append(time.monotonic_ns())
         os.kill(victim, signal.SIGKILL)
-        chaos.more(25)
-        said = chaos.check_measurements(may_lose=True)
-        assert said["unknown"] == []
+        chaos.wait_for_requests(25)
+        status = chaos.check_measurements(may_lose=True)
+        assert status["unknown"] == []
         lost = tables(chaos.data).query(
             "SELECT DISTINCT partition FROM losses JOIN streams USING (stream_id) WHERE outcome = 'tap_lost'"
         )
@@ -94,22 +94,22 @@ def test_kill_9_of_one_worker_of_two_marks_its_streams_alone(tmp_path: Path) -> 
 def test_kill_9_of_all_parts_at_once(tmp_path: Path) -> None:
     with run(tmp_path, faults=0.0) as chaos:
         for _ in range(2):
-            chaos.more(25)
+            chaos.wait_for_requests(25)
             pids = {part: chaos.pid(part) for part in ("analyze", "tap")}
             chaos.kills_ns.append(time.monotonic_ns())
             for pid in pids.values():
                 assert pid is not None
                 os.kill(pid, signal.SIGKILL)
             for part, pid in pids.items():
-                chaos.back(part, pid)
-        chaos.more(25)
+                chaos.wait_restarted(part, pid)
+        chaos.wait_for_requests(25)
         chaos.check_measurements(may_lose=True)
 
 
 @pytest.mark.slow
 def test_kill_9_of_up_ends_its_parts_cleanly_and_the_next_up_continues(tmp_path: Path) -> None:
     with run(tmp_path, "--drain-timeout", "60", faults=0.0) as chaos:
-        chaos.more(25)
+        chaos.wait_for_requests(25)
         pids = [pid for part in ("tap", "analyze") if (pid := chaos.pid(part)) is not None]
         port = chaos.running.tap.rpartition(":")[2]
         os.kill(chaos.running.process.pid, signal.SIGKILL)
@@ -117,13 +117,13 @@ def test_kill_9_of_up_ends_its_parts_cleanly_and_the_next_up_continues(tmp_path:
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids) or None, "the parts to end", 90)
         with up(f"sim={chaos.upstream}", chaos.data, "--listen", f"127.0.0.1:{port}") as again:
             chaos.running = again
-            chaos.more(25)
+            chaos.wait_for_requests(25)
             chaos.check_measurements()
 
 
 @pytest.mark.slow
 def test_full_disk_loses_nothing_while_the_queue_lasts(tmp_path: Path) -> None:
-    """The data folder is a tmpfs that a file fills to the last byte. The tap keeps its records in memory meanwhile."""
+    """The data folder is a tmpfs, filled completely by a file. Meanwhile the tap keeps its records in memory."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if os.geteuid() != 0:
@@ -135,21 +135,21 @@ def test_full_disk_loses_nothing_while_the_queue_lasts(tmp_path: Path) -> None:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
     try:
         with run(tmp_path, data=disk / "data") as chaos:
-            chaos.more(20)
+            chaos.wait_for_requests(20)
             filler = disk / "filler"
             fill(filler)
             until(lambda: "cannot append to the log" in chaos.running.log.read_text() or None, "a full disk")
-            chaos.more(30)
+            chaos.wait_for_requests(30)
             filler.unlink()
             until(lambda: "the log accepts records again" in chaos.running.log.read_text() or None, "room")
-            chaos.more(20)
+            chaos.wait_for_requests(20)
             chaos.check_measurements()
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def fill(filler: Path) -> None:
-    """Take every byte that the disk has left."""
+    """Fill the disk completely."""
     with filler.open("wb", buffering=0) as file:
         for size in (65_536, 1):
             with contextlib.suppress(OSError):
@@ -175,25 +175,25 @@ def _offset_s():
 time.time = lambda: _time() + _offset_s()
 time.time_ns = lambda: _time_ns() + _offset_s() * 10**9
 """
-"""A clock that steps when a file says so, in every Python process of the pipeline: the machine's own is not ours to set.
-CLOCK_MONOTONIC goes on as it does when a real clock is stepped; DuckDB's now() is not reached."""
+"""Adds the offset in a file to the wall clock of every Python process of the pipeline. Tests may not set the real clock.
+CLOCK_MONOTONIC is unchanged, as when a real clock is stepped. DuckDB's now() is not affected."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("step_s", [-3600, 3600])
-def test_a_step_of_the_clock_changes_no_measured_time(tmp_path: Path, step_s: int) -> None:
+def test_a_clock_step_does_not_change_measured_times(tmp_path: Path, step_s: int) -> None:
     offset = tmp_path / "offset"
     patch = tmp_path / "patch"
     patch.mkdir()
     (patch / "sitecustomize.py").write_text(CLOCK.format(path=str(offset)))
     with run(tmp_path, environment={"PYTHONPATH": str(patch)}) as chaos:
-        chaos.more(30)
-        making = tmp_path / "offset.new"
-        making.write_text(str(step_s))
-        making.replace(offset)
-        chaos.more(20)
+        chaos.wait_for_requests(30)
+        new_offset = tmp_path / "offset.new"
+        new_offset.write_text(str(step_s))
+        new_offset.replace(offset)
+        chaos.wait_for_requests(20)
         chaos.kill("analyze")
-        chaos.more(20)
+        chaos.wait_for_requests(20)
         chaos.check_measurements()
         spread = (
             tables(chaos.data).query("SELECT epoch(max(started_at) - min(started_at)) FROM streams").item()
@@ -203,7 +203,7 @@ def test_a_step_of_the_clock_changes_no_measured_time(tmp_path: Path, step_s: in
 
 @pytest.mark.slow
 def test_long_stream_does_not_delay_the_release_of_the_log(tmp_path: Path) -> None:
-    """75 s, over the 60 s after which its records are kept apart and the log may trim; analytics is killed after that."""
+    """The stream takes 75 s. After 60 s its records go to a checkpoint, so the log may be trimmed. Then analytics is killed."""
     with run(tmp_path, rate_per_s=4) as chaos:
         force = {"ttft_ms": 50, "gap_ms": 75_000 / 300, "tokens": 300, "fault": "none"}
         body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
@@ -213,19 +213,19 @@ def test_long_stream_does_not_delay_the_release_of_the_log(tmp_path: Path) -> No
         ) as response:
             killed = False
             for _ in response.iter_raw():
-                if not killed and _kept(chaos):
+                if not killed and _has_checkpoint(chaos):
                     chaos.kill("analyze")
                     killed = True
         assert killed
-        said = chaos.check_measurements()
-        assert said["analytics"]["checkpoints"] > 0
+        status = chaos.check_measurements()
+        assert status["analytics"]["checkpoints"] > 0
         row = tables(chaos.data).query(
             "SELECT outcome, output_event_count FROM streams WHERE request_id = 'long'"
         )
         assert row.rows() == [("ok", 300)]
 
 
-def _kept(chaos: Run) -> bool:
+def _has_checkpoint(chaos: Run) -> bool:
     return bool(chaos.status().get("analytics", {}).get("checkpoints"))
 
 

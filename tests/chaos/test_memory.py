@@ -1,7 +1,7 @@
 """Memory is bounded under any load.
 
-While its log accepts nothing, the tap's memory is that of its queue, and drops are reported. The memory of analytics does not grow with
-a backlog of millions of events.
+While its log accepts nothing, the tap's memory is bounded by its queue, and drops are reported. The memory of analytics does
+not grow with a backlog of millions of events.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.tables import tables
 MIB = 2**20
 QUEUE_BYTES = 8 * MIB
 OVERHEAD = 2.0
-"""Memory of a byte that waits: the body itself, the record around it, what the allocator keeps."""
+"""Memory per queued byte: the body, its record, and the allocator's overhead."""
 
 
 def resident_bytes(pid: int) -> int:
@@ -38,7 +38,7 @@ def resident_bytes(pid: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_flood_over_a_full_disk_takes_no_more_memory_than_the_queue(tmp_path: Path) -> None:
+def test_memory_is_bounded_by_the_queue_on_a_full_disk(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -50,7 +50,7 @@ def test_a_flood_over_a_full_disk_takes_no_more_memory_than_the_queue(tmp_path: 
         with run(
             tmp_path, "--tap-queue", str(QUEUE_BYTES), data=disk / "data", faults=0.0, rate_per_s=4
         ) as chaos:
-            chaos.more(5)
+            chaos.wait_for_requests(5)
             pid = chaos.pid("tap")
             assert pid is not None
             bulky(chaos, 60, seed=0)
@@ -59,13 +59,13 @@ def test_a_flood_over_a_full_disk_takes_no_more_memory_than_the_queue(tmp_path: 
             fill(filler)
             bulky(chaos, 600, seed=1)  # 36 MiB of request bodies
             grown_bytes = resident_bytes(pid) - before_bytes
-            said = chaos.tap_ledger()
+            counters = chaos.tap_ledger()
             filler.unlink()
-            until(lambda: not chaos.tap_ledger()["log_failing_now"] or None, "the log to take records")
-            assert said["lost_records"] > 0, json.dumps(said)
-            assert said["queue_bytes_now"] <= QUEUE_BYTES * 1.25
+            until(lambda: not chaos.tap_ledger()["log_failing_now"] or None, "the log to accept records")
+            assert counters["lost_records"] > 0, json.dumps(counters)
+            assert counters["queue_bytes_now"] <= QUEUE_BYTES * 1.25
             assert grown_bytes <= QUEUE_BYTES * 1.25 * OVERHEAD, f"grown by {grown_bytes / MIB:.1f} MiB"
-            chaos.more(5)
+            chaos.wait_for_requests(5)
             audited_losses(chaos, {"log_error", "queue_full"})
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
@@ -111,7 +111,7 @@ def peak_bytes(pid: int) -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_backlog_of_millions_of_events_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    """The peak of a backlog is that of its sixth part: it does not grow with what there is to read."""
+    """The whole backlog and one sixth of it have about the same peak memory."""
     peaks = []
     for part in (6, 1):
         data, streams = tmp_path / str(part), BACKLOG_STREAMS // part
@@ -120,13 +120,13 @@ def test_a_backlog_of_millions_of_events_is_read_in_bounded_memory(tmp_path: Pat
                 writer.append([payload])
         with analytics(data) as pid:
 
-            def all_there(data: Path = data, streams: int = streams) -> bool:
+            def all_stored(data: Path = data, streams: int = streams) -> bool:
                 try:
                     return bool(tables(data).query("SELECT count(*) FROM streams").item() == streams)
                 except QueryError:
                     return False
 
-            until(all_there, "the backlog to be read", 600)
+            until(all_stored, "the backlog to be read", 600)
             assert tables(data).query("SELECT count(*) FROM events").item() == streams * STREAM_EVENTS
             peaks.append(peak_bytes(pid))
     print("peaks in MiB:", [peak // MIB for peak in peaks])

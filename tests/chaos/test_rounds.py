@@ -1,4 +1,4 @@
-"""Analytics killed over and over stores what an undisturbed run stores, and what the simulator sent."""
+"""Analytics that is killed repeatedly stores the same rows as an undisturbed run, and they match the simulator's ledger."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.tables import tables
 
 TABLES = ("streams", "events", "usage_reports", "server_stats", "spans", "losses", "dead_letters")
 PATIENCE_S = 150.0
-"""For one step of a busy machine."""
+"""Time limit for one step on a busy machine."""
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def part(log: Path, *argv: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def analytics(data: Path, *, ready: bool = True) -> Iterator[subprocess.Popen[bytes]]:
-    """Analytics over the embedded log; `ready`: once it answers."""
+    """Run analytics on the embedded log. `ready`: wait until it answers."""
     log = data.parent / "analyze.log"
     with part(log, "analyze", "--data", str(data), "--metrics", "") as process:
 
@@ -95,7 +95,7 @@ def test_kills_of_analytics_under_load_leave_the_rows_of_an_undisturbed_run(
             until(lambda: answers(f"http://127.0.0.1:{admin}/readyz"), "the tap", PATIENCE_S)
             with traffic_of(url, rate_per_s=15) as (traffic, stop):
                 for number in range(rounds):
-                    # One in four is killed while it starts and replays, the others at any instant after that.
+                    # One in four is killed while it starts and replays, the others later, at a random time.
                     with analytics(data, ready=number % 4 != 1) as process:
                         goal = traffic.sent + rng.randrange(2, 30)
                         until(lambda goal=goal: traffic.sent >= goal, "traffic", PATIENCE_S)  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Random exchanges, each directly and through the tap. The client must receive the same bytes.
+"""Run random exchanges both directly and through the tap. The client must receive the same bytes.
 
 `python -m tests.ingest.exchanges COUNT [SEED]` runs COUNT exchanges and prints a summary. They vary in size, splits, framing
 (length, chunked with extensions and trailers, close), content coding, request body, reused connections and faults (truncated
@@ -39,17 +39,17 @@ class Plan:
     fault: str
     head: bytes
     body: bytes
-    """With its framing, truncated by the fault."""
+    """Response body with its framing, truncated by the fault."""
     response: list[bytes]
 
     @property
     def last(self) -> bool:
-        """The upstream closes the connection after it."""
+        """The upstream closes the connection after this exchange."""
         return self.fault != "none" or b"\r\nConnection: close\r\n" in self.head
 
 
 def plan(seed: int, number: int) -> Plan:
-    """The exchange with this number."""
+    """Make the plan of the exchange with this number."""
     rng = random.Random(f"{seed}/{number}")
     coding = rng.choice(["identity", "identity", "gzip", "br", "zstd"])
     framing = rng.choice(["length", "chunked", "chunked", "close"])
@@ -154,7 +154,7 @@ class Upstream:
                 await asyncio.sleep(0)
             if planned.fault == "reset":
                 sock = writer.get_extra_info("socket")
-                while writer.transport.get_write_buffer_size() or unsent_bytes(sock):  # noqa: ASYNC110 - the kernel's
+                while writer.transport.get_write_buffer_size() or unsent_bytes(sock):  # noqa: ASYNC110 - no event exists
                     await asyncio.sleep(0.001)
                 reset_on_close(sock)
                 writer.transport.abort()
@@ -174,7 +174,7 @@ class Received:
 
 
 async def request(client: Client, planned: Plan) -> Received:
-    """Send the request of a plan and read the response as far as it goes."""
+    """Send the request of a plan and read the response until it is complete or the connection ends."""
     for piece in planned.request:
         client.writer.write(piece)
         await asyncio.sleep(0)
@@ -182,7 +182,7 @@ async def request(client: Client, planned: Plan) -> Received:
         try:
             head = await client.reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, ConnectionError):
-            return Received(b"", b"", "nothing")
+            return Received(b"", b"", "no response")
         whole = planned.fault == "none" and planned.framing != "close"
         try:
             if whole:
@@ -224,7 +224,7 @@ class Pair:
         assert through.body == direct.body, planned
         assert comparable(through.head) == comparable(direct.head), (through.head, direct.head)
         if planned.framing == "close" or planned.fault == "none":
-            # If only the end of the connection ends the body, a reset must not look like a regular end.
+            # If the body ends with the connection, a reset must not look like a regular end.
             assert through.end == direct.end, planned
         if planned.last:
             self.close()

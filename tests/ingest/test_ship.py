@@ -1,4 +1,4 @@
-"""Shipping the local log to a real Kafka: everything arrives in order per stream, through outages, kills and stops."""
+"""Shipping the local log to a real Kafka: all records arrive, in order per stream, despite outages, kills and stops."""
 
 from __future__ import annotations
 
@@ -247,9 +247,8 @@ def test_kill_9_of_ship_loses_nothing_and_keeps_the_order(
         # A record may arrive twice, but never before its predecessor.
         assert list(dict.fromkeys(seqs)) == list(range(written))
     pid = shipping.process.pid if shipping.process else None
-    shipping.status(
-        lambda status: status["pid"] == pid
-    )  # all records may have arrived before this process was ready
+    # All records may have arrived before this process was ready.
+    shipping.status(lambda status: status["pid"] == pid)
     assert shipping.end() == 0
 
 
@@ -297,9 +296,7 @@ def test_sockets_do_not_accumulate_while_kafka_is_unreachable(tmp_path: Path) ->
         ({"kafka_options": {"sasl_mecanism": "PLAIN"}}, "has no option 'sasl_mecanism'"),
     ],
 )
-def test_an_impossible_start_fails_with_one_line(
-    tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(ShipOptions(**{"data": tmp_path, "brokers": "127.0.0.1:1", "redactor": None, **options}))
 

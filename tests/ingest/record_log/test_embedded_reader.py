@@ -1,4 +1,4 @@
-"""Reading the embedded log while others write: cursors, trimming, damaged segments."""
+"""Reading the embedded log while it is written: cursors, trimming, damaged segments."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_another_process_is_read_while_it_writes(tmp_path: Path) -> None:
             got = []
             while len(got) < 500:
                 entries = reader.poll(10)
-                assert entries, "nothing came for 10 s"
+                assert entries, "no entry arrived for 10 s"
                 got += entries
                 reader.release("w3", got[-1].offset + 1)
         finally:
@@ -186,7 +186,7 @@ def test_a_sole_reader_takes_over_the_position_of_another(
 # Unreadable ranges
 
 
-def spoil(segment: Path, at: int, size: int = 3000) -> None:
+def damage_bytes(segment: Path, at: int, size: int = 3000) -> None:
     with segment.open("r+b") as file:
         file.seek(at)
         file.write(b"\xff" * size)
@@ -217,7 +217,7 @@ def test_the_readable_part_of_a_damaged_segment_is_read(tmp_path: Path) -> None:
         writer.append([b"after"])
     segment = tmp_path / "w0" / segments_of(tmp_path)[0]
     size = segment.stat().st_size
-    spoil(segment, size - size // 4, size // 4)
+    damage_bytes(segment, size - size // 4, size // 4)
     with EmbeddedReader(tmp_path, "one") as reader:
         got = payloads(read_all(reader))
         damage = reader.take_unreadable()
@@ -256,7 +256,7 @@ def test_the_newest_segment_of_a_running_writer_stays_until_it_has_a_newer_one(
         assert writer._connection is not None
         writer._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         segment = tmp_path / "w0" / segments_of(tmp_path)[0]
-        spoil(segment, 8192, 8192)  # the first page of the entries
+        damage_bytes(segment, 8192, 8192)  # the first page of the entries
         reader.poll(0)
         assert segment.exists()
         assert "waiting for its writer to start a new one" in caplog.text

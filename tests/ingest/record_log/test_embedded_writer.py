@@ -90,7 +90,7 @@ def test_offsets_continue_after_a_clean_stop(tmp_path: Path) -> None:
     assert [entry.offset for entry in drain(tmp_path)] == list(range(6))
 
 
-def test_after_a_kill_offsets_start_past_all_that_may_have_been_read(tmp_path: Path) -> None:
+def test_offsets_that_may_have_been_read_before_a_kill_are_not_reused(tmp_path: Path) -> None:
     writer = writer_of(tmp_path)
     writer.append([b"a", b"b"])
     abandon(writer)
@@ -103,7 +103,7 @@ def test_after_a_kill_offsets_start_past_all_that_may_have_been_read(tmp_path: P
 def test_a_power_cut_leaves_a_prefix_and_lost_offsets_are_not_reused(
     tmp_path: Path,
 ) -> None:
-    # No -wal: nothing of it reached the disk. Half of it: some pages did.
+    # Only half of the -wal reached the disk.
     writer = writer_of(tmp_path)
     sent = [os.urandom(5000) for _ in range(40)]
     for payload in sent:
@@ -234,9 +234,9 @@ def test_the_cap_covers_all_partitions_and_drops_from_those_without_a_writer_fir
         assert log_bytes(tmp_path) <= 2 * MIB + 300_000
     records = records_of(drain(tmp_path))
     assert [r.seq for r in records if not isinstance(r, Lost) and r.stream == "mine"] == list(range(20))
-    of_stopped = [record for record in records if record.stream == "s"]
-    reported = {seq for r in of_stopped if isinstance(r, Lost) for seq in range(r.seq, r.last_seq + 1)}
-    assert reported | {r.seq for r in of_stopped if not isinstance(r, Lost)} == set(range(40))
+    stopped_records = [record for record in records if record.stream == "s"]
+    reported = {seq for r in stopped_records if isinstance(r, Lost) for seq in range(r.seq, r.last_seq + 1)}
+    assert reported | {r.seq for r in stopped_records if not isinstance(r, Lost)} == set(range(40))
 
 
 @pytest.mark.timeout(60)
@@ -262,20 +262,20 @@ def test_a_log_full_of_losses_refuses_appends_and_has_reported_every_record(tmp_
 
 def test_quarantined_segments_are_deleted_first(tmp_path: Path) -> None:
     with writer_of(tmp_path, cap_bytes=2 * MIB) as writer:
-        aside = tmp_path / "w0" / "00000000000000000000.sqlite.corrupt"
-        aside.write_bytes(bytes(MIB))
+        quarantined = tmp_path / "w0" / "00000000000000000000.sqlite.corrupt"
+        quarantined.write_bytes(bytes(MIB))
         fill(writer, 30)
-        assert not aside.exists()
+        assert not quarantined.exists()
         assert writer.stats()["dropped_segments"] == 0
 
 
 # An old log
 
 
-def aged(tmp_path: Path, back_s: float, *paths: Path) -> None:
-    """Set the age of segments of an earlier run."""
+def aged(tmp_path: Path, by_s: float, *paths: Path) -> None:
+    """Make the segments of an earlier run older."""
     for path in paths or (tmp_path / "w0").glob("*.sqlite"):
-        os.utime(path, (path.stat().st_atime - back_s, path.stat().st_mtime - back_s))
+        os.utime(path, (path.stat().st_atime - by_s, path.stat().st_mtime - by_s))
 
 
 def two_segments(tmp_path: Path, partition: str = "w0") -> None:
@@ -317,7 +317,7 @@ def test_a_released_segment_is_not_reported_as_aged(tmp_path: Path) -> None:
         assert [r.seq for r in records_of(read_all(reader))] == [10]
 
 
-def test_a_clock_step_ages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_step_does_not_age_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingest.record_log.embedded_writer._SCAN_S", 0.0)
     clock_ns = time.time_ns
     with writer_of(tmp_path, max_age_s=1800) as writer:

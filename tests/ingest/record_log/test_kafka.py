@@ -1,4 +1,4 @@
-"""The log in a real Kafka: entries are delivered once acknowledged, in order, also after faults of the broker."""
+"""The record log in a real Kafka: acknowledged entries can be read in order, also after faults of the broker."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def read_until(reader: KafkaReader, enough: Callable[[list[Entry]], bool], polls
         entries += reader.poll(1.0)
         if enough(entries):
             return entries
-    raise AssertionError(f"only {len(entries)} entries came")
+    raise AssertionError(f"only {len(entries)} entries arrived")
 
 
 def seqs_by_stream(entries: list[Entry]) -> dict[str, list[int]]:
@@ -93,11 +93,11 @@ def test_streams_are_spread_over_partitions_complete_and_in_order(
     entries = read_until(reader, lambda got: count_records(got) >= 150)
     assert seqs_by_stream(entries) == {stream: list(range(5)) for stream in streams}
     assert len(reader.partitions()) == 8
-    where: dict[str, set[str]] = {}
+    partitions_of: dict[str, set[str]] = {}
     for entry in entries:
         for record in unpack(entry.payload)[0]:
-            where.setdefault(record.stream, set()).add(entry.partition)  # type: ignore[union-attr]
-    assert all(len(partitions) == 1 for partitions in where.values())
+            partitions_of.setdefault(record.stream, set()).add(entry.partition)  # type: ignore[union-attr]
+    assert all(len(partitions) == 1 for partitions in partitions_of.values())
     assert len({entry.partition for entry in entries}) > 3
 
 
@@ -117,7 +117,7 @@ def test_records_of_many_streams_are_one_message_per_partition(
 def test_a_stream_is_in_the_partition_of_its_id_as_key(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any
 ) -> None:
-    """So a stream stays in its partition when `ship` is updated."""
+    """A stream therefore stays in its partition when `ship` is updated."""
     streams = [str(uuid.uuid4()) for _ in range(20)]
     open_writer(kafka_broker, topic, {}).append([entry_of(*(frames(stream, 0) for stream in streams))])
     producer = KafkaProducer(bootstrap_servers=kafka_broker)
@@ -192,7 +192,7 @@ def test_messages_shrink_when_the_topic_accepts_less_than_configured(
 
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"max.message.bytes": "100000"})])
     admin.close()
-    # As if this user may not read the topic's configuration.
+    # Simulate a user who may not read the topic's configuration.
     monkeypatch.setattr("ingest.record_log.kafka_client._max_message_bytes", lambda *_: 1_048_588)
     records = [Frames("s", seq, [(0, os.urandom(30_000))]) for seq in range(20)]
     writer = open_writer(kafka_broker, topic, {})
@@ -374,7 +374,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return store, pem
 
 
-def test_tls_and_sasl_reach_kafka_through_the_options(
+def test_tls_and_sasl_options_are_passed_to_kafka(
     own_broker: Callable[..., Broker],
     certificate: tuple[Path, Path],
     topic: str,
@@ -451,7 +451,7 @@ def test_a_user_who_may_not_create_the_topic_gets_the_command(
         "sasl_plain_password": "secret",
     }
 
-    def trouble_with(allowed: Sequence[ACLOperation]) -> str:
+    def error_with(allowed: Sequence[ACLOperation]) -> str:
         if allowed:
             with admin_of(broker) as admin:
                 pattern = ResourcePattern(ResourceType.TOPIC, topic)
@@ -464,8 +464,8 @@ def test_a_user_who_may_not_create_the_topic_gets_the_command(
             writer.append([entry_of(frames("s", 0))])
         return writer.last_error or ""
 
-    assert f"may not describe the topic {topic!r}: grant Describe and Write" in trouble_with([])
-    made = trouble_with([ACLOperation.DESCRIBE, ACLOperation.WRITE])
+    assert f"may not describe the topic {topic!r}: grant Describe and Write" in error_with([])
+    made = error_with([ACLOperation.DESCRIBE, ACLOperation.WRITE])
     assert f"kafka-topics.sh --create --topic {topic} --partitions 8" in made
 
 
@@ -511,7 +511,7 @@ def test_a_batch_damaged_on_the_brokers_disk_is_skipped(
 
 
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
-def test_a_decompression_bomb_is_skipped_unread(
+def test_a_decompression_bomb_is_skipped(
     kafka_broker: str, topic: str, open_reader: Any, open_writer: Any, codec: str
 ) -> None:
     ensure_topic(kafka_broker, topic, {}, partitions=1)

@@ -14,7 +14,7 @@ from ingest.record_log.kafka_group_reader import KafkaGroupReader
 
 PARTITIONS = 4
 MAX_RESPONSES = 10
-"""More than enough: a single member is assigned its partitions by the first."""
+"""A single member needs one: the first response assigns its partitions."""
 DEADLINE_S = 60.0
 
 
@@ -55,4 +55,4 @@ def test_a_member_joins_although_it_never_waits_for_the_join_response(
         if wait_for_join_response(reader):
             responses += 1
         else:
-            time.sleep(0.01)  # the broker is still finding the group's coordinator
+            time.sleep(0.01)  # the group's coordinator is not found yet

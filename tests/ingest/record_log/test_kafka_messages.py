@@ -1,4 +1,4 @@
-"""Entries become few messages, in order, none too large, and every lost record is reported."""
+"""Entries become few messages, in order and within the size limit, and every lost record is reported."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_last_seq_of_a_lost_record_that_is_too_large_is_kept() -> None:
     assert lost == Lost("a", 2, 7, "record_too_large", 99, 11)
 
 
-def test_closed_and_lost_have_no_captured_bytes_of_their_own() -> None:
+def test_captured_bytes_of_closed_lost_and_frames() -> None:
     from ingest.record_log.segment_losses import captured_bytes
 
     closed = Closed("a", 1, "complete", None, 1, None, None, 0, 500, 500, None)

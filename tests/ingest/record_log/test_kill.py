@@ -1,4 +1,4 @@
-"""After kill -9 of the writing process every acknowledged entry is there."""
+"""After kill -9 of the writing process every acknowledged entry can be read."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_every_acknowledged_entry_survives_kill_9(tmp_path: Path, release: bool)
                 for at in range(5):
                     acknowledged[end - 5 + at] = b"%d.%d.%d" % (run, number, at) * 20
             for entry in read_all(reader):
-                assert entry.offset not in got, "an offset was given twice"
+                assert entry.offset not in got, "an offset was reused"
                 got[entry.offset] = entry.payload
                 if release:
                     reader.release("w0", entry.offset + 1)
         assert reader.take_unreadable() == []
     assert len(acknowledged) > 1000
     assert {offset: got.get(offset) for offset in acknowledged} == acknowledged
-    # Unacknowledged appends may be there, but only complete ones.
+    # The log may have unacknowledged appends, but only complete ones.
     assert len(got) % 5 == 0

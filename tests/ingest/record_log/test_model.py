@@ -18,7 +18,7 @@ READERS = ("one", "two")
 
 
 class LogModel(RuleBasedStateMachine):
-    """`kept` has the entries that the log must still have. Each reader has read a prefix."""
+    """`written` has all appended entries. Each reader has read a prefix of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class LogModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.written)
     @invariant()
-    def the_end_is_known(self) -> None:
+    def the_end_is_the_next_offset(self) -> None:
         assert self.readers["one"].end("w0") == self.written[-1][0] + 1
 
     @invariant()
@@ -103,7 +103,7 @@ LogModel.TestCase.settings = settings(max_examples=25, stateful_step_count=30, d
 TestLog = LogModel.TestCase
 
 
-def test_the_model_reads_everything_at_the_end(tmp_path: Path) -> None:
+def test_an_appended_entry_is_read(tmp_path: Path) -> None:
     with writer_of(tmp_path) as writer, EmbeddedReader(tmp_path, "one") as reader:
         writer.append([b"a"])
         assert payloads(read_all(reader)) == [b"a"]

@@ -1,4 +1,4 @@
-"""After a power cut: a -wal that is truncated or has garbage from any point on can be opened, and keeps a prefix."""
+"""After a power cut: a -wal that is truncated or damaged at any point can be opened and has a prefix of the entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FRAME_BYTES = 8192 + 24
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], bytes, bytes]:
-    """Entries, and both files while their writer runs."""
+    """Entries, and the content of the main file and the -wal while the writer runs."""
     folder = tmp_path_factory.mktemp("live")
     writer = writer_of(folder)
     sent = [os.urandom(3000) for _ in range(60)]

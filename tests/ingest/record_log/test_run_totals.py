@@ -1,4 +1,4 @@
-"""Totals of runs after kill -9, in a torn file, and beyond the number of runs that are kept."""
+"""Totals of runs after kill -9, in a torn file, and with more runs than are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranges of streams lost with a segment cover exactly its records."""
+"""The reported ranges of a dropped segment cover exactly its records."""
 
 from __future__ import annotations
 

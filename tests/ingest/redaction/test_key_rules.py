@@ -59,7 +59,7 @@ TEXT = (
 )
 
 
-def test_nothing_stays_of_members_that_may_hold_text() -> None:
+def test_members_that_may_hold_text_are_filled() -> None:
     for name in TEXT:
         assert RESPONSE.rules[name.encode()].string is Keep.NOTHING
         assert not RESPONSE.rules[name.encode()].number

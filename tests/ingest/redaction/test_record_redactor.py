@@ -1,4 +1,4 @@
-"""Redaction of the records of streams, with gaps and restarts."""
+"""Redaction of stream records, including gaps and restarts."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_streams_in_memory_are_bounded_and_removed_at_their_end() -> None:
 
 @pytest.mark.parametrize("make", [whole_stream, coded_stream])
 def test_redaction_continues_from_the_stored_state_after_a_kill(make: Any, tmp_path: Path) -> None:
-    """Each batch is redacted, acknowledged, stored and released. The kill comes before or after one of the last two steps."""
+    """Each batch is redacted, acknowledged, stored and released. The kill comes before or after storing or releasing."""
     rng = random.Random(7)
     raw = [record for pair in zip(make(A), make(B), strict=True) for record in pair]
     expected = redactor().redact(raw)

@@ -1,4 +1,4 @@
-"""RecorderGroup of one worker whose log accepts nothing until the test says so."""
+"""Recorders of one worker, with a log that accepts records only when the test calls `take`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StalledSink:
         self.batches = []
 
     def drop(self) -> None:
-        """Give up everything that is queued."""
+        """Drop all queued batches."""
         for records, size in self.batches:
             self.dropped.append(records)
             self.done_bytes += size
@@ -84,7 +84,7 @@ class RecorderGroup:
         recorder.drained(2)
 
     def settle(self) -> None:
-        """The log takes everything, including losses that had no room before."""
+        """Flush all records, including losses that had no room before, and let the log accept them."""
         for _ in range(100):
             self.buffer.flush_all()
             self.sink.take()

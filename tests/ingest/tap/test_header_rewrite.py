@@ -1,4 +1,4 @@
-"""Which header fields are recorded and which are forwarded."""
+"""Recording and forwarding of header fields."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_client_id_is_a_keyed_hash_of_the_api_key():
 
 
 async def test_planted_secrets_are_in_no_record():
-    """Credentials in every place of a request, with a response that echoes the headers."""
+    """Credentials in the path and headers of a request and of its response."""
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)

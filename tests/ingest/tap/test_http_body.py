@@ -122,7 +122,7 @@ def test_malformed_request_chunks_are_refused(raw: bytes, bytewise: bool):
 
 
 @pytest.mark.parametrize("raw", [b"5\nhello\r\n", b"zz\r\n", b"5\r\nhelloX\r\n"])
-def test_malformed_response_chunks_are_the_upstreams_fault(raw: bytes):
+def test_malformed_response_chunks_raise_bad_upstream(raw: bytes):
     with pytest.raises(BadUpstream):
         LlhttpChunkedBody().feed(raw)
 

@@ -200,7 +200,7 @@ def test_accepted_input_is_parsed_the_same_by_h11(raw: bytes):
     assert [(bytes(n), bytes(v)) for n, v in theirs.headers] == [
         (n, v.lower() if n == b"transfer-encoding" else v) for n, v in ours
     ]
-    # the framing according to h11: how many body bytes does it expect?
+    # h11 must expect the same number of body bytes.
     after = server.next_event()
     if head.body is Body.NONE:
         assert isinstance(after, h11.EndOfMessage)
@@ -264,6 +264,6 @@ def test_response_body_framing(raw: bytes, method: str, expected: tuple[Body, in
         b"ICY 200 OK\r\n\r\n",
     ],
 )
-def test_invalid_responses_are_a_bad_upstream(raw: bytes):
+def test_invalid_responses_raise_bad_upstream(raw: bytes):
     with pytest.raises(BadUpstream):
         response(raw)

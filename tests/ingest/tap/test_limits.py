@@ -297,10 +297,10 @@ async def test_connect_timeout_is_a_504():
     # A listener with a full backlog: the kernel no longer answers connection attempts.
     import socket
 
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen(0)
-        port = deaf.getsockname()[1]
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        port = full.getsockname()[1]
         fill = [socket.socket() for _ in range(4)]
         for s in fill:
             s.setblocking(False)

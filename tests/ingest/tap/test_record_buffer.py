@@ -56,7 +56,7 @@ async def test_frames_over_the_limit_are_dropped_and_reported_with_their_numbers
     assert buffer.queued_bytes == 0
 
 
-async def test_the_cause_of_a_loss_is_the_state_of_the_log():
+async def test_the_cause_of_a_loss_is_the_failure_of_the_log():
     group = RecorderGroup(queue_bytes=10_000)
     group.sink.failing = "log_error"
     recorder = group.started_response()
@@ -102,7 +102,7 @@ async def test_batches_dropped_by_the_log_thread_are_reported():
     assert group.counters.lost_bytes == 3
 
 
-async def test_a_record_that_cannot_be_encoded_is_reported_and_costs_no_other():
+async def test_a_record_that_cannot_be_encoded_is_reported_and_other_records_are_kept():
     group = RecorderGroup()
     recorder = group.started_response()
     recorder.response_data(b"good", 1)

@@ -128,7 +128,7 @@ def test_stopping_does_not_wait_forever_for_a_failing_log():
     assert log.records == []
 
 
-def test_stopping_appends_what_is_queued():
+def test_stopping_appends_the_queue():
     log = MemoryLog()
     thread = LogThread(lambda: log)
     thread.start()
@@ -139,7 +139,7 @@ def test_stopping_appends_what_is_queued():
     assert thread.done_bytes == 1000
 
 
-def test_the_smallest_log_takes_a_long_queue_and_drops_its_oldest_segments(tmp_path: Path):
+def test_the_smallest_log_accepts_a_long_queue_and_drops_its_oldest_segments(tmp_path: Path):
     thread = LogThread(lambda: EmbeddedWriter(tmp_path, "w0", cap_bytes=2**20))
     records = [Request("s", n, os.urandom(65_536), False) for n in range(64)]
     for record in records:
@@ -149,15 +149,15 @@ def test_the_smallest_log_takes_a_long_queue_and_drops_its_oldest_segments(tmp_p
     assert (thread.unappended_records, thread.append_errors, thread.appended_entries) == (0, 0, 64)
     with EmbeddedReader(tmp_path, "test") as reader:
         found = [r for entry in iter(lambda: reader.poll(0), []) for e in entry for r in unpack(e.payload)[0]]
-    told = {
+    reported = {
         seq
         for r in found
         if isinstance(r, Lost) and r.cause == "log_full"
         for seq in range(r.seq, r.last_seq + 1)
     }
     kept = {r.seq for r in found if isinstance(r, Request)}
-    assert told
-    assert told | kept == set(range(64))
+    assert reported
+    assert reported | kept == set(range(64))
 
 
 async def test_packed_streams_are_counted():

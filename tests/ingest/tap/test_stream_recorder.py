@@ -1,4 +1,4 @@
-"""Records of one exchange: bounded from the moment their data is kept, and every loss is reported in its stream."""
+"""Records of one exchange: waiting data is within the limit, and every loss is reported in its stream."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ async def test_a_body_that_is_not_captured_cannot_be_lost():
 @pytest.mark.skipif(
     str(recorder_module.__file__).endswith(".so"), reason="compiled modules do not see the monkeypatch"
 )
-async def test_a_stream_whose_records_cannot_be_made_costs_no_other(monkeypatch: pytest.MonkeyPatch):
+async def test_a_stream_whose_records_cannot_be_made_does_not_affect_others(monkeypatch: pytest.MonkeyPatch):
     client_id = recorder_module.client_id
 
     def broken(known: dict[bytes, bytes], key: bytes) -> str | None:
@@ -172,7 +172,7 @@ async def test_a_stream_whose_records_cannot_be_made_costs_no_other(monkeypatch:
             group.sink.handed_over.clear()
             for recorder in batch:
                 group.end(recorder)
-            await group.sink.handed_over.wait()  # by the timer, which continues after an exception
+            await group.sink.handed_over.wait()  # the timer continues after an exception
     group.sink.take()
     for recorder in good:
         assert [type(r) for r in group.records_of(recorder)] == [Opened, Closed]

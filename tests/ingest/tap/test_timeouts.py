@@ -1,4 +1,4 @@
-"""Which time limit has expired."""
+"""Expiry of the tap's time limits."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_trace_of_the_client_is_joined():
     assert join_trace(f"00-{TRACE}-{SPAN}-00".encode()).flags == 0
 
 
-def test_later_version_is_parsed_as_far_as_known():
+def test_known_fields_of_a_later_version_are_used():
     assert join_trace(f"01-{TRACE}-{SPAN}-01-more".encode()).parent_span_id == SPAN
 
 

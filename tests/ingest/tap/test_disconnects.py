@@ -1,4 +1,4 @@
-"""One side leaves early: the other side ends at once, and the record has the cause."""
+"""One side disconnects early: the tap closes the other side at once and records the cause."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ async def test_complete_stream_stays_complete_if_the_client_then_closes():
 async def test_client_that_leaves_while_its_upload_is_paused_is_detected():
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        await stop.wait()  # without reading on
+        await stop.wait()  # and reads nothing more
 
     stop = asyncio.Event()
 
