@@ -27,7 +27,7 @@ from analytics.telemetry.metric_definitions import metric_definitions
 from analytics.telemetry.prometheus import prometheus_name
 from analytics.telemetry.semconv import PROFILES
 from ingest.tap import metrics as tap_metrics
-from streamgauge.cli import ORDER, cli
+from streamgauge.cli import COMMAND_ORDER, cli
 from streamgauge.config import reference_text
 from streamgauge.settings import Settings
 
@@ -146,7 +146,7 @@ def _cli() -> str:
         "",
     ]
     context = click.Context(cli, info_name="streamgauge")
-    for name in ORDER:
+    for name in COMMAND_ORDER:
         command = cli.get_command(context, name)
         assert command is not None
         lines += _command(command, f"streamgauge {name}", context)

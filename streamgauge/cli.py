@@ -1,6 +1,6 @@
 """The `streamgauge` command.
 
-Invalid input and failed starts print one line to stderr and exit with code 2. Each command imports its part when it runs.
+Invalid input and failed starts print one line to stderr and exit with code 2. Each command imports its code only when it runs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SECTIONS = {
     "Operate": ("status", "rebuild", "config", "version"),
     "Develop": ("read", "simulate"),
 }
-ORDER = [name for names in SECTIONS.values() for name in names]
-ELSEWHERE = {
+COMMAND_ORDER = [name for names in SECTIONS.values() for name in names]
+LAZY_COMMANDS = {
     "demo": ("streamgauge.demo:demo_command", "Run everything with simulated traffic."),
     "sql": ("streamgauge.sql:sql_command", "Query the tables."),
     "export": ("streamgauge.export:export_command", "Export tables and views to a DuckDB file."),
@@ -37,28 +37,34 @@ ELSEWHERE = {
     "read": ("streamgauge.read:read_command", "Decode recorded responses: text, tool calls, tokens, events, outcome."),
     "simulate": ("streamgauge.simulator.command:simulate_command", "Run a simulated LLM upstream."),
 }  # fmt: skip
-"""Commands of other modules: where they are, and their summary. Only the command that runs is imported."""
+"""Import path and summary of commands in other modules. Only the command that runs is imported."""
 LIBRARIES = ("duckdb", "polars", "kafka-python", "opentelemetry-sdk", "streamlit", "uvloop", "msgspec")
 
 
 class LazyGroup(cloup.Group):
-    """A group that imports the commands of `ELSEWHERE` when they run."""
+    """A group that imports the commands of `LAZY_COMMANDS` when they run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ORDER
+        return COMMAND_ORDER
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in ELSEWHERE:
+        if cmd_name not in LAZY_COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module, _, name = ELSEWHERE[cmd_name][0].partition(":")
+        module, _, name = LAZY_COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
     def list_sections(self, ctx: click.Context, include_default_section: bool = True) -> list[cloup.Section]:
-        def for_help(name: str) -> click.Command:
-            return click.Command(name, help=ELSEWHERE[name][1]) if name in ELSEWHERE else self.commands[name]
+        def command_for_help(name: str) -> click.Command:
+            return (
+                click.Command(name, help=LAZY_COMMANDS[name][1])
+                if name in LAZY_COMMANDS
+                else self.commands[name]
+            )
 
-        return [cloup.Section(title, {n: for_help(n) for n in names}) for title, names in SECTIONS.items()]
+        return [
+            cloup.Section(title, {n: command_for_help(n) for n in names}) for title, names in SECTIONS.items()
+        ]
 
 
 @cloup.group(
@@ -133,7 +139,7 @@ def dashboard(**given: Any) -> int:
 def serve(**given: Any) -> int:
     """Run the read-only SQL server.
 
-    It speaks DuckDB's Quack protocol and requires a token.
+    The server uses DuckDB's Quack protocol. Clients need a token.
     """
     from analytics.query.errors import QueryError
     from analytics.query.serve import run
@@ -162,8 +168,8 @@ def version(verbose: bool) -> int:
 def main() -> None:
     """Entry point of the console script."""
     _exit_with_parent()
-    # DuckDB imports pandas, if installed, to check the type of bound values. Only the dashboard needs it: blocking the import
-    # saves 0.3 s and 40 MB.
+    # DuckDB imports pandas, if installed, to check the type of bound values. Only the dashboard needs pandas. Blocking
+    # the import saves 0.3 s and 40 MB.
     sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     try:
         code = cli.main(prog_name="streamgauge", standalone_mode=False)
@@ -211,5 +217,5 @@ def _exit_with_parent() -> None:
 
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-    if os.getppid() != int(parent):  # it ended before the prctl call
+    if os.getppid() != int(parent):  # the parent ended before the prctl call
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""Which settings each command accepts."""
+"""The settings that each command accepts. `--help` lists up to ten settings in this order."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ANALYZE = (
     "stall_floor", "stall_factor", "metrics", "semconv", "no_spans", "no_otlp", "export_unsampled", "otlp_listen", "otlp_token",
     "log_format",
 )  # fmt: skip
-SERVE = ("data", "store", "sql_host", "sql_port", "sql_token", "log_format")
+SERVE = ("data", "sql_port", "sql_host", "sql_token", "store", "log_format")
 DASHBOARD = (
-    "data", "store", "dashboard_host", "dashboard_port", "dashboard_token", "dashboard_oidc", "slo_ttft", "slo_itl",
-    "slo_error_rate", "log_format",
+    "data", "dashboard_port", "dashboard_host", "dashboard_token", "dashboard_oidc", "slo_ttft", "slo_itl", "slo_error_rate",
+    "store", "log_format",
 )  # fmt: skip
 UP = tuple(dict.fromkeys((*TAP, *SHIP, *ANALYZE, *DASHBOARD, "no_dashboard", "serve", *SERVE)))

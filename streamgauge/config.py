@@ -83,8 +83,8 @@ def reference_text() -> str:
             "|---|---|---|---|",
         ]
         for name, field in Settings.model_fields.items():
-            default, (own_group, metavar) = default_text(name), help_layout(name)
-            if own_group == group:
+            default, (field_group, metavar) = default_text(name), help_layout(name)
+            if field_group == group:
                 cells = (
                     f"`{flag(name)}{f' {metavar}' if metavar else ''}`",
                     f"`STREAMGAUGE_{name.upper()}`, `{name}`",

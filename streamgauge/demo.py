@@ -1,4 +1,4 @@
-"""`streamgauge demo`: options of the demo (see `demo_run`)."""
+"""`streamgauge demo`: the command-line options. `demo_run` runs the demo."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from streamgauge.demo_run import Demo, DemoOptions
 @cloup.option_group(
     "Common options",
     cloup.option(
-        "--seconds", type=click.FloatRange(1), metavar="SECONDS", help="Stop after this time and compare the measurements."
+        "--seconds", type=click.FloatRange(1), metavar="SECONDS", help="Stop after this time and compare measured with simulated values."
     ),
     cloup.option(
-        "--rate", "rate_per_s", type=click.FloatRange(0.01, 2000), metavar="N", default=6.0, show_default=True,
-        help="Requests per second.",
+        "--rate", "rate_per_s", type=click.FloatRange(0.01, 2000), metavar="REQUESTS/S", default=6.0, show_default=True,
+        help="Request rate.",
     ),
     cloup.option(
         "--rate-faults", type=click.FloatRange(0, 1), metavar="SHARE", default=0.08, show_default=True,
@@ -51,19 +51,19 @@ from streamgauge.demo_run import Demo, DemoOptions
     ),
     cloup.option(
         "--concurrency", type=click.IntRange(1, 5000), metavar="N", default=64, show_default=True,
-        help="Largest number of open requests.",
+        help="Maximum number of open requests.",
     ),
     cloup.option(
         "--time-scale", type=click.FloatRange(0.01, 100), metavar="N", default=1.0, show_default=True,
-        help="Factor of simulated times.",
+        help="Multiplier of simulated times; 0.1 = ten times faster.",
     ),
-    cloup.option("--seed", metavar="TEXT", help="Seed of a reproducible run."),
+    cloup.option("--seed", metavar="TEXT", help="Random seed, for a reproducible run."),
 )  # fmt: skip
 def demo_command(workers: int, kafka: str | None, **options: Any) -> int:
     """Run everything with simulated traffic.
 
-    A simulated gateway speaks every dialect; clients send requests through the tap; the dashboard shows the measurements. Runs
-    until Ctrl-C. With --seconds it ends by itself, compares measured with simulated values, and exits with 0 if they agree.
+    Starts a simulated gateway in every dialect, the tap, analytics, the dashboard, and clients that send requests through the
+    tap. Runs until Ctrl-C. With --seconds it stops by itself and exits with 0 if measured and simulated values agree.
     """
     for name in ("listen", "admin", "simulator", "kafka"):
         address = kafka if name == "kafka" else options[name]

@@ -1,4 +1,4 @@
-"""The progress line of a demo: requests sent by the clients, streams measured by analytics."""
+"""The progress line of a demo: requests sent by clients and streams measured by analytics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streamgauge.simulator.traffic import Traffic
 
 
 class Progress:
-    """Updates one line on a terminal each second; else writes a line every ten seconds."""
+    """Updates one line each second on a terminal, or writes a line every ten seconds otherwise."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -44,7 +44,7 @@ class Progress:
 
 
 def measured_text(tables: QueryPool) -> str:
-    """Streams, errors and the median TTFT of the last minute; empty without tables."""
+    """All streams and errors, and the median TTFT of the last minute. Empty without tables."""
     sql = (
         f"SELECT count(*) AS n, count(*) FILTER ({IS_ERROR}) AS errors, "
         "quantile_cont(ttft_ns, 0.5) FILTER (started_at > now() - INTERVAL 1 MINUTE) / 1e6 AS ttft_ms FROM streams"

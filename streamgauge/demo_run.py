@@ -1,4 +1,4 @@
-"""Run the demo: the simulator and `up` as processes, clients in this process.
+"""Run the demo: the simulator and `up` as child processes, clients in this process.
 
 With `--seconds`, measured and simulated values are compared at the end (`simulator.measurement_check`); the exit code is 1 if
 they differ. Stop order: clients, `up`, simulator.
@@ -45,8 +45,8 @@ from streamgauge.simulator.remote_ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 
 READY_TIMEOUT_S = 120.0
-SETTLE_TIMEOUT_S = 60.0
-"""Time for the last streams to reach the table: usually a second, longer on a busy machine."""
+STORED_TIMEOUT_S = 60.0
+"""Time limit for the last streams to be stored. It usually takes a second."""
 STOP_TIMEOUT_S = 60.0
 
 
@@ -263,7 +263,7 @@ class Demo:
     async def _compare(self, traffic: Traffic, ledger: RemoteLedger, data: Path, since: datetime) -> int:
         tables = QueryPool(locate(SQLITE, data), untrusted=False)
         try:
-            streams = await self._settled(tables, ledger, since)
+            streams = await self._stored_streams(tables, ledger, since)
         finally:
             tables.close()
         rows = ledger.rows()
@@ -278,11 +278,11 @@ class Demo:
         self._report(traffic, rows, streams, discrepancies)
         return 1 if discrepancies else 0
 
-    async def _settled(
+    async def _stored_streams(
         self, tables: QueryPool, ledger: RemoteLedger, since: datetime
     ) -> list[dict[str, Any]]:
-        """The rows of `streams` when all simulated requests are stored, or after `SETTLE_TIMEOUT_S`."""
-        deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
+        """The rows of `streams` when all simulated requests are stored, or after `STORED_TIMEOUT_S`."""
+        deadline_s = time.monotonic() + STORED_TIMEOUT_S
         while True:
             await asyncio.to_thread(ledger.refresh)
             expected_ids = {row.request_id for row in ledger.rows()}
@@ -344,7 +344,7 @@ class Demo:
 
 
 def _command() -> str:
-    """The command as the user calls it: after `make demo` it is in .venv and not on the PATH."""
+    """The command to print. After `make demo` it is in .venv, not on the PATH."""
     here = Path(sys.executable).parent / "streamgauge"
     if shutil.which("streamgauge") or not here.exists():
         return "streamgauge"
@@ -357,7 +357,7 @@ def _refresh(ledger: RemoteLedger) -> None:
 
 
 def address_problem(address: str) -> str | None:
-    """Why it is not possible to listen on an address; None if it is."""
+    """The reason why an address cannot be bound, or None."""
     host, port = split_address(address)
     if port == 0:
         return None

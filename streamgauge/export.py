@@ -11,22 +11,22 @@ from streamgauge.flags import load, settings_options
 
 
 @click.command("export")
-@settings_options("data", "store")
 @click.option(
     "--duckdb", "path", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write."
 )
 @click.option(
     "--since",
     metavar="DURATION|TIME",
-    help="Copy streams that started at or after: 24h ago, or 2026-11-22T07:00:00Z.",
+    help="Copy streams that started at or after this time: 24h (ago) or 2026-11-22T07:00:00Z.",
 )
-@click.option("--until", metavar="DURATION|TIME", help="Copy streams that started before.")
+@click.option("--until", metavar="DURATION|TIME", help="Copy streams that started before this time.")
+@settings_options("data", "store")
 def export_command(
     data: Path | None, store: str | None, path: Path, since: str | None, until: str | None
 ) -> int:
     """Export tables and views to a DuckDB file.
 
-    Works while analytics is running or stopped.
+    Analytics may be running or stopped.
     """
     from analytics.storage.export import export
     from analytics.storage.location import locate

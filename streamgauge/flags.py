@@ -1,6 +1,6 @@
 """Command-line flags generated from the settings model.
 
-A flag that is not given has no value, so the environment and the configuration file are not overridden.
+Unset flags have no value, so they do not override the environment or the configuration file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pydantic import ByteSize, SecretStr, ValidationError
 from streamgauge.settings import GROUPS, Settings, config_file
 
 MAX_UNGROUPED = 10
-"""A command with more settings shows them in groups."""
+"""Commands with more settings show them in groups."""
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class SettingOption(cloup.Option):
-    """Shows the default of the setting in `--help`; has none itself."""
+    """Option without a default value. `--help` shows the default of the setting."""
 
     def __init__(self, *args: Any, shown_default: str | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -43,11 +43,11 @@ def flag(name: str) -> str:
 
 def settings_options(*names: str) -> Decorator:
     """Add the flags of these settings to a command. Unset flags are passed as None or ()."""
-    wanted = [name for name in Settings.model_fields if name in names]
-    if len(wanted) <= MAX_UNGROUPED:
-        decorators = [_option(name) for name in wanted]
+    if len(names) <= MAX_UNGROUPED:
+        decorators = [_option(name) for name in names]
     else:
-        by_group = [(title, [n for n in wanted if help_layout(n)[0] == title]) for title in GROUPS]
+        ordered = [name for name in Settings.model_fields if name in names]
+        by_group = [(title, [n for n in ordered if help_layout(n)[0] == title]) for title in GROUPS]
         decorators = [
             cloup.option_group(title, *map(_option, members)) for title, members in by_group if members
         ]
@@ -61,7 +61,7 @@ def settings_options(*names: str) -> Decorator:
 
 
 def help_layout(name: str) -> tuple[str, str | None]:
-    """Group and metavar of a setting in `--help`; a switch has no metavar."""
+    """Group and metavar of a setting in `--help`. Switches have no metavar."""
     extra: Any = Settings.model_fields[name].json_schema_extra
     return extra["group"], extra["metavar"]
 
@@ -86,7 +86,7 @@ def _type(annotation: Any) -> Any:
 
 
 def default_text(name: str) -> str | None:
-    """The default of a setting as it would be written; None if there is none."""
+    """The default of a setting in the notation of the flag, or None."""
     if name == "tap_name":
         return "host name"
     default = Settings.model_fields[name].get_default(call_default_factory=True)
@@ -102,7 +102,7 @@ def default_text(name: str) -> str | None:
 
 
 def load(given: dict[str, Any]) -> Settings:
-    """Settings from flags, environment and file. Raises click.UsageError with one line that names the invalid setting."""
+    """Load settings from flags, environment and file. Raises click.UsageError with one line that names the invalid setting."""
     values = {k: v for k, v in given.items() if v is not None and v != ()}
     if isinstance(values.get("kafka_options"), str):
         try:
@@ -134,7 +134,7 @@ def _one_line(error: Any, given: dict[str, Any]) -> str:
 
 
 def flags(settings: Settings, names: Iterable[str]) -> list[str]:
-    """The settings as flags for a child process, without those that may contain secrets."""
+    """The settings as flags for a child process. Leaves out settings that may contain secrets."""
     argv: list[str] = []
     for name in names:
         value = getattr(settings, name)

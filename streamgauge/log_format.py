@@ -37,5 +37,5 @@ def configure_logging(form: str) -> None:
             logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
         )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for ours in ("ingest", "analytics", "dashboard", "streamgauge"):
-        logging.getLogger(ours).setLevel(logging.INFO)
+    for package in ("ingest", "analytics", "dashboard", "streamgauge"):
+        logging.getLogger(package).setLevel(logging.INFO)

@@ -149,7 +149,7 @@ def _secret(value: SecretStr | None) -> str | None:
 
 
 def _warn_if_exposed(port: str, address: str) -> None:
-    """Log a warning if other machines can connect: it may be unintended."""
+    """Log a warning if other machines can connect, because this may be unintended."""
     host = address.rpartition(":")[0]
     try:
         private = ipaddress.ip_address(host.strip("[]")).is_loopback

@@ -59,9 +59,9 @@ def secrets_dir() -> Path | None:
 
 
 def misspelled_variables() -> dict[str, str]:
-    """Unknown STREAMGAUGE_* variables that resemble a setting, and that setting.
+    """Unknown STREAMGAUGE_* variables → the setting they resemble.
 
-    Others are ignored: Kubernetes creates variables from the name of a Service.
+    Others are not returned, because Kubernetes creates variables from the names of Services.
     """
     known = {f"STREAMGAUGE_{name.upper()}" for name in Settings.model_fields}
     named = [name for name in os.environ if name.startswith("STREAMGAUGE_") and name not in known]
@@ -79,7 +79,7 @@ TELEMETRY = "Advanced: traces, metrics and logs"
 DASHBOARD = "Advanced: dashboard"
 SQL = "Advanced: SQL server"
 GROUPS = (COMMON, TAP, TLS, RECORD_LOG, STORE, MEASUREMENT, TELEMETRY, DASHBOARD, SQL)
-"""Groups of `--help`, in order."""
+"""Groups of `--help`, in this order."""
 
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
 
@@ -103,38 +103,38 @@ class Settings(BaseSettings):
     # fmt: off
     upstream: Annotated[tuple[Upstream, ...], NoDecode] = _setting(
         COMMON, "[NAME=]URL",
-        "Gateway or inference server; repeatable (routed by path prefix /NAME/ or header x-streamgauge-upstream).",
+        "Gateway or inference server; repeatable, selected by path prefix /NAME/ or header x-streamgauge-upstream.",
         default=())
     listen: str = _setting(COMMON, "HOST:PORT", "Address for client requests.", default="127.0.0.1:4100")
     data: Path = _setting(COMMON, "FOLDER", "Data folder.", default=Path("streamgauge-data"))
     dashboard_port: int = _setting(COMMON, "PORT", "Dashboard port; 0 = any free port.", default=8501, ge=0, le=65535)
     no_dashboard: bool = _switch(COMMON, "Do not start the dashboard.")
     kafka: str | None = _setting(
-        COMMON, "HOST:PORT", "Kafka brokers, separated by commas; without them the record log stays local.")
+        COMMON, "HOST:PORT", "Kafka brokers for the record log, separated by commas.")
     workers: int = _setting(COMMON, "N", "Worker processes of the tap.", default=1, ge=1, le=256)
     serve: bool = _switch(COMMON, "Also start the read-only SQL server (`serve`).")
     capture_content: bool = _switch(
-        COMMON, "Store generated text and error messages; send prompts and text to Kafka unredacted.")
+        COMMON, "Store generated text and error messages; do not redact prompts and text sent to Kafka.")
 
     admin: str = _setting(
         TAP, "HOST:PORT", "Address of the tap's /healthz, /readyz and /metrics.", default="127.0.0.1:4101")
     tap_name: str = _setting(TAP, "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
     client_key: SecretStr | None = _setting(
-        TAP, "SECRET", "Key of the hash from API key to client_id; by default generated in the data folder.")
+        TAP, "SECRET", "Secret for hashing API keys to client_id; by default generated in the data folder.")
     tap_queue: ByteSize = _setting(
-        TAP, "BYTES", "Memory limit of records waiting for the record log, per worker.",
+        TAP, "BYTES", "Memory limit per worker for records not yet written to the record log.",
         default=ByteSize(64 * 2**20), ge=2**16)
     connect_timeout: Seconds = _setting(
-        TAP, "DURATION", "Time limit to connect to the upstream; 0 = none.", default=30.0, ge=0)
+        TAP, "DURATION", "Time limit for connecting to the upstream; 0 = no limit.", default=30.0, ge=0)
     headers_timeout: Seconds = _setting(
-        TAP, "DURATION", "Limit of upstream silence before the first response byte; 0 = none.", default=0.0, ge=0)
+        TAP, "DURATION", "Longest upstream silence before the first response byte; 0 = no limit.", default=0.0, ge=0)
     idle_timeout: Seconds = _setting(
-        TAP, "DURATION", "Limit of upstream silence within a response; 0 = none.", default=0.0, ge=0)
+        TAP, "DURATION", "Longest upstream silence within a response; 0 = no limit.", default=0.0, ge=0)
     idle_output_timeout: Seconds = _setting(
-        TAP, "DURATION", "Like --idle-timeout, but comments (keep-alives) do not reset it; 0 = none.",
+        TAP, "DURATION", "Like --idle-timeout, but comments (keep-alives) do not reset it; 0 = no limit.",
         default=0.0, ge=0)
     max_request_bytes: ByteSize = _setting(
-        TAP, "BYTES", "Answer larger request bodies with 413; 0 = no limit.", default=ByteSize(0), ge=0)
+        TAP, "BYTES", "Reject larger request bodies with status 413; 0 = no limit.", default=ByteSize(0), ge=0)
     drain_timeout: Seconds = _setting(
         TAP, "DURATION", "Time for open streams to finish after SIGTERM.", default=20.0, ge=0)
 
@@ -150,7 +150,7 @@ class Settings(BaseSettings):
     preserve_host: bool = _switch(TLS, "Send the client's Host header upstream.")
 
     record_log_max_bytes: ByteSize = _setting(
-        RECORD_LOG, "BYTES", "Size limit of the tap's record log, all workers together.",
+        RECORD_LOG, "BYTES", "Size limit of the tap's record log, for all workers together.",
         default=ByteSize(2 * 2**30), ge=2**20)
     record_log_max_age: str | None = _setting(
         RECORD_LOG, "DURATION", "Drop unread log data older than this and record it as lost; 'forever' keeps it.",
@@ -175,11 +175,11 @@ class Settings(BaseSettings):
 
     capture_routes: str | None = _setting(
         MEASUREMENT, "GLOBS", "Limit --capture-content to these request paths, such as /v1/chat/*,/v1/messages.")
-    stall_floor: Seconds = _setting(MEASUREMENT, "DURATION", "A shorter gap is never a stall.", default=0.5, gt=0)
+    stall_floor: Seconds = _setting(MEASUREMENT, "DURATION", "Gaps up to this length are never stalls.", default=0.5, gt=0)
     stall_factor: float = _setting(
-        MEASUREMENT, "N", "A stall is a gap of more than N median gaps.", default=5.0, gt=0)
+        MEASUREMENT, "N", "A stall is longer than N times the median gap of its stream.", default=5.0, gt=0)
     tap_gone_after: str | None = _setting(
-        MEASUREMENT, "DURATION", "Mark open streams as lost after their tap has been silent this long, while others are not.",
+        MEASUREMENT, "DURATION", "Mark open streams as lost when their tap sends nothing for this long, but other taps do.",
         default="24h")
 
     metrics: str = _setting(
@@ -187,11 +187,11 @@ class Settings(BaseSettings):
     semconv: str = _setting(
         TELEMETRY, "1.41|genai-main", "Version of the GenAI semantic conventions for spans and metrics.",
         default="1.41", pattern=r"^(1\.41|genai-main)$")
-    no_spans: bool = _switch(TELEMETRY, "Do not create spans of streams.")
+    no_spans: bool = _switch(TELEMETRY, "Do not create spans for streams.")
     no_otlp: bool = _switch(TELEMETRY, "Do not export over OTLP, even if OTEL_EXPORTER_OTLP_ENDPOINT is set.")
     export_unsampled: bool = _switch(TELEMETRY, "Also export spans of traces that the caller did not sample.")
     otlp_listen: str = _setting(
-        TELEMETRY, "HOST:PORT", "Address for spans received over OTLP/HTTP, such as 127.0.0.1:4318; empty = off.",
+        TELEMETRY, "HOST:PORT", "Address of the OTLP/HTTP receiver for spans, such as 127.0.0.1:4318; empty = off.",
         default="")
     otlp_token: SecretStr | None = _setting(
         TELEMETRY, "SECRET", "Bearer token of span senders; required if --otlp-listen is not local.")
@@ -202,7 +202,7 @@ class Settings(BaseSettings):
     dashboard_token: SecretStr | None = _setting(
         DASHBOARD, "SECRET", "Token for access from other machines; by default generated in the data folder.")
     dashboard_oidc: Path | None = _setting(
-        DASHBOARD, "FILE", "TOML file of an OpenID Connect provider: sign-in replaces the token.")
+        DASHBOARD, "FILE", "TOML file of an OpenID Connect provider; sign-in then replaces the token.")
     slo_ttft: Seconds = _setting(DASHBOARD, "DURATION", "SLO for time to first token.", default=2.0, gt=0)
     slo_itl: Seconds = _setting(DASHBOARD, "DURATION", "SLO for inter-token latency.", default=0.1, gt=0)
     slo_error_rate: float = _setting(

@@ -28,14 +28,15 @@ MAX_CELL_CHARS = 60
 @click.argument("query")
 @settings_options("data", "store")
 @click.option(
-    "--format", "form", type=click.Choice(["table", "json", "csv", "parquet"]), default="table", show_default=True
+    "--format", "form", type=click.Choice(["table", "json", "csv", "parquet"]), default="table", show_default=True,
+    help="Output format.",
 )  # fmt: skip
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout."
 )
 @click.option(
     "--max-rows", type=click.IntRange(1, MAX_ROWS), metavar="N", default=MAX_ROWS, show_default=True,
-    help="Fail if there are more rows.",
+    help="Fail if the result has more rows.",
 )  # fmt: skip
 @click.option(
     "--timeout",
@@ -43,7 +44,7 @@ MAX_CELL_CHARS = 60
     metavar="SECONDS",
     default=25.0,
     show_default=True,
-    help="Time limit.",
+    help="Time limit of the query.",
 )
 def sql_command(
     query: str,
@@ -78,7 +79,7 @@ def sql_command(
             sys.stdout.buffer.write(rendered)
             sys.stdout.buffer.flush()
     except BrokenPipeError:
-        sys.stderr.close()  # or Python prints a second error at exit
+        sys.stderr.close()  # otherwise Python prints a second error at exit
     return 0
 
 
@@ -142,7 +143,7 @@ def _cell(value: Any) -> str | None:
 
 
 def _table(rows: pl.DataFrame) -> str:
-    """Aligned columns: numbers to the right, NULL as empty."""
+    """Aligned columns: numbers right-aligned, NULL empty."""
     if not rows.width:
         return "(no columns)\n"
     cells = []

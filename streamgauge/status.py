@@ -1,4 +1,4 @@
-"""`streamgauge status`: the counters of the pipeline, and whether they reconcile."""
+"""`streamgauge status`: show the counters of the pipeline and check that they reconcile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
 
 @click.command("status")
 @settings_options("data", "store", "kafka", "kafka_topic", "kafka_options")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format.")  # fmt: skip
 def status_command(form: str, **given: Any) -> int:
     """Show the counters of the pipeline and check that they reconcile.
 
@@ -67,14 +67,14 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
         counts = count_tables(tables)
         open_ids = {i for p in counts.positions for i in p.open_ids}
         if len({p.log_id for p in counts.positions}) > 1:
-            # Streams that are open in a log that is no longer read may have ended in the current one.
+            # A stream that is open in an abandoned log may have ended in the current log.
             open_ids -= stored_ids(tables, open_ids)
             unknown.append("open streams of a log that is no longer read count as in flight")
-        unread, notes = _unread(data, counts, kafka)
+        unread, notes = _count_unread(data, counts, kafka)
         unknown += notes
         new_ids = unread.stream_ids - open_ids
         in_log = len(new_ids) - len(stored_ids(tables, new_ids))
-        damaged = _damaged(tables)
+        damaged = _count_damaged_entries(tables)
     totals_after = read_run_totals(log_dir)
     streams_captured = captured(counts.taps, totals_before, totals_after, now_ms=int(time.time() * 1000))
     tap_file = read_ready_file(data / "run" / "tap.json")
@@ -84,7 +84,7 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
     if tap is not None and tap.get("lost_untold"):
         unknown.append(f"the tap lost {tap['lost_untold']} records of unknown streams")
     if damaged:
-        unknown.append(f"{damaged} entries of the log are damaged: streams entirely in them are in no table")
+        unknown.append(f"{damaged} entries of the log are damaged: streams with no other entry are missing")
         at_least = min(streams_captured.at_least, counts.streams + counts.expired + in_log)
         streams_captured = replace(streams_captured, at_least=at_least)
     reconciliation = Reconciliation(
@@ -102,12 +102,12 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
     }
 
 
-def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unread, list[str]]:
-    """Streams in the log that analytics has not read, and notes on what could not be counted."""
+def _count_unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unread, list[str]]:
+    """Count streams in the log that analytics has not read. Returns them and notes on uncounted data."""
     notes: list[str] = []
     log_dir = data / "log"
     unread = Unread()
-    local_id = _text(log_dir / "id")
+    local_id = _read_text(log_dir / "id")
     local = {p.partition: p.high for p in counts.positions if p.log_id == local_id}
     shipped = read_cursors(log_dir).get("ship")
     if local_id is not None:
@@ -122,7 +122,7 @@ def _unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unrea
 
 
 def _count_unread_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, notes: list[str]) -> None:
-    """Read from analytics' position to the current end, for at most `KAFKA_TIMEOUT_S`."""
+    """Count from analytics' positions to the current ends, for at most `KAFKA_TIMEOUT_S`."""
     from ingest.record_log.kafka_reader import KafkaReader
 
     reader = KafkaReader(*kafka)
@@ -149,7 +149,7 @@ def _count_unread_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, no
         reader.close()
 
 
-def _damaged(tables: SqlClient) -> int:
+def _count_damaged_entries(tables: SqlClient) -> int:
     """Number of unreadable log entries (`dead_letters` has their ranges)."""
     row = tables.query(
         "SELECT coalesce(sum(size), 0)::BIGINT FROM dead_letters WHERE reason = 'damaged_segment'"
@@ -308,7 +308,7 @@ def _tap_counters(tap: Mapping[str, Any] | None) -> dict[str, int] | None:
     return counters if isinstance(counters.get("streams_opened"), int) else None
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text().strip()
     except OSError:

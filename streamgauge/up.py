@@ -35,9 +35,9 @@ READY_TIMEOUT_S = 60.0
 POLL_S = 0.05
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 10.0
 HEALTHY_S = 60.0
-"""After this run time a restart uses the first delay again."""
+"""A part that ran longer than this is restarted with the first delay."""
 STOP_GRACE_S = 15.0
-"""Time for a part to stop, in addition to the tap's drain time."""
+"""Time limit for a part to stop. The tap's drain time is added."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Part:
     environment: dict[str, str]
     grace_s: float = STOP_GRACE_S
     after: str | None = None
-    """Part that must be ready before the first start."""
+    """Name of the part that must be ready before this one starts."""
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     started_s: float = 0.0

@@ -16,7 +16,7 @@ import pytest
 from analytics.query.reader import Reader
 from analytics.storage.location import SQLITE, locate
 from analytics.storage.store import Store
-from streamgauge.cli import ORDER, cli
+from streamgauge.cli import COMMAND_ORDER, cli
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED: dict[Path, str] = runpy.run_path(str(ROOT / "docs" / "generate.py"))["pages"]()
@@ -185,5 +185,5 @@ def test_readme_is_short() -> None:
 
 def test_readme_names_every_command() -> None:
     text = (ROOT / "README.md").read_text()
-    for name in ORDER:
+    for name in COMMAND_ORDER:
         assert re.search(rf"\b{name}\b", text), name

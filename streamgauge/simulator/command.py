@@ -16,9 +16,11 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
     metavar="HOST:PORT",
     default="127.0.0.1:4200",
     show_default=True,
-    help="Address; port 0 = any free port.",
+    help="Address to listen on; port 0 = any free port.",
 )
-@click.option("--seed", metavar="TEXT", default="streamgauge", show_default=True, help="Seed of all draws.")
+@click.option(
+    "--seed", metavar="TEXT", default="streamgauge", show_default=True, help="Random seed of all responses."
+)
 @click.option(
     "--rate-faults",
     type=click.FloatRange(0, 1),
@@ -33,7 +35,7 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
     metavar="N",
     default=1.0,
     show_default=True,
-    help="Factor of drawn times: 0.1 is ten times faster.",
+    help="Multiplier of simulated times; 0.1 = ten times faster.",
 )
 @click.option(
     "--keepalive",
@@ -50,7 +52,7 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
     metavar="N",
     default=10_000,
     show_default=True,
-    help="Number of requests in the ledger.",
+    help="Maximum number of requests in the ledger.",
 )
 @click.option("--keep-text", is_flag=True, help="Keep generated text in the ledger.")
 @click.option(
@@ -59,9 +61,9 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
 def simulate_command(listen: str, **options: Any) -> int:
     """Run a simulated LLM upstream.
 
-    It speaks every dialect; the model of a request (GET /v1/models) chooses one. The header x-simulate forces values, for
-    example x-simulate: {"ttft_ms": 200, "gap_ms": 10, "tokens": 50, "fault": "truncate"}. GET /simulator/ledger returns the
-    ground truth.
+    The model of a request selects the dialect; GET /v1/models lists the models. The header x-simulate forces values, such as
+    x-simulate: {"ttft_ms": 200, "gap_ms": 10, "tokens": 50, "fault": "truncate"}. GET /simulator/ledger returns the ground
+    truth.
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:

@@ -55,7 +55,7 @@ def _line(model: str, pairs: Sequence[tuple[LedgerRow, Mapping[str, Any]]]) -> t
 
 
 def simulated_itl_ns(row: LedgerRow) -> float | None:
-    """Inter-token latency as sent; None where it is undefined."""
+    """The inter-token latency of the sent response, or None if it is undefined."""
     n = row.visible_tokens
     if row.first_output_ns is None or row.last_output_ns is None or n is None:
         return None

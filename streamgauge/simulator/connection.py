@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection of the simulator.
 
-Requests are answered in order. Reading continues while a response is sent, to detect a disconnect. Pipelined requests are
-bounded: a client over the bound is disconnected.
+Requests are handled in order. Reading continues while a response is sent, to detect a disconnect. A client with more than
+MAX_AHEAD pipelined requests is disconnected.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import httptools
 MAX_BODY_BYTES = 32 * 2**20
 MAX_HEADER_BYTES = 256 * 1024
 MAX_AHEAD = 8
-"""Pipelined requests that may wait on one connection."""
+"""Maximum number of waiting pipelined requests per connection."""
 RESET_GRACE_S = 0.05
-"""Pause before a reset, which discards bytes that the client has not read."""
+"""Pause before a reset, because a reset discards bytes that the client has not read."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Request:
     method: str = ""
     target: str = ""
     headers: dict[str, str] = field(default_factory=dict)
-    """Names in lower case; the last value of a repeated name."""
+    """Lower-case name → last value."""
     body: bytes = b""
     keep_alive: bool = True
 
@@ -190,9 +190,9 @@ class Connection(asyncio.Protocol):
         await asyncio.sleep(RESET_GRACE_S)
         if self.transport is None or self.client_left_ns is not None:
             return
-        held = self.transport.get_extra_info("socket")
-        if held is not None:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        tcp_socket = self.transport.get_extra_info("socket")
+        if tcp_socket is not None:
+            tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.transport.abort()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Which API a request path belongs to, and which vendor format answers it. Pure."""
+"""Map request paths and models to an API and a vendor format. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _API_BY_PATH_END = {
 
 
 def api_of_path(path: str) -> str | None:
-    """The API whose endpoint `path` is; None for other paths."""
+    """The API of an endpoint path, or None."""
     return next((api for ending, api in _API_BY_PATH_END.items() if path.endswith(ending)), None)
 
 

@@ -1,14 +1,14 @@
-"""The ground truth: one row for each simulated request, which measurements are compared with.
+"""The ground truth of the simulator: one row per request. Measurements are compared with it.
 
 A row (`LedgerRow`) is created when the request has been read and is complete when `end_ns` is set.
 
-- `*_ns` is CLOCK_MONOTONIC of this machine, absolute. Times of writes are taken *before* the bytes go to the socket;
-  `received_ns` and `complete_ns` after the read returned. A proxy on the same machine therefore connects before
+- `*_ns` is CLOCK_MONOTONIC of this machine, absolute. Times of writes are taken *before* the write,
+  `received_ns` and `complete_ns` after the read. A proxy on the same machine therefore connects before
   `received_ns` and receives an output no earlier than its time here: `measured ttft >= first_output_ns - complete_ns`.
-- Counts cover the bytes that went to the socket. After the fault `reset`, or when the client left, bytes may have been lost
-  on the way: counts are then upper bounds (`exact` is false).
-- The list of output times is bounded (`outputs_beyond` counts the others); the ledger is a ring (`dropped` counts
-  evicted rows).
+- Counts cover the bytes written to the socket. After the fault `reset` or a disconnect of the client, some bytes may not have
+  arrived. Counts are then upper bounds (`exact` is false).
+- The list of output times is bounded (`outputs_beyond` counts further outputs). The ledger is a ring (`dropped` counts evicted
+  rows).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     seq: int
     """Index of the request, in order of arrival."""
     request_id: str
-    """The client's `x-request-id`, else a generated one. The response has it as `x-request-id`."""
+    """The client's `x-request-id`, else a generated id. The response repeats it in `x-request-id`."""
     client_request_id: bool
-    """The client sent the id."""
+    """Whether the client sent the id."""
     trace_id: str | None = None
     span_id: str | None = None
-    """From the received `traceparent`: the span of the sender (the tap)."""
+    """Span of the sender (the tap), from the received `traceparent`."""
     method: str = ""
     path: str = ""
     model: str | None = None
     speaker: str | None = None
-    """Vendor format of the response; None for a request that is not a generation (a 404)."""
+    """Vendor format of the response. None if no response was planned (404)."""
     streamed: bool = False
     status: int | None = None
     """HTTP status sent; None without a response."""
@@ -57,29 +57,29 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     exact: bool = True
 
     wall_ns: int
-    """Wall clock, read together with `received_ns`."""
+    """Wall-clock time of `received_ns`."""
     received_ns: int
-    """The first bytes of the request were read."""
+    """Time when the first bytes of the request were read."""
     complete_ns: int
-    """The last byte of the request was read."""
+    """Time when the last byte of the request was read."""
     head_ns: int | None = None
     first_byte_ns: int | None = None
     first_event_ns: int | None = None
     first_output_ns: int | None = None
     first_answer_ns: int | None = None
-    """First output that is not reasoning."""
+    """Time of the first output that is not reasoning."""
     last_output_ns: int | None = None
     terminal_ns: int | None = None
     end_ns: int | None = None
     """End of the response: last write, reset, or detected disconnect of the client."""
     client_left_ns: int | None = None
-    """The client disconnected before the end of the response."""
+    """Time when the client disconnected, if before the end of the response."""
     outputs_ns: list[int] = []
-    """Time of each output event (several in one write share it), at most MAX_OUTPUT_TIMES."""
+    """Times of the first MAX_OUTPUT_TIMES output events. Events of one write have the same time."""
     outputs_beyond: int = 0
 
     events: int = 0
-    """SSE events with data, `[DONE]` and malformed ones included."""
+    """SSE events with data, including `[DONE]` and malformed events."""
     output_events: int = 0
     unframed: int = 0
     """Messages outside SSE framing (Gemini's bare error object); a parser may count each as an event."""
@@ -112,7 +112,7 @@ class LedgerRow(msgspec.Struct, kw_only=True):
     usage_final: bool = False
     usage_reports: int = 0
     finish_reason: str | None = None
-    """As sent, of choice 0."""
+    """Finish reason of choice 0, as sent."""
     response_id: str | None = None
     coding: str = "identity"
 

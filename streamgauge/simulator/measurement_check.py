@@ -1,19 +1,19 @@
 """Compare measured streams with the simulator's ground truth. Pure.
 
 `check_measurements` takes the ledger, rows of `streams`, and optionally the clients' own measurements. It returns one
-`Discrepancy` for each disagreement. Without any:
+`Discrepancy` per difference. If there are none:
 
 - Each simulated request has exactly one row in `streams`, and no other POST has one.
 - Outcome, error type and phase, status, finish reason, ids and trace are as simulated.
-- Events, output events, comments, malformed events, characters, tool calls, bytes and tokens are equal. Where bytes may have
-  been lost on the way (reset, abort) they are at most what was sent.
+- Events, output events, comments, malformed events, characters, tool calls, bytes and tokens are equal. After a reset or an
+  abort they may be smaller, because not all sent bytes arrive.
 - `ttft`, `ttfo` and `last_output`, measured from t0, are at least the simulator's times from the end of the request: t0
   precedes the arrival of the request, and an arrival follows its write. Tap and simulator must run on one machine, because
   both use CLOCK_MONOTONIC.
 - No client measured a shorter TTFT, from the start of its request, than the tap measured from t0.
 - Measured times exceed their minimum by at most `Bounds`.
 
-Values that the simulator does not know (no usage was sent, say) are not compared.
+Values that the simulator did not send, such as usage, are not compared.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Bounds:
     """Largest differences between measured and simulated times. A discrepancy states the exceeded bound."""
 
     ttft_each_ns: int = 5_000_000_000
-    """TTFT of one stream: includes connecting, forwarding and scheduling on a busy machine."""
+    """Delay of one TTFT by connecting, forwarding and scheduling on a busy machine."""
     ttft_median_ns: int = 250_000_000
-    """Median TTFT of all streams: about 1 ms on an idle machine; the bound allows for one with no free core."""
+    """Median delay of TTFT: about 1 ms on an idle machine. The bound allows for a machine without a free core."""
     span_each_ns: int = 5_000_000_000
-    """Time from first to last output of one stream, in either direction."""
+    """Difference of the time from first to last output of one stream, in either direction."""
     span_median_ns: int = 100_000_000
 
 
@@ -156,7 +156,7 @@ class _Comparison:
         self.span_off_ns: int | None = None
         self.aborted = (client is not None and client.aborted) or row.client_left_ns is not None
         self.exact = row.exact and not self.aborted
-        """All sent bytes must have arrived."""
+        """Whether all sent bytes must have arrived."""
 
     def compare(self, tap_may_lose: bool) -> list[Discrepancy]:
         row, stream = self.row, self.stream
@@ -195,7 +195,7 @@ class _Comparison:
         row, outcome = self.row, self.stream["outcome"]
         allowed = {row.expected_outcome}
         if self.aborted:
-            # The last bytes and the disconnect may cross: the tap decides which came first.
+            # The disconnect may reach the tap before the last bytes do.
             allowed.add("client_abort")
         if outcome not in allowed:
             self._differs("outcome", row.expected_outcome, outcome, f"fault {row.fault}")
@@ -309,7 +309,7 @@ class _Comparison:
             )
 
     def _transparency(self) -> None:
-        """The client received exactly the bytes that were sent."""
+        """Check that the client received exactly the bytes that were sent."""
         row, client = self.row, self.client
         if client is None or not self.exact or row.speaker is None or row.body_sha256 is None:
             return
@@ -341,7 +341,7 @@ class _Comparison:
 
 @dataclass(frozen=True, slots=True)
 class TtftOverhead:
-    """Measured minus simulated TTFT, over the `streams` that are exact. Never negative."""
+    """Measured minus simulated TTFT. `streams` is the number of exact streams."""
 
     streams: int
     median_ns: int

@@ -20,7 +20,7 @@ from streamgauge.simulator.planning.simulate_header import http_fault_status
 from streamgauge.simulator.response_writers.response_writer import BodyPart, ResponseWriter
 
 _YIELD_EVERY = 64
-"""Writes without a pause before other streams are scheduled."""
+"""Consecutive writes without a wait before the sender yields to other streams."""
 
 
 class ResponseSender:
@@ -159,7 +159,7 @@ class ResponseSender:
         self.connection.respond(status, headers, data)
 
     async def _whole(self) -> None:
-        """Send a response that is not streamed, after the time that the stream would have taken."""
+        """Send a non-streamed response after the time that its stream would have taken."""
         gaps, total_s = self.plan.gaps(), self.plan.ttft_s
         for piece in self._pieces():
             self.writer.add_piece(piece)
@@ -207,7 +207,7 @@ class ResponseSender:
         self._end()
 
     async def _begin_stream(self) -> None:
-        """Send the headers and what precedes the first piece."""
+        """Send the headers and the parts before the first piece."""
         plan = self.plan
         await self._until(plan.head_s)
         more = [] if plan.framing == "close" else [("transfer-encoding", "chunked")]
@@ -226,7 +226,7 @@ class ResponseSender:
         await self._until_with_keepalives(due_s)
         self.row_builder.fault_occurred(time.monotonic_ns())
         if fault == "stall":
-            # Measured from now, not from the schedule: the silence is never shorter than planned.
+            # Measured from now, not from the schedule, so the silence is not shorter than planned.
             return max(due_s, self._elapsed_s()) + plan.stall_s, True
         if fault == "burst":
             self._held = []

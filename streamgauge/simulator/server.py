@@ -7,7 +7,7 @@
     GET   /simulator/status        counters
     GET   /healthz
 
-The model's profile decides the vendor format; for an unknown model the path does. The header `x-simulate` forces values
+The model's profile decides the vendor format. For an unknown model, the path decides it. The header `x-simulate` forces values
 (`planning.simulate_header`).
 """
 
@@ -50,14 +50,14 @@ class SimulatorOptions:
     """HOST:PORT; port 0 = any free port."""
     seed: str = "streamgauge"
     rate_faults: float = 0.05
-    """Share of the requests without `x-simulate` that meet a fault."""
+    """Share of the requests without `x-simulate` that get a fault."""
     time_scale: float = 1.0
-    """Multiplies drawn times; forced times are not scaled."""
+    """Multiplier of drawn times. Forced times are not scaled."""
     keepalive_s: float = 1.0
     """Silence before a keep-alive, for vendors that send them."""
     ledger_rows: int = 10_000
     max_streams: int = 8_000
-    """Concurrent responses; further requests get 503."""
+    """Maximum number of concurrent responses. Further requests get status 503."""
     keep_text: bool = False
     """Keep generated text in the ledger."""
     announce: Path | None = None
@@ -92,7 +92,7 @@ class Simulator:
         self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     async def stop(self) -> None:
-        """End every response at once and close."""
+        """Abort all responses and stop listening."""
         if self._server is not None:
             self._server.close()
         for connection in tuple(self._connections):
@@ -133,12 +133,12 @@ class Simulator:
 
     def _row(self, request: Request, path: str) -> LedgerRow:
         seq = self.ledger.next_seq()
-        given = request.headers.get("x-request-id")
+        client_id = request.headers.get("x-request-id")
         trace = request.headers.get("traceparent", "").split("-")
         row = LedgerRow(
             seq=seq,
-            request_id=given or f"sim-{self.options.seed}-{seq}",
-            client_request_id=given is not None,
+            request_id=client_id or f"sim-{self.options.seed}-{seq}",
+            client_request_id=client_id is not None,
             trace_id=trace[1] if len(trace) >= 4 else None,
             span_id=trace[2] if len(trace) >= 4 else None,
             method=request.method,

@@ -1,7 +1,7 @@
 """Clients that send mixed traffic in every dialect to a base URL (the tap) and record their own measurements.
 
-Arrivals are a Poisson process of `rate_per_s`. An arrival above `concurrency` is counted (`turned_away`), not queued: a queue
-would look like latency of the system under test. Some clients abort; some connections are reused.
+Arrivals are a Poisson process of `rate_per_s`. Arrivals above `concurrency` are counted (`turned_away`) and not queued, because
+a queue would look like latency of the system under test. Some clients abort. Some connections are reused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamgauge.simulator.ledger import LedgerRow
 from streamgauge.simulator.planning.profiles import PROFILES
 
 MAX_READS = 200
-"""Reads recorded for each response; the first output is among them."""
+"""Maximum number of reads recorded per response. The first output is among the first reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class ClientRow(msgspec.Struct, kw_only=True):
     path: str
     streamed: bool
     started_ns: int
-    """Before the request was written."""
+    """Time before the request was written."""
     status: int | None = None
     first_byte_ns: int | None = None
     end_ns: int | None = None
@@ -69,7 +69,7 @@ class ClientRow(msgspec.Struct, kw_only=True):
     body_sha256: str | None = None
     aborted: bool = False
     error: str | None = None
-    """Name of the exception, when the exchange failed."""
+    """Name of the exception if the exchange failed."""
     reads: list[tuple[int, int]] = []
     """(arrival, body bytes so far) of the first `MAX_READS` reads."""
 
@@ -84,13 +84,13 @@ class ClientRow(msgspec.Struct, kw_only=True):
 
 
 class _Response:
-    """Parser callbacks."""
+    """One response and its parser callbacks."""
 
     def __init__(self, row: ClientRow) -> None:
         self.row = row
         self.complete = False
         self.ends_with_connection = True
-        """Neither content-length nor chunked: the body ends when the connection closes."""
+        """Whether the body ends when the connection closes (neither content-length nor chunked)."""
         self.keep_alive = False
         self.digest = hashlib.sha256()
         self.read_ns = 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from streamgauge.cli import ELSEWHERE, ORDER, SECTIONS, cli
+from streamgauge.cli import COMMAND_ORDER, LAZY_COMMANDS, SECTIONS, cli
 
 
 def streamgauge(*argv: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +22,7 @@ def streamgauge(*argv: str, cwd: Path, **environment: str) -> subprocess.Complet
     )
 
 
-@pytest.mark.parametrize("command", ORDER)
+@pytest.mark.parametrize("command", COMMAND_ORDER)
 def test_every_command_has_help(command: str, tmp_path: Path) -> None:
     done = streamgauge(command, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -119,8 +119,8 @@ def test_help_imports_no_command(tmp_path: Path) -> None:
     assert done.stdout.rstrip().endswith("set()"), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", sorted(ELSEWHERE))
+@pytest.mark.parametrize("command", sorted(LAZY_COMMANDS))
 def test_summary_is_the_first_sentence_of_the_commands_help(command: str) -> None:
     found = cli.get_command(click.Context(cli), command)
     assert found is not None
-    assert found.get_short_help_str(200) == ELSEWHERE[command][1]
+    assert found.get_short_help_str(200) == LAZY_COMMANDS[command][1]

@@ -67,10 +67,10 @@ def compare(
     output: list[str] = []
     demo = Demo(DemoOptions(seconds=1), write=output.append)
 
-    async def settled(*args: object) -> list[dict[str, Any]]:
+    async def stored_streams(*args: object) -> list[dict[str, Any]]:
         return streams
 
-    monkeypatch.setattr(demo, "_settled", settled)
+    monkeypatch.setattr(demo, "_stored_streams", stored_streams)
     traffic = Traffic(TrafficOptions(base_url="http://127.0.0.1:1"))
     code = asyncio.run(demo._compare(traffic, ledger, tmp_path, datetime.now(UTC)))
     return code, "\n".join(output)

@@ -1,1 +1,1 @@
-"""Decides what the simulator answers to a request, before any byte is sent."""
+"""Plan the whole response to a request before its first byte is sent."""

@@ -83,7 +83,7 @@ def draw_plan(
 
 
 def _draw(key: str, profile: Profile, body: dict[str, Any], rate_faults: float) -> _Drawn:
-    """Draw every value in a fixed order, used or not: forcing one value does not change the others."""
+    """Draw all values in a fixed order, even unused ones, so forcing one value does not change the others."""
     rng = Random(key)  # noqa: S311
     token = f"{rng.getrandbits(128):032x}"
     has_fault = rng.random() < rate_faults
@@ -109,7 +109,7 @@ def _draw(key: str, profile: Profile, body: dict[str, Any], rate_faults: float) 
 
 
 def _content(drawn: _Drawn, profile: Profile, body: dict[str, Any], forced: ForcedValues) -> dict[str, Any]:
-    """The plan's fields that say how much of what is generated."""
+    """The plan's fields for kinds and amounts of generated content."""
     text_tokens, tool_calls, refusal = drawn.text_tokens, drawn.tool_calls, drawn.refusal
     reasoning_tokens = drawn.reasoning_tokens
     if tool_calls:
@@ -183,7 +183,7 @@ def _timing(
 
 
 def _prompt_tokens(body: dict[str, Any]) -> int:
-    """Estimate the tokens of the prompt: four bytes each."""
+    """Estimate the prompt tokens at four bytes per token."""
     return max(1, len(msgspec.json.encode({key: body[key] for key in _PROMPT_FIELDS if key in body})) // 4)
 
 

@@ -24,7 +24,7 @@ class Profile:
     """Median time to first token, without prefill."""
     ttft_sigma: float = 0.35
     prefill_tokens_per_s: float = 8000.0
-    """Prompt tokens per second, added to the time to first token."""
+    """Prefill speed: prompt tokens / this is added to the time to first token."""
     gap_s: float = 0.020
     """Median gap between two chunks."""
     gap_sigma: float = 0.45
@@ -39,7 +39,7 @@ class Profile:
     head_fraction: float = 0.1
     """When the response headers are sent, as a share of the time to first token."""
     tool_share: float = 0.0
-    """Share of the requests offering tools that get tool calls."""
+    """Share of requests with tools that get tool calls."""
 
 
 def _p(model: str, vendor: str, path: str, **values: object) -> Profile:

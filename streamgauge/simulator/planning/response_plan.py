@@ -1,4 +1,4 @@
-"""The plan of one response: what the model generates, at what pace, and which fault occurs. Pure."""
+"""The plan of one response: generated content, timing and fault. Pure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ResponsePlan:
         return "length" if self.length_finish else "stop"
 
     def pieces(self) -> Iterator[Piece]:
-        """The output, chunk by chunk; each call yields the same pieces."""
+        """The output, chunk by chunk. Each call yields the same pieces."""
         rng = Random(self.seed)  # noqa: S311
         if self.reasoning == "visible":
             for count in _sizes(rng, self.reasoning_tokens, self.chunk_tokens, self.exact_chunks):
@@ -94,7 +94,7 @@ class ResponsePlan:
                 yield Piece(kind="tool_arguments", text=part, tokens=2, tool=tool)
 
     def gaps(self) -> Iterator[float]:
-        """Endless gaps between chunks in seconds; each call yields the same gaps."""
+        """An endless series of gaps between chunks, in seconds. Each call yields the same gaps."""
         rng = Random(self.seed + "/gaps")  # noqa: S311
         mu = math.log(self.gap_s) if self.gap_s > 0 else 0.0
         while True:

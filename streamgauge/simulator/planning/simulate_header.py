@@ -1,8 +1,8 @@
 """The request header `x-simulate`: a JSON object that forces values of the simulated response.
 
-Values that it leaves out are drawn, with two exceptions that make scripted responses exact:
+Other values are drawn, with two exceptions that make scripted responses exact:
 
-- A request with the header meets no fault unless the header names one.
+- A request with the header gets no fault unless the header names one.
 - With `tokens`, the response has no reasoning, tool calls or refusal unless the header asks for them.
 """
 

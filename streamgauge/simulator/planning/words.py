@@ -1,4 +1,4 @@
-"""Generated text: words with a leading space, one token each. Some are not ASCII: characters, bytes and tokens differ."""
+"""Generated text: words with a leading space, one token each. Some are not ASCII, so their numbers of characters and bytes differ."""
 
 from __future__ import annotations
 

@@ -69,22 +69,22 @@ class ChatWriter(ResponseWriter):
 
     def usage(self) -> tuple[dict[str, Any], Usage]:
         """The totals so far, in the vendor's format and normalised."""
-        v, plan = self.quirks, self.plan
-        completion = self.output_tokens - (self.reasoning_tokens if v.excludes_reasoning else 0)
+        quirks, plan = self.quirks, self.plan
+        completion = self.output_tokens - (self.reasoning_tokens if quirks.excludes_reasoning else 0)
         raw: dict[str, Any] = {
             "prompt_tokens": plan.input_tokens,
             "completion_tokens": completion,
             "total_tokens": plan.input_tokens + self.output_tokens,
         }
-        if v.reports_cached:
+        if quirks.reports_cached:
             raw["prompt_tokens_details"] = {"cached_tokens": plan.cached_tokens}
-        if v.reports_reasoning:
+        if quirks.reports_reasoning:
             raw["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
         return raw, Usage(
             input_tokens=plan.input_tokens,
             output_tokens=self.output_tokens,
-            reasoning_tokens=self.reasoning_tokens if v.reports_reasoning else None,
-            cached_input_tokens=plan.cached_tokens if v.reports_cached else None,
+            reasoning_tokens=self.reasoning_tokens if quirks.reports_reasoning else None,
+            cached_input_tokens=plan.cached_tokens if quirks.reports_cached else None,
         )
 
     @property

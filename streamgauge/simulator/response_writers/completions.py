@@ -11,7 +11,7 @@ from streamgauge.simulator.response_writers.response_writer import BodyPart, Res
 
 
 class Completions(ResponseWriter):
-    """Writes text only: other pieces are written as text."""
+    """Writes all pieces as text."""
 
     vendor = "completions"
     supports_choices = True

@@ -27,7 +27,7 @@ class Anthropic(ResponseWriter):
         return self.event(body, body["type"])
 
     def _input(self) -> dict[str, int]:
-        """Anthropic excludes cached tokens from `input_tokens`: the sum of the three is the input."""
+        """Anthropic excludes cached tokens from `input_tokens`. The input is the sum of the three fields."""
         created = self.plan.cached_tokens // 4
         read = self.plan.cached_tokens - created
         fresh = self.plan.input_tokens - self.plan.cached_tokens

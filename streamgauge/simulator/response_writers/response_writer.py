@@ -34,17 +34,17 @@ class BodyPart:
 
     data: bytes
     events: int = 1
-    """SSE events with data, `[DONE]` included."""
+    """SSE events with data, including `[DONE]`."""
     comments: int = 0
     unframed: int = 0
     """Messages outside SSE framing, which a parser may count as events."""
     piece: Piece | None = None
-    """Its output: an event with a piece is an output event."""
+    """Output of the part. Events with a piece are output events."""
     usage: Usage | None = None
     final_usage: bool = False
-    """The vendor's last report, with the totals of the response."""
+    """Whether `usage` is the vendor's last report, with the totals of the response."""
     terminal: bool = False
-    """All choices finished, or the vendor's terminal event."""
+    """Whether all choices have finished, or this is the vendor's terminal event."""
     finish_reason: str | None = None
 
 
@@ -83,7 +83,7 @@ class ResponseWriter(ABC):
 
     @abstractmethod
     def write_piece(self, piece: Piece, last: bool) -> list[BodyPart]:
-        """Encode one piece, after `add_piece`; `last` when no other follows."""
+        """Encode one piece after `add_piece`. `last` marks the last piece."""
 
     @abstractmethod
     def finish(self) -> list[BodyPart]:
@@ -120,7 +120,7 @@ class ResponseWriter(ABC):
 
     @property
     def output_tokens(self) -> int:
-        """Billed tokens so far; hidden reasoning is included from the start."""
+        """Billed tokens so far, including all hidden reasoning."""
         hidden = self.plan.reasoning_tokens if self.plan.reasoning == "hidden" else 0
         return self.visible_tokens + hidden
 
@@ -129,7 +129,7 @@ class ResponseWriter(ABC):
         return {"id": self.id, "object": kind, "created": self.created_s, "model": self.plan.model}
 
     def event(self, body: Any, name: str | None = None) -> bytes:
-        """Encode an SSE event; a `str` body is not encoded as JSON."""
+        """Encode an SSE event. A `str` body is written as is, other bodies as JSON."""
         data = body.encode() if isinstance(body, str) else msgspec.json.encode(body)
         head = b"" if name is None else b"event: " + name.encode() + self.newline
         return head + b"data: " + data + self.newline * 2
