@@ -55,16 +55,9 @@ class LazyGroup(cloup.Group):
         return command
 
     def list_sections(self, ctx: click.Context, include_default_section: bool = True) -> list[cloup.Section]:
-        def command_for_help(name: str) -> click.Command:
-            return (
-                click.Command(name, help=LAZY_COMMANDS[name][1])
-                if name in LAZY_COMMANDS
-                else self.commands[name]
-            )
-
-        return [
-            cloup.Section(title, {n: command_for_help(n) for n in names}) for title, names in SECTIONS.items()
-        ]
+        lazy = {name: click.Command(name, help=summary) for name, (_, summary) in LAZY_COMMANDS.items()}
+        commands = self.commands | lazy
+        return [cloup.Section(title, {n: commands[n] for n in names}) for title, names in SECTIONS.items()]
 
 
 @cloup.group(

@@ -39,13 +39,9 @@ MAX_CELL_CHARS = 60
     help="Fail if the result has more rows.",
 )  # fmt: skip
 @click.option(
-    "--timeout",
-    type=click.FloatRange(0.1, 300),
-    metavar="SECONDS",
-    default=25.0,
-    show_default=True,
+    "--timeout", type=click.FloatRange(0.1, 300), metavar="SECONDS", default=25.0, show_default=True,
     help="Time limit of the query.",
-)
+)  # fmt: skip
 def sql_command(
     query: str,
     data: Path | None,

@@ -12,15 +12,10 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
 
 @click.command("simulate")
 @click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    default="127.0.0.1:4200",
-    show_default=True,
+    "--listen", metavar="HOST:PORT", default="127.0.0.1:4200", show_default=True,
     help="Address to listen on; port 0 = any free port.",
-)
-@click.option(
-    "--seed", metavar="TEXT", default="streamgauge", show_default=True, help="Random seed of all responses."
-)
+)  # fmt: skip
+@click.option("--seed", metavar="TEXT", default="streamgauge", show_default=True, help="Random seed.")
 @click.option(
     "--rate-faults",
     type=click.FloatRange(0, 1),
