@@ -56,7 +56,7 @@ class LazyGroup(cloup.Group):
 
     def list_sections(self, ctx: click.Context, include_default_section: bool = True) -> list[cloup.Section]:
         lazy = {name: click.Command(name, help=summary) for name, (_, summary) in LAZY_COMMANDS.items()}
-        commands = self.commands | lazy
+        commands: dict[str, click.Command] = {**self.commands, **lazy}
         return [cloup.Section(title, {n: commands[n] for n in names}) for title, names in SECTIONS.items()]
 
 
