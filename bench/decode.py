@@ -3,7 +3,7 @@
 Each figure is the median of 5 runs after a warm-up, in CPU time of this process, with polars limited to one thread:
 
 - `decode`: `StreamDecoder`, from the bytes of each read to event columns (content coding, SSE, dialect), without keeping text.
-- `+ measure`: also `measure`, the rows of all tables as data frames, for 50 streams at a time. The target refers to this.
+- `+ measure`: also `measure`, the rows of all tables as data frames, for 50 streams at a time. The target applies to this.
 - `from records`: unpack log entries, assemble, decode and measure: everything but the store.
 
 Each read holds one event unless --events-per-read is given; a record holds 40 reads.
@@ -78,7 +78,7 @@ def _median(run: Callable[[], float]) -> float:
         times.append(run())
         gc.unfreeze()
         if number == 0:
-            times.clear()  # a warm-up
+            times.clear()  # drop the warm-up run
     return statistics.median(times)
 
 
@@ -146,8 +146,8 @@ def _measure(workload: Workload, bodies: list[list[bytes]], streams: int) -> flo
 
 def _assembled(records: list[list[AnyRecord]]) -> list[FinishedStream]:
     assembler = Assembler()
-    for offset, one in enumerate(records):
-        assembler.feed("p", offset, one)
+    for offset, stream_records in enumerate(records):
+        assembler.feed("p", offset, stream_records)
     return assembler.take_finished()
 
 

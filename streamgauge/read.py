@@ -2,8 +2,8 @@
 
 A file is a response body, or the output of `curl -i` (headers first). gzip and zstd are detected by their first bytes. Path,
 status and content type come from the options, else from `X.json` next to `X.sse` (`url`, `http_status`, `content_type`), else
-from the headers in the file, else they are an unknown path and status 200. The decoder is the one for live streams. Files have
-no times, so the byte offset of a line stands for its time.
+from the headers in the file, else the path is unknown and the status 200. The decoder is the one for live streams. Files have
+no times, so the byte offset of a line replaces its time.
 
 A last event without its blank line is decoded, counted and noted, although a strict client would not have received it. The
 elements of a JSON array are decoded but not counted as events.
@@ -32,30 +32,30 @@ _MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
 
 
 class ExchangeHints(msgspec.Struct, frozen=True):
-    """Path, status and content type from options or sidecar. None: not given."""
+    """Path, status and content type from options or sidecar; None if absent."""
 
     path: str | None = None
     status: int | None = None
     content_type: str | None = None
 
 
-def read_file(file: Path, known: ExchangeHints) -> dict[str, Any]:
+def read_file(file: Path, hints: ExchangeHints) -> dict[str, Any]:
     """Decode one file. The keys are those of `--format json`. Raises OSError."""
     with file.open("rb") as source:
         start = source.read(_MAX_HEAD_BYTES)
         head, body_start = _curl_head(start)
-        known, from_sidecar = _with_sidecar(known, file)
-        url = urlsplit(known.path or "")
+        hints, from_sidecar = _with_sidecar(hints, file)
+        url = urlsplit(hints.path or "")
         headers = dict(head.headers) if head else {}
         for magic, coding in _MAGIC:
             if body_start.startswith(magic):
                 headers.setdefault("content-encoding", coding)
-        status = known.status or (head.status if head else 200)
+        status = hints.status or (head.status if head else 200)
         exchange = ExchangeInfo(
             path=url.path + (f"?{url.query}" if url.query else ""),
             host=url.hostname or "",
             status=status,
-            content_type=known.content_type or headers.get("content-type", ""),
+            content_type=hints.content_type or headers.get("content-type", ""),
             response_headers=headers,
         )
         decoder = StreamDecoder(exchange, keep_text=True)
@@ -159,21 +159,21 @@ def _curl_head(start: bytes) -> tuple[_Head | None, bytes]:
     return head, start
 
 
-def _with_sidecar(known: ExchangeHints, file: Path) -> tuple[ExchangeHints, bool]:
+def _with_sidecar(hints: ExchangeHints, file: Path) -> tuple[ExchangeHints, bool]:
     """Fill missing members from `X.json` next to `X.sse`. Also return whether it was used."""
     sidecar = file.with_suffix(".json")
     if sidecar == file or not sidecar.is_file() or sidecar.stat().st_size > _MAX_SIDECAR_BYTES:
-        return known, False
+        return hints, False
     try:
         value = msgspec.json.decode(sidecar.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return known, False
+        return hints, False
     if not isinstance(value, dict) or not {"url", "http_status", "content_type"} & value.keys():
-        return known, False
+        return hints, False
     return ExchangeHints(
-        known.path if known.path is not None else _member(value, "url", str),
-        known.status if known.status is not None else _member(value, "http_status", int),
-        known.content_type if known.content_type is not None else _member(value, "content_type", str),
+        hints.path if hints.path is not None else _member(value, "url", str),
+        hints.status if hints.status is not None else _member(value, "http_status", int),
+        hints.content_type if hints.content_type is not None else _member(value, "content_type", str),
     ), True
 
 

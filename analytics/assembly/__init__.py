@@ -1,1 +1,1 @@
-"""Records of the log become streams: which belongs to which, and when a stream is over."""
+"""Assemble log records into streams, and detect the end of each stream."""

@@ -38,7 +38,7 @@ from analytics.schema.tables import LOSSES, frame
 from ingest.records import Alive, AnyRecord, Damaged, unpack
 
 MAX_OPEN_ROWS = 20_000
-"""Rows of `open_streams` per partition, because the whole file is rewritten each time. The newest streams are shown."""
+"""Limit of rows in `open_streams` per partition: the newest streams. The whole file is rewritten each time."""
 
 
 class Assembler:
@@ -136,7 +136,7 @@ class Assembler:
             self._evict_largest()
 
     def lose_open(self, partition: str) -> None:
-        """End the open streams of a partition as `tap_lost`, because its writer is known to be dead."""
+        """End the open streams of a partition as `tap_lost`, because its writer is dead."""
         self._partition(partition).lose_open()
 
     def suspect_open_streams(self, partition: str) -> None:

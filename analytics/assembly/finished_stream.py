@@ -31,11 +31,11 @@ class FinishedStream:
     opened: Opened | None
     """None if that record is missing."""
     request: RequestParameters
-    """Stop sequences are removed unless content is captured, because users write them."""
+    """Stop sequences are removed unless content is captured, because clients choose them."""
     response: ResponseHeaders | None
     closed: Closed | None
     decoder: StreamDecoder | None
-    """None if neither a body nor a path is known."""
+    """None if neither a body nor `Opened` was read."""
     record_gaps: Sequence[RecordGap] = ()
     lost_bytes: int | None = None
     """Body bytes in missing records. None: unknown."""

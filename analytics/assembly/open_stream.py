@@ -1,7 +1,7 @@
 """One stream in flight: its decoder, its record gaps and the records held for checkpoints. No I/O, no clock.
 
 Decoding stops at the first record gap, because later events can be neither dated nor counted. Such a stream ends incomplete
-and keeps only its identity and the transport's own counts.
+and keeps only its identity and the counts of the transport.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OpenStream:
     decoder: StreamDecoder | None = None
     pending_ns: list[int] = field(default_factory=list)
     pending: list[bytes] = field(default_factory=list)
-    """Frames not decoded yet: their times and bytes. None from after a record gap."""
+    """Times and bytes of the frames not decoded yet. Frames after a record gap are not added."""
     pending_wire_bytes: int | None = None
     """Wire size of the pending frames if the tap removed their content coding."""
     coding_fault: CodingFault | None = None

@@ -1,6 +1,6 @@
 """The open streams of one log partition: assign records to streams, detect gaps, decide when a stream ends. No I/O, no clock.
 
-`analytics.assembly.assembler` has the rules. A record that its stream expects next takes the short path in `feed`. Duplicates,
+`analytics.assembly.assembler` has the rules. The next expected record of a stream takes the fast path in `feed`. Duplicates,
 records after a gap and first records go through `_stream_expecting`. Frames are decoded in batches (`MAX_PENDING_FRAMES`, at the
 end of the stream, or when its row is requested), which costs a fraction of decoding them one by one.
 """
@@ -178,7 +178,7 @@ class Partition:
         counters["body_bytes"] += body_bytes
 
     def decode(self, stream: OpenStream) -> None:
-        """Decode the pending frames. A bug in a decoder loses this stream, not the consumer."""
+        """Decode the pending frames. An exception in the decoder loses only this stream."""
         times, reads = stream.pending_ns, stream.pending
         if not reads:
             return
@@ -242,7 +242,7 @@ class Partition:
             self.finish(stream, None, None)
 
     def _stream_expecting(self, offset: int, record: StreamRecord) -> OpenStream | None:
-        """The open stream, new or known, that takes this record next; None for a duplicate. Records a gap before it."""
+        """The stream of this record, opened if necessary; None if the record is dropped. Adds a gap for skipped records."""
         stream = self.open.get(record.stream)
         if stream is None:
             stream = self._open(offset, record)
@@ -370,7 +370,7 @@ class Partition:
             return stream.finish(self.name, closed, capture=capture)
 
     def _fail(self, offset: int, record: AnyRecord, reason: str, stream: OpenStream | None) -> None:
-        """Report a record that cannot be processed. Its stream, if known, gets a gap there."""
+        """Report a record that cannot be processed. Its stream, if any, gets a gap there."""
         self._out.failures.append(Failure(self.name, offset, stream_of(record), reason, record))
         self._out.counters["failures"] += 1
         if stream is not None and not isinstance(record, (Alive, Damaged)):
@@ -401,7 +401,7 @@ class Partition:
         return LogPosition(high, min(low, high), tuple(self.open))
 
     def due_checkpoints(self, after_ns: int) -> list[Checkpoint]:
-        """Checkpoints of streams whose records have been held for longer than `after_ns` of log time."""
+        """Checkpoints of streams with records held for longer than `after_ns` of log time."""
         now_ns = self.liveness.now_ns
         if self.replaying is not None or now_ns - self._scanned_ns < after_ns // 60:
             return []
@@ -441,8 +441,8 @@ class Partition:
 
     def _check_content_coding(self, stream: OpenStream, record: Frames) -> None:
         """A compressed body cannot be redacted for a checkpoint. Unless its text may be stored, only the log keeps it."""
-        head = record.response
-        coded = head is not None and any(name == "content-encoding" for name, _ in head.headers)
+        response = record.response
+        coded = response is not None and any(name == "content-encoding" for name, _ in response.headers)
         if coded and record.wire_bytes is None and not stream.captures(self._out.capture):
             stream.only_in_log = True
             self._out.held_bytes -= stream.held_bytes

@@ -18,7 +18,7 @@ from ingest.records import Alive, Opened
 
 TAP_GONE_AFTER_NS = 24 * 3600 * 1_000_000_000
 MAX_INCARNATIONS = 4096
-"""Beyond it, the incarnation that has been silent longest is marked as dead."""
+"""Beyond this number, the incarnation that has been silent longest is marked as dead."""
 
 
 class _Incarnation:

@@ -1,4 +1,4 @@
-"""The interface of dialects, and the facts about an exchange that they use."""
+"""The interface of dialects, and the data of an exchange that they use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from analytics.decoded.event import DecodedEvent, TextDelta
 
 
 class ExchangeInfo(msgspec.Struct, frozen=True):
-    """What is known before the response body: request line, request and response headers. Header names in lower case."""
+    """Request line, request headers and response headers of one exchange. Header names are in lower case."""
 
     method: str = "POST"
     path: str = ""
@@ -30,7 +30,7 @@ class ExchangeInfo(msgspec.Struct, frozen=True):
 class DialectReader(Protocol):
     """Decodes the events of one stream. May keep state between events (tool names, indices). Never raises on bad data.
 
-    A reader may also have `read_many(events)`, which returns one answer per `RawEvent`.
+    A reader may also have `read_many(events)`, which returns one result per `RawEvent`.
     """
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -44,16 +44,16 @@ class Dialect(Protocol):
     """One wire format. A module of `analytics.dialects` that defines `DIALECT` is registered automatically."""
 
     name: str
-    """As stored in `streams.dialect`."""
+    """Value of `streams.dialect`."""
     provider: str
-    """As stored in `streams.provider` when nothing better is known (well-known values of the GenAI conventions)."""
+    """Value of `streams.provider` unless the exchange identifies another vendor (values of the GenAI conventions)."""
     operation: str
     """gen_ai.operation.name: chat | text_completion | generate_content | embeddings …"""
 
     def claims(self, exchange: ExchangeInfo) -> int:
         """Score the request alone: 0 = not this dialect, 1 = possible, 5 = by path, 9 = by path and vendor header.
 
-        Only method, path, host and header names are set (header values are empty), so that results can be cached.
+        Only method, path, host and header names are set (header values are empty), because results are cached.
         """
 
     def recognises(self, name: str, data: bytes) -> int:

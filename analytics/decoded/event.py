@@ -1,7 +1,7 @@
 """Decoded events, common to all dialects.
 
 A dialect returns a `DecodedEvent`, or a `TextDelta` for the frequent event that carries one text. None and "" mean that the
-event does not have the value. Bad data is a value (`kind="malformed"`), never an exception.
+event does not have the value. Bad data becomes `kind="malformed"`, never an exception.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OUTPUT_KINDS: frozenset[str] = frozenset({"text", "reasoning", "refusal", "tool_
 
 
 class ToolCallDelta(msgspec.Struct, gc=False):
-    """What one event adds to one tool call."""
+    """The part of one tool call that one event carries."""
 
     key: str | int
     """Identifies the call within its choice: an index, an item id, or a running number."""
@@ -44,12 +44,12 @@ class ToolCallDelta(msgspec.Struct, gc=False):
     """JSON text to put before `arguments` that the model did not generate. A dialect supplies it where the vendor sends
     arguments as paths and values, or sends none. Part of the call, but not output."""
     server_side: bool = False
-    """The provider runs this call itself (web search, code execution …). Output like any other, but not listed in
-    `tool_calls`: the client is not asked to run it."""
+    """The provider runs this call (web search, code execution …). It counts as output, but is not listed in
+    `tool_calls`, the calls that the client must run."""
 
 
 class ChoiceDelta(msgspec.Struct, gc=False):
-    """What one event adds to one choice."""
+    """The part of one choice that one event carries."""
 
     choice: int = 0
     text: str = ""
@@ -74,7 +74,7 @@ class DecodedEvent(msgspec.Struct, gc=False):
     usage: Usage | None = None
     error: ErrorReport | None = None
     terminal: bool = False
-    """The semantic terminal: nothing after it can fail the stream. A finish reason is one too."""
+    """Semantic terminal: nothing after it makes the stream fail. Finish reasons of all choices have the same effect."""
     response_id: str | None = None
     model: str | None = None
     server_stats: list[ServerStat] | None = None
@@ -85,14 +85,14 @@ class DecodedEvent(msgspec.Struct, gc=False):
     provider: str | None = None
     """The vendor, where a field of the event identifies it."""
     done_marker: bool = False
-    """`[DONE]`: ends the stream but does not prove success. Handled before the dialect sees the event."""
+    """`[DONE]`: ends the stream but does not prove success."""
 
 
 class TextDelta(msgspec.Struct, gc=False):
     """The most frequent event: text or reasoning of one choice, and at most a usage report.
 
     Costs a third of a `DecodedEvent`. `analytics.decoding.template` reuses it for later events with the same bytes around
-    the text, so a reader may return it only where the result follows from the event's own bytes.
+    the text, so a reader may return it only if the result depends on no earlier event.
     """
 
     kind: EventKind

@@ -6,7 +6,7 @@ from __future__ import annotations
 class EventColumns:
     """The rows of table `events`, column by column; all lists are equally long.
 
-    `kind` is the event's first output channel, or why it is no output (`event.EventKind`).
+    `kind` is the event's first output channel or, for an event without output, its `event.EventKind`.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class EventColumns:
         self.bytes: list[int] = []
         self.finish_reason: list[str | None] = []
         self.more_choices: list[tuple[int, int]] = []
-        """(index of the event, choice) for output of an event to choices other than the one in `choice`."""
+        """(event index, choice) of events with output for further choices, in addition to the one in `choice`."""
         self.more_than_reasoning: list[int] = []
         """Indices of events of kind `reasoning` that carry output of another channel too."""
 

@@ -1,4 +1,4 @@
-"""One event of a response body, framed but not yet read by a dialect."""
+"""One event of a response body, framed but not yet decoded by a dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What servers report in a response: token usage, errors, and statistics of their own."""
+"""Reports of servers in a response: token usage, errors, and server statistics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ErrorReport(msgspec.Struct, gc=False):
 
 
 class ServerStat(msgspec.Struct, gc=False):
-    """One number that the server reports about its own work."""
+    """One statistic that the server reports about its processing."""
 
     source: str
     name: str

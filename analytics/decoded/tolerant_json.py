@@ -1,8 +1,8 @@
-"""Typed JSON decoding that tolerates what servers send. Never raises on bad data.
+"""Typed JSON decoding that repairs common faults of servers. Never raises on bad data.
 
 The fast path is one msgspec call into a Struct with only the fields that are read. If it fails, the data is repaired and
 decoded once more: invalid UTF-8 and lone surrogates are replaced, NaN and infinities become null, and numbers sent as
-strings (or the reverse) are accepted. What still fails is malformed.
+strings (or the reverse) are accepted. Data that still fails is malformed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 T = TypeVar("T")
 
 FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises on bad bytes, a wrong shape, or excessive nesting."""
+"""Exceptions of msgspec for bad bytes, a wrong shape, or excessive nesting."""
 
 
 def decode_or_none(decoder: msgspec.json.Decoder[T], data: bytes) -> T | None:

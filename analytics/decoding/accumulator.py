@@ -1,11 +1,11 @@
 """Accumulate decoded events: the event columns, and the running totals of one stream.
 
-Keeps raw facts; times between events are computed in `analytics.measures`. Rules, for every dialect:
+Keeps raw facts. `analytics.measures` computes the times between events. Rules, for every dialect:
 
 - An event is output if any delta carries a character, audio data or a tool name. Its `kind` is its first output channel.
-- A finish reason of "" counts as none, and a choice's last one wins. The stream is finished when each choice seen has one.
+- A finish reason of "" is ignored, and the last one of a choice wins. The stream is finished when each choice seen has one.
 - A usage report never replaces a number with NULL; every report is kept.
-- Where every output event so far came with a usage report, the differences are the tokens of the events.
+- If every output event so far had a usage report, the tokens of an event are the difference to the previous report.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MAX_SERVER_STATS = 10_000
 
 
 class StreamAccumulator:
-    """Everything found in one stream by one reader. Times in ns from t0."""
+    """Event columns and running totals of one stream, decoded by one reader. Times in ns from t0."""
 
     def __init__(self, *, keep_text: bool = False) -> None:
         self.keep_text = keep_text
         self.events = EventColumns()
         self.choices: dict[int, Choice] = {}
         self.output_event_count = 0
-        """Includes output that is not in `events`: of a body that was not streamed, or of an unterminated tail."""
+        """Includes output without a row in `events`: a body that was not streamed, or an unterminated tail."""
         self.content_event_count = 0
         """Output events with readable content that was streamed."""
         self.response_id: str | None = None
@@ -65,7 +65,7 @@ class StreamAccumulator:
     def add_events(
         self, events: Sequence[RawEvent], decoded: Sequence[DecodedEvent | TextDelta | DeltaRun]
     ) -> None:
-        """Add events with what they decode to, in the same order; a `DeltaRun` covers several events."""
+        """Add events and their decoded results, in the same order. A `DeltaRun` covers several events."""
         columns = self.events
         columns.read_seq += [e.read_seq for e in events]
         columns.at_ns += [e.at_ns for e in events]
@@ -86,7 +86,7 @@ class StreamAccumulator:
     def add_run(
         self, run: DeltaRun, name: str, at_ns: Sequence[int], sizes: Sequence[int], first_read_seq: int
     ) -> None:
-        """Add events of one name that came in one read each: `sizes` are their bytes, `first_read_seq` the first read."""
+        """Add events of one name that arrived in one read each. `sizes` are in bytes; the reads count from `first_read_seq`."""
         columns = self.events
         count = len(at_ns)
         columns.read_seq += range(first_read_seq, first_read_seq + count)
@@ -96,7 +96,7 @@ class StreamAccumulator:
         self._add_texts(run)
 
     def add_event(self, event: DecodedEvent, at_ns: int | None, *, row: bool = True) -> None:
-        """Add one decoded event. `row=False`: it was never dispatched, so its content counts but not its time."""
+        """Add one decoded event. `row=False`: it was never dispatched, so its content counts but it has no row."""
         columns = self.events
         seq = len(columns.kind)
         channel, choice, chars, tokens, finish_reason = (
@@ -189,7 +189,7 @@ class StreamAccumulator:
         finish_reason: str | None = None
         content = more_than_reasoning = False
         for delta in event.deltas or ():
-            made, has_content, channel = self._add_delta(delta, at_ns)
+            delta_chars, has_content, channel = self._add_delta(delta, at_ns)
             if delta.tokens is not None:
                 tokens = (tokens or 0) + delta.tokens
             if channel is not None:
@@ -199,7 +199,7 @@ class StreamAccumulator:
                     columns.more_choices.append((len(columns.kind), delta.choice))
                 more_than_reasoning |= channel != "reasoning" or bool(delta.tool_calls)
                 content |= has_content
-            chars += made
+            chars += delta_chars
             finish_reason = finish_reason or delta.finish_reason or None
             if index is None:
                 index = delta.choice
@@ -213,38 +213,38 @@ class StreamAccumulator:
     def _add_delta(self, delta: ChoiceDelta, at_ns: int | None) -> tuple[int, bool, str | None]:
         """(characters, whether there is readable content, output channel) of one delta."""
         choice = self._choice(delta.choice)
-        made = delta.audio_chars
-        channel: str | None = "audio" if made or delta.audio_data_chars else None
-        content = bool(made)
+        chars = delta.audio_chars
+        channel: str | None = "audio" if chars or delta.audio_data_chars else None
+        content = bool(chars)
         for call in delta.tool_calls or ():
-            made += len(call.arguments)
+            chars += len(call.arguments)
             content |= bool(call.arguments)
             if call.arguments or call.name:
                 channel = "tool_call"
             self._add_tool_call(choice, call, at_ns)
         if delta.tool_plan:
-            made += len(delta.tool_plan)
+            chars += len(delta.tool_plan)
             channel, content = "reasoning", True
         if delta.reasoning:
-            made += len(delta.reasoning)
+            chars += len(delta.reasoning)
             self.reasoning_chars += len(delta.reasoning)
             channel, content = "reasoning", True
             if self.keep_text:
                 choice.reasoning.add(delta.reasoning)
         if delta.refusal:
-            made += len(delta.refusal)
+            chars += len(delta.refusal)
             channel, content = "refusal", True
             if self.keep_text:
                 choice.refusal.add(delta.refusal)
         if delta.text:
-            made += len(delta.text)
+            chars += len(delta.text)
             self.text_chars += len(delta.text)
             channel, content = "text", True
             if self.keep_text:
                 choice.text.add(delta.text)
         if delta.finish_reason:
             self._add_finish(choice, delta.finish_reason, at_ns)
-        return made, content, channel
+        return chars, content, channel
 
     def _choice(self, index: int) -> Choice:
         choice = self.choices.get(index)
@@ -287,7 +287,7 @@ class StreamAccumulator:
         call.add(delta, at_ns, keep_text=self.keep_text)
 
     def _add_usage(self, usage: Usage, seq: int, at_ns: int | None, *, output: bool) -> int | None:
-        """Keep the report. Return the tokens of this event where every output event so far had a report."""
+        """Keep the report. Return the tokens of this event if every output event so far had a report."""
         old = self.usage
         before = old.output_tokens if old is not None else None
         self.usage = usage if old is None else _overlaid(old, usage)
@@ -305,7 +305,7 @@ class StreamAccumulator:
 
     @property
     def finish_reason(self) -> str | None:
-        """Of choice 0, else of the first choice that has one."""
+        """Finish reason of choice 0, else of the first choice that has one."""
         zero = self.choices.get(0)
         if zero is not None and zero.finish_reason:
             return zero.finish_reason
@@ -318,7 +318,7 @@ class StreamAccumulator:
 
 
 def _overlaid(old: Usage, new: Usage) -> Usage:
-    """The new report, with the old one's numbers where it has none."""
+    """The new report, with its missing numbers taken from the old one."""
     if (
         (new.input_tokens is not None or old.input_tokens is None)
         and (new.output_tokens is not None or old.output_tokens is None)

@@ -1,9 +1,9 @@
 """Undo the content coding of a response body (`content-encoding`), read by read, for measuring. Clients get the original.
 
 Supported: gzip (several members), deflate (with or without its zlib wrapper), br and zstd, also stacked ("gzip, br"). A body
-whose first bytes contradict the header is taken as it is. Invalid bytes end the decoding and set `broken`. A body that
-expands beyond `FREE_BYTES` plus `MAX_RATIO` times its size ends it too and sets `bomb`. A legitimate stream of similar chunks
-compresses about 50 times; the limit allows four times that.
+whose first bytes contradict the header is used unchanged. Invalid bytes end the decoding and set `broken`. A body that
+expands beyond `FREE_BYTES` plus `MAX_RATIO` times its size also ends the decoding, and sets `bomb`. A legitimate stream of
+similar chunks compresses about 50 times, a quarter of the limit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Zlib:
             self._z = self._new()
         self._started = True
         out: list[bytes] = []
-        made = 0
+        out_bytes = 0
         while data:
             if self._z.eof:
                 if not self._gzip or data.strip(b"\0") == b"":
@@ -65,9 +65,9 @@ class _Zlib:
                 self._z = self._new()
             piece = self._z.decompress(data, _CHUNK_BYTES)
             out.append(piece)
-            made += len(piece)
+            out_bytes += len(piece)
             data = self._z.unconsumed_tail or self._z.unused_data
-            if made > limit:
+            if out_bytes > limit:
                 break
         return b"".join(out)
 
@@ -82,10 +82,10 @@ class _Brotli:
 
     def feed(self, data: bytes, limit: int) -> bytes:
         out = [self._d.process(data, output_buffer_limit=_CHUNK_BYTES)]
-        made = len(out[0])
-        while not self._d.can_accept_more_data() and made <= limit:
+        out_bytes = len(out[0])
+        while not self._d.can_accept_more_data() and out_bytes <= limit:
             out.append(self._d.process(b"", output_buffer_limit=_CHUNK_BYTES))
-            made += len(out[-1])
+            out_bytes += len(out[-1])
         return b"".join(out)
 
 
@@ -104,15 +104,15 @@ class _Zstd:
 
     def feed(self, data: bytes, limit: int) -> bytes:
         out: list[bytes] = []
-        made = 0
+        out_bytes = 0
         pending = [data[i : i + _SLICE_BYTES] for i in range(0, len(data), _SLICE_BYTES)]
         pending.reverse()
-        while pending and made <= limit:
+        while pending and out_bytes <= limit:
             if self._d.eof:
                 self._d = self._new()
             piece = self._d.decompress(pending.pop())
             out.append(piece)
-            made += len(piece)
+            out_bytes += len(piece)
             if self._d.unused_data:
                 pending.append(self._d.unused_data)
         return b"".join(out)
@@ -134,7 +134,7 @@ class BodyDecoder:
         """The coding is not supported, or the bytes are invalid. Only the size of the rest is measured."""
         self.bomb = False
         self._chain: list[_Decompressor] | None = None
-        self._head = b""
+        self._first_bytes = b""
         self._in = self._out = 0
         self._free, self._ratio = free_bytes, max_ratio
 
@@ -149,11 +149,11 @@ class BodyDecoder:
             return data if self.plain else b""
         self._in += len(data)
         if self._chain is None:
-            data = self._head + data
+            data = self._first_bytes + data
             if not self._start(data):
-                self._head = data
+                self._first_bytes = data
                 return b""
-            self._head = b""
+            self._first_bytes = b""
             if not self._names:  # the bytes contradict the header
                 return data
         for decompressor in self._chain or ():
@@ -169,8 +169,8 @@ class BodyDecoder:
 
     @property
     def unfinished(self) -> bool:
-        """The body ended before its coding did."""
-        return bool(self._head) or any(not d.complete for d in self._chain or ())
+        """The body ended before the end of its content coding."""
+        return bool(self._first_bytes) or any(not d.complete for d in self._chain or ())
 
     def _start(self, data: bytes) -> bool:
         outer = _NAMES[self._names[-1]]

@@ -70,7 +70,7 @@ class DecodedStream:
 
     @property
     def tool_times(self) -> list[ToolCall]:
-        """Every tool call that a dispatched event began, of all choices, by start time."""
+        """The tool calls of all choices that began in a dispatched event, by start time."""
         calls = [c for choice in self._accumulator.choices.values() for c in choice.tool_calls.values()]
         return sorted((c for c in calls if c.began_ns is not None), key=lambda c: c.began_ns or 0)
 

@@ -2,7 +2,7 @@
 
 Dialects score the request (`Dialect.claims`) and events (`Dialect.recognises`); the highest score wins, and a tie goes to the
 name that sorts first. Selection is settled by an event with a score of at least `CERTAIN`, or after `MAX_FIRST_EVENTS` events
-or `MAX_FIRST_BYTES`. Without a dialect the stream is `unknown`: bytes, events and times are measured all the same.
+or `MAX_FIRST_BYTES`. Without a dialect the stream is `unknown`: bytes, events and times are still measured.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class DialectSelector:
         self.confirmed = False
         """The dialect recognised an event."""
         self.first_events: Sequence[RawEvent] = ()
-        """The dispatched events until selection is settled. Decode them again when `dialect` changes."""
+        """Dispatched events so far; empty once selection is settled. Decode them again when `dialect` changes."""
         self._first_bytes = 0
 
     def consider(self, events: Sequence[RawEvent], *, dispatched: bool = True) -> None:
@@ -49,7 +49,7 @@ class DialectSelector:
             self.first_events = [*self.first_events, *events]
 
     def settle(self) -> None:
-        """End the selection. A dialect claimed only by a vague path, and confirmed by no event, is dropped."""
+        """End the selection. Drop a dialect that was selected by an ambiguous path and that no event confirmed."""
         self.settled = True
         self.first_events = ()
         if not self.confirmed and self._claim < LIKELY:
@@ -75,12 +75,12 @@ class DialectSelector:
             return score
         best, best_total = current, score and score + self._claim
         for dialect in all_dialects():
-            found = dialect.recognises(event.name, event.data)
-            if found < LIKELY <= self._claim and not score:
+            event_score = dialect.recognises(event.name, event.data)
+            if event_score < LIKELY <= self._claim and not score:
                 continue  # an event name that many dialects share (`error`, `ping`) does not outweigh the path
-            claim = dialect.claims(self.exchange) if found else 0
-            if found and found + claim > best_total:
-                best, best_total, score, self._claim = dialect, found + claim, found, claim
+            claim = dialect.claims(self.exchange) if event_score else 0
+            if event_score and event_score + claim > best_total:
+                best, best_total, score, self._claim = dialect, event_score + claim, event_score, claim
         self.dialect = best
         self.confirmed |= best_total > 0
         return score

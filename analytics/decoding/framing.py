@@ -1,6 +1,6 @@
 """Detect how a body is framed, and split it into events.
 
-The first bytes decide; the content type only breaks ties, because servers send wrong ones. Framings:
+The first bytes decide; the content type only breaks ties, because it is often wrong. Framings:
 
 - `sse`: lines with SSE field names, or an event-stream without any.
 - `lines`: one JSON value per line.
@@ -8,7 +8,7 @@ The first bytes decide; the content type only breaks ties, because servers send 
 - `body`: one JSON value, HTML, anything else, or nothing: a response that was not streamed, or an error. Kept whole, up to
   `MAX_BODY_BYTES`.
 
-Events are dated by the read that completed them. JSON values in an SSE body outside of SSE fields are collected in
+An event has the arrival time of the read that completed it. JSON values in an SSE body outside of SSE fields are collected in
 `unframed`: their content counts, but they are not events.
 """
 
@@ -40,7 +40,7 @@ _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 class BodyEnd(msgspec.Struct):
-    """What remains at the end of a body."""
+    """The unfinished event, or the body without events, at the end of a body."""
 
     tail: RawEvent | None = None
     """An event with data that was never completed, so it was not dispatched."""
@@ -60,7 +60,7 @@ class Framer:
     """Splits one body, fed in order."""
 
     def __init__(self, content_type: str = "", *, streams: bool = True) -> None:
-        """`streams=False`: the status is an error's, so JSON is never taken as lines."""
+        """`streams=False`: the status is an error, so JSON is never split into lines."""
         self.framing: Framing = "undecided"
         self.unframed: list[RawEvent] = []
         self.begins_with_json = False
@@ -73,7 +73,7 @@ class Framer:
         self._streams = streams
         self._kept: list[tuple[int, bytes]] = []
         self._kept_bytes = 0
-        self._head = b""
+        self._first_bytes = b""
         self._may_be_array = True
         self._first_line_ended = False  # of an undecided body that begins with JSON
         self._last_ns = 0
@@ -101,7 +101,7 @@ class Framer:
     def envelope_of(self, read: bytes, event: RawEvent) -> Envelope | None:
         """The bytes around the event's data, if the read holds nothing else.
 
-        Between events, another read with the same envelope around JSON without a line end holds one event of that name.
+        If `between_events`, a read with the same envelope around JSON without a line end holds one event of that name.
         """
         if not event.data or b"\n" in event.data or b"\r" in event.data:
             return None
@@ -114,7 +114,7 @@ class Framer:
         return Envelope(event.name, prefix, suffix) if plain else None
 
     def skip_reads(self, count: int, last_ns: int) -> None:
-        """Count reads of one event each that were decoded without this class. Only valid between events."""
+        """Count reads of one event each that were decoded without the framer. Requires `between_events`."""
         self._last_ns = last_ns
         if self.framing == "sse":
             self._sse.read_count += count
@@ -173,27 +173,27 @@ class Framer:
         return BodyEnd(None, b"".join(data for _, data in self._kept))
 
     def _decide(self, newest: bytes) -> Framing:
-        """The framing, as soon as the bytes leave no doubt, however they are divided into reads."""
+        """The framing, once the bytes determine it. The division into reads has no effect."""
         if self.begins_with_json:
             return self._decide_json(newest)
-        self._head += newest
-        head = self._head
-        if len(head) < len(_BOM) and _BOM.startswith(head):
+        self._first_bytes += newest
+        start = self._first_bytes
+        if len(start) < len(_BOM) and _BOM.startswith(start):
             return "undecided"
-        head = head.removeprefix(_BOM).lstrip(_SPACE)
-        if not head:
-            if len(self._head) <= MAX_LEADING_SPACE:
+        start = start.removeprefix(_BOM).lstrip(_SPACE)
+        if not start:
+            if len(self._first_bytes) <= MAX_LEADING_SPACE:
                 return "undecided"
             return "sse" if self._type == "text/event-stream" else "body"
-        first = head[:1]
+        first = start[:1]
         if first in (b"{", b"["):
             self.begins_with_json = True
-            return self._decide_json(head)
+            return self._decide_json(start)
         if self._type == "text/event-stream" and self._streams:
             return "body" if first == b"<" else "sse"
-        if head.startswith(_FIELDS):
+        if start.startswith(_FIELDS):
             return "sse"
-        return "undecided" if any(field.startswith(head) for field in _FIELDS) else "body"
+        return "undecided" if any(field.startswith(start) for field in _FIELDS) else "body"
 
     def _decide_json(self, newest: bytes) -> Framing:
         """One JSON value may be a whole body. A value, a line end and another value are lines."""

@@ -1,6 +1,6 @@
 """Split a JSON array that arrives piece by piece into its elements (objects or arrays), without parsing them.
 
-Brackets are counted outside strings. An element is dated by the read that closed it. An element above
+Brackets are counted outside strings. An element has the time of the read that closed it. An element above
 `sse.MAX_EVENT_BYTES` is counted and skipped.
 """
 

@@ -1,6 +1,6 @@
 """Split JSON lines (NDJSON, `application/stream+json`) that arrive piece by piece into one event per line.
 
-A line is dated by the read that ended it. A line above `sse.MAX_EVENT_BYTES` is counted and skipped.
+A line has the time of the read that ended it. A line above `sse.MAX_EVENT_BYTES` is counted and skipped.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _members(body: bytes, truncated: bool) -> _Body | None:
         try:
             return _decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass  # cut or not quite JSON: scan for complete members
+            pass  # cut or invalid JSON: scan for complete members
     start = body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1]
     if start != b"{":
         return None
@@ -123,7 +123,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\],:]', re.DOTALL)
 def scan_members(body: bytes) -> Iterator[tuple[str, Any]]:
     """The complete, known top-level members of a JSON object that may be cut anywhere, in order.
 
-    A member that the cut runs through is skipped, because half a number is not a number.
+    A cut member is skipped, because a cut number would be another number.
     """
     depth = 0
     name: str | None = None
@@ -204,7 +204,7 @@ def _word(value: Any) -> str | None:
 
 
 def _stop_sequences(value: Any) -> tuple[str, ...] | None:
-    """Bounded, because users write them."""
+    """At most 16 sequences of 64 characters, because clients choose them."""
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list):
@@ -237,7 +237,7 @@ _PATH_MODELS = (
 
 
 def _from_path(path: str) -> tuple[str | None, bool | None]:
-    """(model, whether it streams) as far as the path names them."""
+    """(model, whether it streams), each None if the path does not contain it."""
     for pattern in _PATH_MODELS:
         match = pattern.search(path)
         if match:

@@ -1,9 +1,9 @@
 """Split Server-Sent Events bytes into events, by the WHATWG rules.
 
-Input: the reads of one body, with arrival times in ns. Output: `RawEvent`s, each dated by the read that completed its blank
-line, because a client can use it from then on. How the bytes are divided into reads never changes the events.
+Input: the reads of one body, with arrival times in ns. Output: `RawEvent`s, each with the time of the read that completed its
+blank line, because a client can use it from then on. How the bytes are divided into reads never changes the events.
 
-- Lines end in CRLF, LF or CR. A CR at the end of a read is remembered, so that a LF in the next read belongs to it.
+- Lines end in CRLF, LF or CR. After a CR at the end of a read, a LF at the start of the next read belongs to it.
 - One leading BOM is stripped, also when it is split over reads.
 - A line that starts with ":" is a comment (heartbeat): counted in `comment_count`, otherwise ignored.
 - At most one space after the colon is removed; data lines join with LF.
@@ -22,7 +22,7 @@ import re
 from analytics.decoded.raw_event import RawEvent
 
 MAX_EVENT_BYTES = 16 * 2**20
-"""Above the largest legitimate event (an image as base64 is a few MB)."""
+"""More than the largest legitimate event (an image as base64 is a few MB)."""
 MAX_UNFRAMED_BYTES = 64 * 2**10
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -39,7 +39,7 @@ class SSEDecoder:
         self._unframed_bytes = 0
         self._max = max_event_bytes
         self.read_count = 0
-        self._bom: bytes | None = b""  # first bytes, held back until they are no BOM; then None
+        self._bom: bytes | None = b""  # first bytes, kept while they may be a BOM; then None
         self.between_events = True
         """Nothing is carried over from earlier reads."""
         self._skip_lf = False
@@ -54,8 +54,8 @@ class SSEDecoder:
     def feed(self, data: bytes, at_ns: int) -> list[RawEvent]:
         """Return the events that this read completes. `at_ns` is when the read returned.
 
-        Three paths, because decoding is the largest part of analytics' work. `_parse_lines` is complete. Reads that hold
-        whole events in their usual form take `_whole_events`, which doubles the rate of a full decode (`bench decode`,
+        Three paths, because decoding is the largest part of analytics' work. `_parse_lines` handles all input.
+        Reads of whole events in their usual form take `_whole_events`, which doubles the rate of a full decode (`bench decode`,
         "openai_chat, padded"). A read of exactly one such event is split here, which adds another 20 %.
         """
         read_seq = self.read_count
@@ -184,7 +184,7 @@ class SSEDecoder:
         )
 
     def _carry_over(self, rest: bytes) -> None:
-        """Keep an unfinished line. Of a comment or a line to be skipped, the first byte is enough."""
+        """Keep an unfinished line, but only the first byte of a comment or a skipped line."""
         if self._carry and (self._skipping or self._carry[0][:1] == b":"):
             return
         if self._skipping or (rest[:1] == b":" and not self._carry):

@@ -1,9 +1,9 @@
 """Decode one response body: content coding, framing, dialect. No I/O, no clock.
 
 Input: reads (arrival in ns from t0, bytes) in order. Output: the members of `DecodedStream`, valid at any time and final after
-`finish`. When the first events select another dialect than the request did, they are decoded again by it.
+`finish`. When the first events select another dialect than the request did, they are decoded again with it.
 
-An event without its blank line at the end of the body is not an event: it has no row and no time. If it is a terminator or
+An event without its blank line at the end of the body is not dispatched: it has no row and no time. If it is a terminator or
 complete JSON, its content counts and `unterminated_tail` is set.
 """
 
@@ -33,7 +33,7 @@ _DONE = DecodedEvent(kind="terminal", done_marker=True)
 MIN_FRAMED_READS, MAX_FRAMED_READS = 3, 512
 """Reads framed one by one before the template is tried on reads again; doubled after each failed attempt."""
 FEW_READS = 6
-"""So few remaining reads are framed one by one without an attempt."""
+"""This number of remaining reads, or fewer, is framed one by one without an attempt."""
 _STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl")
 
 
@@ -59,7 +59,7 @@ class StreamDecoder(DecodedStream):
         self._identity_coding = self._coding.plain
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)
         self._selector = DialectSelector(exchange)
-        self._last_event: tuple[RawEvent, int | None] | None = None  # and its seq, if it was dispatched
+        self._last_event: tuple[RawEvent, int | None] | None = None  # (event, seq if dispatched)
         self._last_read_ns = 0
         self._finished = False
         self._envelope: Envelope | None = None  # of the reads that match the template
@@ -77,7 +77,7 @@ class StreamDecoder(DecodedStream):
     ) -> None:
         """Decode at least one read; `times` are their arrivals.
 
-        `wire_bytes`: their size as received, where the content coding was undone before.
+        `wire_bytes`: their size as received, if the content coding is already undone.
         """
         self.body_bytes += sum(map(len, reads)) if wire_bytes is None else wire_bytes
         self._last_read_ns = times[-1]
@@ -86,8 +86,10 @@ class StreamDecoder(DecodedStream):
             self.first_byte_ns = next((at_ns for at_ns, data in pairs if data or self._coding_undone), None)
         if self._coding_undone or not self._identity_coding:
             undo = bytes if self._coding_undone else self._coding.feed
-            made = [(at_ns, plain) for at_ns, data in zip(times, reads, strict=True) if (plain := undo(data))]
-            times, reads = zip(*made, strict=True) if made else ((), ())
+            parts = [
+                (at_ns, plain) for at_ns, data in zip(times, reads, strict=True) if (plain := undo(data))
+            ]
+            times, reads = zip(*parts, strict=True) if parts else ((), ())
         at, count = 0, len(times)
         while at < count:
             before, at = at, self._decode_matching_reads(times, reads, at)
@@ -102,7 +104,7 @@ class StreamDecoder(DecodedStream):
                     self._envelope = self._framer.envelope_of(reads[at - 1], events[-1]) or self._envelope
 
     def coding_failed(self, fault: CodingFault) -> None:
-        """Record that the content coding, undone before, was faulty."""
+        """Record a fault of a content coding that was undone before."""
         setattr(self._coding, fault, True)
 
     def finish(self) -> None:
@@ -129,7 +131,7 @@ class StreamDecoder(DecodedStream):
         self._find_unlabelled_error()
 
     def _start_decoding(self, events: Sequence[RawEvent] = ()) -> None:
-        """Start with the selected dialect, by decoding the events so far."""
+        """Start over with the selected dialect, from the first event."""
         dialect = self._selector.dialect
         self._reader: DialectReader = UnknownReader() if dialect is None else dialect.reader(self.exchange)
         self._accumulator = StreamAccumulator(keep_text=self._keep_text)
@@ -181,7 +183,7 @@ class StreamDecoder(DecodedStream):
     def _decode_unframed(self) -> None:
         """Add the content of JSON outside of events, dated by its read.
 
-        Done at the end, by the dialect that the events selected, so that the division into reads changes nothing.
+        Decoded at the end, by the dialect that the events selected: the division into reads must not matter.
         """
         if not self._selector.settled and not self._selector.confirmed:
             self._select_dialect(self._framer.unframed, dispatched=False)
@@ -216,7 +218,7 @@ class StreamDecoder(DecodedStream):
             self._accumulator.add_event(event, self._last_read_ns if event.error else None, row=False)
 
     def _find_unlabelled_error(self) -> None:
-        """A stream that ends without its terminal may report the reason in its last event, in no form of its dialect."""
+        """Find an error in the last event of a stream without a terminal, in a form foreign to its dialect."""
         found = self._accumulator
         ended = found.error is not None or found.terminal_seen or found.finish_ns is not None
         if self._last_event is None or self._selector.dialect is None or ended:
@@ -258,7 +260,7 @@ class StreamDecoder(DecodedStream):
 
     @property
     def coding_note(self) -> str | None:
-        """The fault of the content coding, in words."""
+        """Description of the fault in the content coding, if any."""
         if self._coding.broken:
             return "the compressed bytes are invalid: decoded up to the fault"
         if self._coding.bomb:
@@ -268,7 +270,7 @@ class StreamDecoder(DecodedStream):
 
     @property
     def streamed(self) -> bool:
-        """Whether the body came as events; by content type when nothing came."""
+        """Whether the body arrived as events. Without a body, the content type decides."""
         if self._framer.framing in ("sse", "lines", "array"):
             return True
         if self.body_bytes and not self._coding.broken:
@@ -279,7 +281,7 @@ class StreamDecoder(DecodedStream):
 
     @property
     def usage_source(self) -> str | None:
-        """`usage`, or `usage_delta` where the last report comes from a stream that never finished."""
+        """`usage`, or `usage_delta` if the stream never finished."""
         found = self._accumulator
         if found.usage is None:
             return None
@@ -288,7 +290,7 @@ class StreamDecoder(DecodedStream):
 
     @property
     def server_stats(self) -> list[tuple[int | None, ServerStat]]:
-        """(seq of the event, or None for response headers; the number)."""
+        """(seq of the event, or None for a response header; the statistic)."""
         headers = [(None, stat) for stat in header_stats(self.exchange.response_headers)]
         return [*headers, *self._accumulator.server_stats]
 

@@ -1,11 +1,11 @@
 """Decode events that differ from an earlier one in a single JSON string, without parsing the rest.
 
-Nearly all events of a stream consist of the same bytes around a different text. Once a reader returned a `TextDelta`, the
+Nearly all events of a stream consist of the same bytes around a different text. After a reader returns a `TextDelta`, the
 bytes before and after its text form the template. An event with the same prefix and suffix, and one JSON string between
 them, decodes to the same `TextDelta` with that string as its text.
 
-The template is used after the reader has confirmed it on a second event. It is suspended for `PAUSE_EVENTS` where it does not
-pay: events with a running number or padding never match.
+The template is used after the reader has confirmed it on a second event. It is suspended for `PAUSE_EVENTS` when it does
+not match: events with a running number or padding never do.
 
 Many events are matched at once. The bytes between prefix and suffix are cut out of each, and the batch is rebuilt around
 them; if the result equals the input, every event matches. Then all texts are decoded as one JSON string with a separator
@@ -33,9 +33,9 @@ _encode = msgspec.json.encode
 MAX_FAILED_TEMPLATES = 8
 PAUSE_EVENTS = 512
 MIN_SAMPLE, MAX_SAMPLE = 2, 64
-"""Events given to the reader at once while there is no template; doubled each time they yield none."""
+"""Events passed to the reader at once while there is no template; doubled each time they yield none."""
 MIN_WINDOW, MAX_WINDOW = 8, 128
-"""Events matched at once: doubled after all of them matched, halved after one did not."""
+"""Events matched at once: doubled after all of them matched, otherwise halved."""
 MAX_UNLIKE_AT_END = 4
 """Events at the end of a batch that may be left out because their prefix differs (finish, usage, [DONE])."""
 MAX_TEMPLATE_BYTES = 16 * 1024
@@ -44,7 +44,7 @@ _SEPARATOR = "\x7f"
 
 
 class EventTemplate:
-    """Decodes the events of one stream, with or without its reader."""
+    """Decodes the events of one stream, by the template if they match it, else by the reader."""
 
     def __init__(self, reader: DialectReader) -> None:
         self.event_name = ""
@@ -52,7 +52,7 @@ class EventTemplate:
         self.trusted = False
         """The reader has confirmed the template: matching events are decoded without it."""
         self.window = MAX_WINDOW
-        """Number of events that are best matched at once."""
+        """Number of events to match at once."""
         self._read = reader.read
         self._read_many: Callable[[Sequence[RawEvent]], list[DecodedEvent | TextDelta]] | None = getattr(
             reader, "read_many", None
@@ -178,7 +178,7 @@ class EventTemplate:
 
 
 def _decode_strings(cut: Sequence[bytes]) -> list[str]:
-    """Decode the leading ones that are the inside of a JSON string and not empty."""
+    """Decode the leading parts that are the content of a non-empty JSON string."""
     if not cut:
         return []
     try:
@@ -187,9 +187,9 @@ def _decode_strings(cut: Sequence[bytes]) -> list[str]:
         texts = []
     if len(texts) != len(cut):  # one of them is invalid, or contains the separator
         texts = []
-        for inside in cut:
+        for part in cut:
             try:
-                texts.append(_decode_string(b'"%b"' % inside))
+                texts.append(_decode_string(b'"%b"' % part))
             except FAULTS:
                 break
     return texts[: texts.index("")] if "" in texts else texts

@@ -14,7 +14,7 @@ _SPACE = b" \t\r\n"
 
 
 class UnframedJSON:
-    """Takes the unframed lines of one stream, one by one."""
+    """Joins the unframed lines of one stream into JSON values."""
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []

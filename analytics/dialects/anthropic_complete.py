@@ -1,6 +1,6 @@
 """Anthropic's legacy text completions (`/v1/complete`): events `completion`, `ping`, `error`; no usage.
 
-`stop_reason` of the last completion is the finish. Before version 2023-06-01 each event was unnamed and repeated the whole text
+The last completion has the finish reason (`stop_reason`). Before version 2023-06-01 each event was unnamed and repeated the whole text
 so far, and the stream ended with [DONE].
 """
 

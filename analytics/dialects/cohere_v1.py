@@ -1,7 +1,7 @@
 """Cohere's v1 chat and generate, as JSON lines or SSE; `event_type` names the event.
 
-`tool-calls-generation` and the answer in `stream-end` repeat what was streamed. Usage is stream-end's `meta.billed_units`,
-normalised with `meta.tokens` where present.
+`tool-calls-generation` and the answer in `stream-end` repeat what was streamed. Usage is in the `meta` of stream-end:
+`tokens` takes precedence over `billed_units`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Cohere's chat v2: message-start, content-*, tool-plan-delta, tool-call-*, citation-*, message-end.
 
 Text, thinking and the tool plan are output. A tool's name comes with tool-call-start, its arguments in pieces. message-end is
-the terminal and carries the finish reason, the usage, and the error text if the finish reason is ERROR. Tokens are those of
-`usage.tokens`; `billed_units` excludes what Cohere adds.
+the terminal and carries the finish reason, the usage, and the error text if the finish reason is ERROR. Token counts come
+from `usage.tokens`, because `billed_units` excludes tokens that Cohere adds.
 """
 
 from __future__ import annotations

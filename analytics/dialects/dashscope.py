@@ -1,7 +1,7 @@
 """Alibaba's native DashScope API (`/api/v1/services/aigc/…/generation`): events named `result`, the answer under `output`.
 
-Each event repeats the text so far, unless the client asked for increments; whether an event begins with the previous text
-distinguishes the two. Usage is on every event. The finish reason is "null" until the last. Errors are flat, in events named
+Each event repeats the text so far, unless the client requested increments. An event that does not begin with the
+previous text shows that they are increments. Usage is on every event. The finish reason is "null" until the last. Errors are flat, in events named
 `error`. Endpoints under `/compatible-mode/` send OpenAI's chunks and are decoded by `openai_chat`.
 """
 
@@ -118,7 +118,7 @@ class DashScopeReader:
         return [as_decoded_event(self.read("", body))]
 
     def _text_delta(self, data: bytes) -> TextDelta | None:
-        """Decode an event with text or reasoning of one choice and nothing else but usage; None if there is more."""
+        """Decode an event with text or reasoning of one choice and at most usage; None if there is more."""
         try:
             event = _decode_plain(data)
         except FAULTS:

@@ -1,9 +1,9 @@
 """Find the error in an event or a body, of any vendor: {"error": {…}}, {"error": "text"}, flat objects, lists, HTML, text.
 
-Inside a 200 stream only a value labelled as an error is one (`error_in`), or the flat last event of a stream without a terminal
-(`unlabelled_error`). The body of a response with status ≥ 400 is always an error (`error_in_body`).
+In a 200 stream, only two values are errors: one labelled as an error (`error_in`), and the flat last event of a stream without
+a terminal (`unlabelled_error`). The body of a response with status ≥ 400 is always an error (`error_in_body`).
 
-`type` is the provider's type, else its code (`code`, Google's `status`, `error_type`, `title` …), else None: the caller knows
+`type` is the provider's type, else its code (`code`, Google's `status`, `error_type`, `title` …), else None: the caller has
 the HTTP status. `raw` is the error as sent: the value under `error`, the whole object of a flat error, or the text.
 """
 
@@ -20,7 +20,7 @@ from analytics.decoded.tolerant_json import compact, json_or_none, text_of
 MAX_TEXT_CHARS = 4096
 """Limit of a message, and of the kept part of an HTML or plain-text body."""
 MAX_DEPTH = 8
-"""Limit of nesting that is searched."""
+"""Depth of nesting to which errors are searched."""
 
 _TYPE_KEYS = (
     "type", "error_type", "status", "code", "error_code", "errorCode", "__type", "tpe", "reason", "errorcode", "title",
@@ -134,7 +134,7 @@ def _type_of(raw: Any, depth: int = 0) -> str | None:
             continue  # the HTTP status, repeated in the body
         if str(value).strip().lower() not in _NO_TYPE:
             return str(value)
-    for key in ("errors", "detail", "message", "error"):  # of several errors, the first that has a type
+    for key in ("errors", "detail", "message", "error"):  # the first of several errors that has a type
         if isinstance(raw.get(key), (list, dict)) and (found := _type_of(raw[key], depth + 1)):
             return found
     return None

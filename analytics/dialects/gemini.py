@@ -192,26 +192,26 @@ class GeminiReader:
             delta.audio_data_chars += len(inline.data)
 
     def _function_call(self, call: _FunctionCall, delta: ChoiceDelta) -> None:
-        known = self._open.get(delta.choice)
-        if call.name or call.id or call.args is not None or known is None:
+        open_call = self._open.get(delta.choice)
+        if call.name or call.id or call.args is not None or open_call is None:
             self._close(delta)
             if not (call.name or call.id or call.args is not None or call.partial):
                 return
             self._call_count += 1
-            known = _Call(self._call_count)
-            tool_call = ToolCallDelta(known.key, call.id or "", call.name or "")
+            open_call = _Call(self._call_count)
+            tool_call = ToolCallDelta(open_call.key, call.id or "", call.name or "")
             if call.args:
                 tool_call.arguments = compact(call.args)
             elif not call.will_continue and not call.partial:
                 tool_call.inserted_json = "{}"
             else:
-                self._open[delta.choice] = known
+                self._open[delta.choice] = open_call
             _add(delta, tool_call)
         for argument in call.partial or ():
-            joint, value = known.joiner.add(
+            inserted_json, value = open_call.joiner.add(
                 argument.path, _value(argument), will_continue=bool(argument.will_continue)
             )
-            _add(delta, ToolCallDelta(known.key, arguments=value, inserted_json=joint))
+            _add(delta, ToolCallDelta(open_call.key, arguments=value, inserted_json=inserted_json))
         if not call.will_continue:
             self._close(delta)
 
@@ -223,7 +223,7 @@ class GeminiReader:
 
 
 def normalised(raw: dict[str, Any]) -> Usage:
-    """Normalise usageMetadata. `promptTokenCount` excludes what a tool adds to the prompt."""
+    """Normalise usageMetadata. `promptTokenCount` excludes tokens that a tool adds to the prompt."""
     prompt, candidates, thoughts, cached = [
         value if value is None or (type(value) is int and 0 <= value < 2**53) else whole_number(value)
         for value in map(raw.get, _COUNTS)

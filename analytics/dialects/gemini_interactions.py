@@ -97,7 +97,7 @@ class GeminiInteractions:
 
 
 class InteractionsReader:
-    """Decodes one stream; keeps which steps are calls without arguments so far."""
+    """Decodes one stream; keeps the steps that are calls without arguments so far."""
 
     def __init__(self) -> None:
         self._bare_calls: set[int] = set()

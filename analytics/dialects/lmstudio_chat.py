@@ -1,11 +1,11 @@
 """LM Studio's native chat (`/api/v1/chat`): 19 named events, from chat.start to chat.end.
 
 - Output: `reasoning.delta`, `message.delta`, a tool's name (`tool_call.start`) and its arguments, sent whole as an object
-  (`tool_call.arguments`). A tool's result (`tool_call.success`) is not.
+  (`tool_call.arguments`). A tool's result (`tool_call.success`) is not output.
 - `tool_call.failure` is not an error of the stream: it is counted, and the model continues.
 - `error` is an error even though `chat.end` follows.
-- `model_load.*` and `prompt_processing.*` are progress. Their numbers go to the server stats, as do those of `chat.end`, whose
-  `stats` are the usage too. There is no finish reason: chat.end is the terminal.
+- `model_load.*` and `prompt_processing.*` are progress. Their numbers become server stats. The `stats` of `chat.end` become
+  server stats and usage. There is no finish reason: chat.end is the terminal.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Decode events that carry `choices`: chat completion chunks and text completion chunks, of all vendors.
 
 There are two paths. The fast path is one typed decode; it returns a `TextDelta` when one choice carries one piece of text or
-reasoning. The slow path (`read`) takes events with other members or types than OpenAI's, and trusts no type. With the slow
+reasoning. The slow path (`read`) decodes events with other members or types than OpenAI's, and checks every type. With the slow
 path alone the decoder handles 40 % of the events per second, and less than 10 % where a template applies (`bench decode`,
 "openai_chat, padded" and "openai_chat").
 
 `delta` takes precedence over `text` (Together sends both) and over `message` (Writer and Perplexity repeat the content there,
-cumulatively). "" is no id, no model and no finish reason.
+cumulatively). An id, model or finish reason of "" is ignored.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class ChoicesReader:
             event.provider = self._provider
 
     def _choice(self, choice: dict[str, Any], position: int) -> tuple[ChoiceDelta | None, bool]:
-        """Return (content, whether it names a role). The content is None if the choice is only annotated."""
+        """Return (content, whether it names a role). The content is None if the choice has only annotations."""
         index = choice.get("index")
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < MAX_CHOICE_INDEX:
             index = position
@@ -298,7 +298,7 @@ def _listed_tokens(choice: Choice) -> int | None:
 
 
 def _read_messages(messages: list[Any], content: ChoiceDelta, calls: ToolCallKeys) -> None:
-    """Decode `messages` in place of `delta` (Azure's first API for own data). Its tool's messages are not generated."""
+    """Decode `messages`, in place of `delta` (Azure's first API for own data). Messages of role `tool` are not output."""
     for message in messages:
         delta = message.get("delta") if isinstance(message, dict) else None
         if isinstance(delta, dict) and delta.get("role") != "tool":

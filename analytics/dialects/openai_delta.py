@@ -1,7 +1,7 @@
-"""Decode a `delta` (or a `message`) of the OpenAI family: text, reasoning, refusal, audio, tool calls. No type is trusted.
+"""Decode a `delta` (or a `message`) of the OpenAI family: text, reasoning, refusal, audio, tool calls. Every type is checked.
 
-`reasoning_content`, `reasoning`, `reasoning_text` and `thinking` are one channel. `reasoning_details` repeat it, and count only
-without the others. `content` may be a list of typed parts.
+`reasoning_content`, `reasoning`, `reasoning_text` and `thinking` are one channel. `reasoning_details` repeat it, and are
+used only without the others. `content` may be a list of typed parts.
 """
 
 from __future__ import annotations

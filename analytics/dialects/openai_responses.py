@@ -3,10 +3,10 @@
 Every `….delta` family is output: text, refusals, reasoning and its summaries, arguments of functions, custom tools and MCP,
 generated code, shell commands, patches, audio and its transcript. The output of server tools is not.
 
-`….done` events repeat the deltas and are annotations. A part without deltas is output of its `….done` event, marked
-`not_streamed` (LM Studio's arguments); else of the end of its item, else of the end of the response.
+`….done` events repeat the deltas and are annotations. The output of a part without deltas is taken from its
+`….done` event (LM Studio's arguments), else from the end of its item, else from the last event. It is marked `not_streamed`.
 
-Only function and custom tool calls are the client's to run; all built-in tools are server-side. The finish reason is the final
+The client runs function and custom tool calls; all built-in tools are server-side. The finish reason is the final
 status: `incomplete` is a finish, `failed` and `cancelled` are errors that also end the stream.
 """
 
@@ -69,7 +69,7 @@ _CHANNELS: dict[str, str] = {
     "response.output_audio_transcript": "audio",
 }
 _FAMILY_OF_ITEM = {"message": "response.output_text", "reasoning": "response.reasoning_text"}
-_CHANNEL_BY_WORD: tuple[tuple[str, str], ...] = (  # word in a family that `_CHANNELS` lacks → channel; default: a call
+_CHANNEL_BY_WORD: tuple[tuple[str, str], ...] = (  # word in a family missing in `_CHANNELS` → channel; default: server_call
     ("output_content", ""), ("result", ""), ("image", ""), ("audio", "audio"), ("reasoning", "reasoning"),
     ("refusal", "refusal"), ("_call", "server_call"), ("text", "text"),
 )  # fmt: skip
@@ -97,7 +97,7 @@ class OpenAIResponses:
 
 
 class ResponsesReader:
-    """Decodes one stream; keeps the open calls, and which parts of which items had output."""
+    """Decodes one stream; keeps the open calls, and the items and parts that had output."""
 
     def __init__(self) -> None:
         self._calls = ToolCalls()
@@ -178,7 +178,7 @@ class ResponsesReader:
     def _done(self, family: str, event: Event, data: bytes) -> DecodedEvent:
         if family == "response.output_item":
             return self._item_done(event, data)
-        if family == "response":  # the end in the Realtime API, and of some gateways
+        if family == "response":  # the last event of the Realtime API and of some gateways
             return _snapshot("response.completed", event.response or Snapshot())
         channel = _CHANNELS.get(family)
         if channel == "call":
@@ -197,14 +197,14 @@ class ResponsesReader:
         return DecodedEvent(kind="annotation")
 
     def _had_deltas(self, family: str, item_id: str | None, index: int | None) -> bool:
-        """Whether the item had deltas. One of id and index is enough: some servers change ids or number every item 0."""
+        """Whether the item had deltas. A matching id or index is enough: some servers change ids or number every item 0."""
         known = self._deltas.get(family)
         if known is None:
             return False
         return item_id in known or index in known or index is None or item_id is None
 
     def _late_arguments(self, call: ToolCall, arguments: Any, tool_call: ToolCallDelta) -> DecodedEvent:
-        """Add the arguments of a call that had no deltas; otherwise they are a repeat."""
+        """Add the arguments of a call that had no deltas. After deltas they are a repeat."""
         if call.has_arguments or not arguments:
             return tool_call_event(tool_call) if tool_call.name else DecodedEvent(kind="annotation")
         decoded = self._whole_arguments(call, arguments, tool_call)
@@ -248,7 +248,7 @@ class ResponsesReader:
         return self._late_arguments(call, item.arguments or item.input, tool_call)
 
     def _message_done(self, item: Item | None, event: Event, data: bytes) -> DecodedEvent:
-        """The end of a message or of reasoning: its output, if there was none before."""
+        """Decode the end of a message or of reasoning, and its output if there was none before."""
         if item is None or item.type not in ("message", "reasoning"):
             return DecodedEvent(kind="annotation")
         index = event.output_index
@@ -286,7 +286,7 @@ class ResponsesReader:
             self._add_output(event.response.output or [], decoded)
 
     def _has_output(self) -> bool:
-        """Whether there was more than reasoning: some responses carry text only in the last event."""
+        """Whether there was output other than reasoning. Some responses carry text only in the last event."""
         return bool(self._channels - {"reasoning"}) or self._calls.count > 0
 
     def _add_output(self, items: list[WholeItem], decoded: DecodedEvent) -> None:

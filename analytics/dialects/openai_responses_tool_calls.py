@@ -18,7 +18,7 @@ class ToolCall:
         self.server_side = server_side
         self.has_arguments = False
         self.complete = False
-        """The arguments came whole: further ones are repeats."""
+        """The arguments arrived whole: further ones are repeats."""
 
 
 class ToolCalls:
@@ -40,7 +40,7 @@ class ToolCalls:
         return call
 
     def find(self, item_id: str | None, call_id: str | None, index: int | None) -> ToolCall | None:
-        """The call that the first known id identifies."""
+        """The call of the first of these ids that is known."""
         known = self._known
         return next(
             (known[key] for key in (item_id, call_id, index) if key is not None and key in known), None

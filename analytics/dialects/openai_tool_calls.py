@@ -1,8 +1,8 @@
 """Assign the pieces of tool calls in a stream of the OpenAI family to calls.
 
 A call is identified by its index, or by its id where servers send no index (Mistral). Some servers reuse an index: a piece with
-another id and a name starts a new call, and without ids (Gemini's OpenAI endpoint) so does a whole call after a whole call.
-Repeating the id, or the name, on every piece does not.
+another id and a name starts a new call. Without ids (Gemini's OpenAI endpoint), a whole call after a whole call is a new call.
+A piece that repeats the id or the name is not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ToolCallKeys:
         self._known: dict[tuple[int, int | str], tuple[str, str]] = {}  # (choice, index) → (id, key)
         self._last_key: dict[int, str] = {}
         self._whole: set[str] = set()  # keys of calls that came in one piece without an id
-        self._nameless = 0
+        self._generated_keys = 0
 
     def decode(self, choice: int, calls: Any) -> list[ToolCallDelta] | None:
         """Decode a JSON `tool_calls` of any type."""
@@ -69,12 +69,12 @@ class ToolCallKeys:
                 return f"id:{call_id}"
             if not name and choice in self._last_key:
                 return self._last_key[choice]
-            self._nameless += 1
-            return f"new:{self._nameless}"
+            self._generated_keys += 1
+            return f"new:{self._generated_keys}"
         known = self._known.get((choice, index))
         if known is not None and whole and known[1] in self._whole:
-            self._nameless += 1
-            key = f"{index}+{self._nameless}"
+            self._generated_keys += 1
+            key = f"{index}+{self._generated_keys}"
             self._known[choice, index] = ("", key)
             self._whole.add(key)
             return key

@@ -17,7 +17,7 @@ _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "num_cached_tokens", "cac
 
 
 def usage_of(raw: Any) -> Usage | None:
-    """The report; None for an empty object and other types."""
+    """The normalised report; None for an empty object and other types."""
     if not isinstance(raw, dict) or not raw:
         return None
     inputs, outputs = raw.get("prompt_tokens"), raw.get("completion_tokens")

@@ -1,6 +1,6 @@
-"""Numbers that servers report about their own work: times in ns, rates in tok/s, counts in tokens, and the raw value.
+"""Statistics that servers report about their processing: times in ns, rates in tok/s, counts in tokens, and the raw value.
 
-The ending of a name gives its unit, which is common to all vendors. Times are in seconds unless the name says otherwise.
+The ending of a name determines the unit, for all vendors. Times are in seconds unless the name says otherwise.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SGLang's own `/generate`: each event repeats the text so far and the counts so far, then [DONE].
 
-Only new text is output; a server configured to stream increments sends just that. `meta_info` is a usage report on every event,
+Only new text is output; a server configured to stream increments sends only new text. `meta_info` is a usage report on every event,
 and its `finish_reason` an object: {"type": "stop" | "length" | "abort", …}; an abort is an error.
 """
 

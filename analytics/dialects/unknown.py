@@ -10,7 +10,7 @@ NAME = "unknown"
 
 
 class UnknownReader:
-    """Every event is `other`."""
+    """Decodes pings and labelled errors. Every other event is `other`."""
 
     def read(self, name: str, data: bytes) -> DecodedEvent:
         if name == "ping":

@@ -15,7 +15,7 @@ from analytics.decoded.reports import ServerStat
 from analytics.dialects.server_stats import stats_of
 
 _HOSTS_BY_VENDOR: dict[str, tuple[str, ...]] = {
-    # vendor → whole hosts, or the ends of hosts after a dot
+    # vendor → hosts or parent domains
     "openai": ("api.openai.com", "chatgpt.com"),
     "azure.ai.openai": ("openai.azure.com", "cognitiveservices.azure.com"),
     "azure.ai.inference": ("services.ai.azure.com", "models.ai.azure.com", "models.inference.ai.azure.com"),
@@ -65,7 +65,7 @@ _HOSTS_BY_VENDOR: dict[str, tuple[str, ...]] = {
 HOSTS = {host: vendor for vendor, hosts in _HOSTS_BY_VENDOR.items() for host in hosts}
 
 HEADERS: tuple[tuple[str, str], ...] = (
-    # the beginning of a response header's name → vendor; the first match
+    # prefix of a response header's name → vendor; the first match wins
     ("x-xerotier-", "xerotier"),
     ("fireworks-", "fireworks"),
     ("x-groq-", "groq"),

@@ -1,4 +1,4 @@
-"""IBM watsonx.ai's text generation (`/ml/v1/text/generation_stream`): `results` with a piece of text each.
+"""IBM watsonx.ai's text generation (`/ml/v1/text/generation_stream`): events whose `results` hold a piece of text.
 
 `stop_reason` is "not_finished" until the last event; token counts are running totals. Its chat endpoint sends OpenAI's chunks and
 is decoded by `openai_chat`.
@@ -61,11 +61,11 @@ class WatsonxReader:
         raw = event.results[0]
         text, reason = text_of(raw.pop("generated_text", None)), text_of(raw.get("stop_reason"))
         finish = None if reason in _NOT_FINISHED else reason
-        given, made = (
+        input_tokens, output_tokens = (
             whole_number(raw.get("input_token_count")) or None,
             whole_number(raw.get("generated_token_count")),
         )
-        usage = Usage(given, made, raw=raw) if given or made else None
+        usage = Usage(input_tokens, output_tokens, raw=raw) if input_tokens or output_tokens else None
         if self._model_known and text and finish is None and usage is not None:
             return TextDelta("text", text, 0, None, usage)
         self._model_known = bool(event.model_id)

@@ -28,13 +28,13 @@ class _DeadLetter:
 
 
 class DeadLetters:
-    """Dead letters since the last commit. True when there are any."""
+    """Dead letters since the last commit. Truthy if there are any."""
 
     def __init__(self) -> None:
         self._letters: list[_DeadLetter] = []
         self._damaged_ranges: list[tuple[str, int, int]] = []
         self.counters: Counter[str] = Counter()
-        """dead_letters, and how many of them have no row (dead_letters_not_kept), since the last `clear`."""
+        """Since the last `clear`: `dead_letters`, and `dead_letters_not_kept`, the number of them without a row."""
 
     def __bool__(self) -> bool:
         return bool(self._letters)
@@ -42,7 +42,7 @@ class DeadLetters:
     def add(
         self, partition: str, offset: int, stream_id: str | None, reason: str, size: int, payload: bytes
     ) -> None:
-        """Add one. `offset` -1: not an entry of the log. `size`: bytes of the rejected content."""
+        """Add letter. `offset` -1: not an entry of the log. `size`: bytes of the rejected content."""
         self.counters["dead_letters"] += 1
         if len(self._letters) < MAX_ROWS:
             digest = hashlib.sha256(payload).hexdigest()
@@ -82,14 +82,14 @@ class DeadLetters:
         letters = self._letters
         return pl.DataFrame(
             {
-                "set_aside_at": [one.at_ns // 1000 for one in letters],
+                "set_aside_at": [letter.at_ns // 1000 for letter in letters],
                 "log_id": [log_id] * len(letters),
-                "partition": [one.partition for one in letters],
-                "log_offset": [one.offset for one in letters],
-                "stream_id": [one.stream_id for one in letters],
-                "reason": [one.reason for one in letters],
-                "size": [one.size for one in letters],
-                "sha256": [one.sha256 for one in letters],
+                "partition": [letter.partition for letter in letters],
+                "log_offset": [letter.offset for letter in letters],
+                "stream_id": [letter.stream_id for letter in letters],
+                "reason": [letter.reason for letter in letters],
+                "size": [letter.size for letter in letters],
+                "sha256": [letter.sha256 for letter in letters],
             },
             schema_overrides={"stream_id": pl.String, "set_aside_at": pl.Int64},
         ).with_columns(pl.col("set_aside_at").cast(pl.Datetime("us", "UTC")))

@@ -124,7 +124,7 @@ def chunk_latencies(events: EventColumns, stall: StallLimit) -> ChunkLatencies:
     choices = _times_by_choice(events, is_output)
     gaps = sorted(_gaps(choices))
     first = min(choices, key=lambda times: times[0])  # the lowest choice on a tie: they are in that order
-    only = choices[0] if len(choices) == 1 else []
+    single = choices[0] if len(choices) == 1 else []
     median = quantile(gaps, 0.5)
     stalls: list[int] = []
     if median is not None and gaps[-1] > (limit_ns := stall.of(median)):
@@ -132,7 +132,7 @@ def chunk_latencies(events: EventColumns, stall: StallLimit) -> ChunkLatencies:
     listed = None not in compress(events.tokens, is_output)
     return ChunkLatencies(
         ttst_ns=first[1] - first[0] if len(first) > 1 else None,
-        output_span_ns=only[-1] - only[0] if len(only) > 1 else None,
+        output_span_ns=single[-1] - single[0] if len(single) > 1 else None,
         last_output_seq=len(is_output) - 1 - is_output[::-1].index(True),
         icl_p50_ns=median,
         icl_p95_ns=quantile(gaps, 0.95),
@@ -140,7 +140,7 @@ def chunk_latencies(events: EventColumns, stall: StallLimit) -> ChunkLatencies:
         icl_max_ns=gaps[-1] if gaps else None,
         stall_count=len(stalls),
         stalled_ns=sum(stalls),
-        burstiness=_burstiness(events, is_output, separate_reads=len(only) > 1 and gaps[0] > BURST_NS),
+        burstiness=_burstiness(events, is_output, separate_reads=len(single) > 1 and gaps[0] > BURST_NS),
         listed_tokens=sum(t for t in events.tokens if t is not None) if listed else None,
     )
 

@@ -3,7 +3,7 @@
 docs/explanation/measurement.md has the definitions. Rules of this file:
 
 - Unknown values are NULL, never 0. A stream with missing records (`tap_lost`) is not measured: its row has its identity and the
-  transport's counts, and its events are those before the first gap. If part of the body is not recorded by rule, only the
+  transport's counts, and only events before the first gap are stored. If part of the body is not recorded by rule, only the
   first times (ttfb, ttfc, ttft, ttfo, ttst) are kept, because later data cannot change them.
 - N, the token count of the rates, is `output_tokens`, minus reasoning tokens that were reported but never seen in the response.
   It is NULL if the last usage report is older than the last output and the stream did not end `ok`: the report is then partial.
@@ -11,7 +11,7 @@ docs/explanation/measurement.md has the definitions. Rules of this file:
 - token_source: `usage` as reported; `usage_delta`, a running count of a stream that never finished; `chunks`, no usage but every
   output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
 
-Rows are built column by column over the whole batch, so one stream is cheap to commit and so is a million events per second.
+Rows are built column by column over the whole batch, which is fast for one stream and for a million events.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ _EMPTY = {
 
 
 def _count(value: int | None) -> int | None:
-    """A reported count. Impossible values are unknown."""
+    """A reported count; None for impossible values."""
     return value if value is not None and 0 <= value < _MAX_COUNT else None
 
 

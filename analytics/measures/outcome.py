@@ -4,11 +4,11 @@ Rules (docs/explanation/measurement.md has them as a table):
 
 - The first cause by time wins. An error event before the client left is the upstream's error, and a client that left before the
   error event is a client abort. If one event is both an error and a terminal, it is an error.
-- The semantic terminal is the last first finish reason of any choice, or a terminal event. Nothing after it makes a stream fail:
+- The semantic terminal is a terminal event, or the event after which each choice has a finish reason. Nothing after it makes a stream fail:
   it stays `ok`, with phase `post_finish`, and with `aborted_after_terminal` if a side left or reset. EOF or `[DONE]` alone is no
   terminal.
-- A stream with missing records is `tap_lost`, whatever else is known.
-- The transport's cause for an unfinished stream precedes invalid JSON in it: `malformed` explains only a clean end.
+- A stream with missing records is always `tap_lost`.
+- In an unfinished stream, the transport's cause takes precedence over invalid JSON: `malformed` requires a clean end.
 - The provider's message is kept only if content is captured, because it can quote the prompt.
 
 A clean end is `ok` where no terminal is expected: a non-streamed body (its end is its terminal), a tunnel, a body that is not
@@ -49,7 +49,7 @@ _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
     "idle_output": ("idle_timeout", "idle_timeout"),
     "bad_upstream": ("malformed", "malformed_stream"),
     "bad_request": ("http_error", "bad_request"),
-    "tap_stopped": ("tap_lost", "tap_lost"),  # the tap ended it: no failure of either side
+    "tap_stopped": ("tap_lost", "tap_lost"),  # ended by the tap: neither side failed
 }
 
 
@@ -131,7 +131,7 @@ def verdict_of(stream: FinishedStream) -> Verdict:
 
 
 def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool = False) -> Verdict:
-    """How an exchange ended. `capture_content`: the provider's message may be kept."""
+    """The verdict on an exchange. `capture_content`: the provider's message may be kept."""
     status = transport.status
     if status is None:
         return _without_response(transport)

@@ -5,7 +5,7 @@ Rules
    Rows that share a key are parts of one minute and must be added up (`analytics.storage.rollup_compaction` does it later).
 2. Histograms have logarithmic buckets (`analytics.schema.histogram_buckets`). A value read back from its bucket is off by at most
    0.97 %, and so is every quantile. Adding histograms adds no error.
-3. The minute is that of `started_at`. The model is the requested one, else the one that answered. Gaps (`icl_ns`) count in the
+3. `minute` is that of `started_at`. `model` is the requested model, else that of the response. Gaps (`icl_ns`) count in the
    minute in which their stream started.
 """
 
@@ -23,7 +23,7 @@ METRICS = (
     "ttfb_ns", "ttfc_ns", "ttft_ns", "ttfo_ns", "ttst_ns", "itl_ns", "icl_p50_ns", "icl_p95_ns", "icl_max_ns",
     "connected_ns", "last_output_ns", "end_ns", "tps_user", "tps_e2e", "burstiness",
 )  # fmt: skip
-"""Columns of `streams` with a histogram. `icl_ns`, the pooled gaps, is another one."""
+"""Columns of `streams` with a histogram. The pooled gaps have one too, `icl_ns`."""
 _SOURCE = ("minute", "gateway", "provider", "model")
 _ENDING = ("dialect", "operation", "outcome", "error_phase", "error_type", "http_status")
 _MAX_SUMMAND = 2**47
@@ -139,7 +139,7 @@ _DERIVED = [
 ]
 _VALUES = [pl.col(name).cast(pl.Float64) for name in METRICS]
 _GAP_VALUES = [pl.lit("icl_ns").alias("metric"), pl.col("gap_ns").cast(pl.Float64).alias("value")]
-_IS_NUMBER = pl.col("value").is_finite()  # NULL is neither
+_IS_NUMBER = pl.col("value").is_finite()  # false for NULL, NaN and infinity
 _BUCKET = _bucket(pl.col("value"))
 _FILLED = [pl.len().cast(pl.Int32).alias("n"), pl.col("value").sum().alias("total")]
 _HISTOGRAM = [

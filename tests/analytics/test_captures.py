@@ -23,5 +23,5 @@ def test_capture_matches_its_expected_result(capture: Path) -> None:
     assert {key: found[key] for key in expected} == expected
 
 
-def test_there_are_captures() -> None:
+def test_captures_are_found() -> None:
     assert len(CAPTURES) > 10

@@ -275,7 +275,7 @@ def test_end_of_a_backlog_is_committed_without_waiting_for_the_interval(store: S
     assert len(outcomes(store)) == 25
 
 
-def test_commits_that_are_not_full_keep_the_interval(store: Store) -> None:
+def test_partly_filled_commits_wait_for_the_interval(store: Store) -> None:
     log = MemoryLog({"w0": list(entries(range(2)))})
     run = consumer(log, store, policy=CommitPolicy(commit_interval_s=3600))
     run.step(0)
@@ -328,7 +328,7 @@ def test_failure_to_write_open_streams_does_not_stop_the_consumer(
     assert outcomes(store) == [(stream_id(3), "ok")]
 
 
-def test_positions_alone_have_their_own_interval(store: Store) -> None:
+def test_commit_of_positions_only_has_a_separate_interval(store: Store) -> None:
     log = MemoryLog({"w0": [*entries(range(1))]})
     run = consumer(log, store, policy=CommitPolicy(commit_interval_s=0.0))
     drain(run)

@@ -20,8 +20,8 @@ def _arguments(text: str, *, as_json: bool) -> Any:
 
 def _compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """name → (our value, reference value)."""
-    wanted = expected["tool_calls"]
-    were_objects = [call.get("args_were_object", False) for call in wanted]
+    expected_calls = expected["tool_calls"]
+    were_objects = [call.get("args_were_object", False) for call in expected_calls]
     were_objects += [False] * len(found["tool_calls"])
     return {
         "text": (found["text"], expected["text"]),
@@ -34,7 +34,7 @@ def _compared(found: dict[str, Any], expected: dict[str, Any]) -> dict[str, tupl
             ],
             [
                 (call["id"] or None, call["name"], _arguments(call["arguments"], as_json=as_json))
-                for call, as_json in zip(wanted, were_objects, strict=False)
+                for call, as_json in zip(expected_calls, were_objects, strict=False)
             ],
         ),
         "finish_reason": (found["finish_reason"], expected["finish_reason"]),

@@ -146,7 +146,7 @@ def one_process(scene: Scene) -> Iterator[Store]:
         while not reader.partitions():
             time.sleep(0.05)
         consumer.start()
-        while any(consumer._holdings.high.get(p, 0) < reader.end(p) for p in reader.partitions()):
+        while any(consumer._owned.high.get(p, 0) < reader.end(p) for p in reader.partitions()):
             consumer.step(0.2)
         consumer.finish()
         yield store

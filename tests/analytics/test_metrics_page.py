@@ -95,7 +95,7 @@ def ms(*values: float | None) -> Any:
     return tuple(v if v is None else pytest.approx(v * MS) for v in values)
 
 
-def test_every_block_of_sql_is_named_and_known() -> None:
+def test_page_has_twelve_named_sql_blocks() -> None:
     assert PAGE.count("```sql") == len(BLOCKS) == 12
 
 
@@ -126,7 +126,7 @@ def test_aiperf_counts_any_output(con: duckdb.DuckDBPyConnection) -> None:
     assert by_stream(con, "aiperf") == {A: ms(30, 60, 650 / 4), B: ms(40, 40, 11 / 4)}
 
 
-def test_guidellm_has_the_wait_in_its_tpot(con: duckdb.DuckDBPyConnection) -> None:
+def test_guidellm_includes_ttft_in_tpot(con: duckdb.DuckDBPyConnection) -> None:
     assert by_stream(con, "guidellm") == {A: ms(680 / 5, 650 / 4), B: ms(51 / 5, 11 / 4)}
 
 
@@ -135,21 +135,21 @@ def test_llmperf_pools_ttft_into_itl(con: duckdb.DuckDBPyConnection) -> None:
     assert by_stream(con, "llmperf") == {A: ms(680 / 5, 40), B: ms(51 / 5, 10)}
 
 
-def test_gaps_by_read(con: duckdb.DuckDBPyConnection) -> None:
+def test_by_read_gives_the_median_gap_between_reads(con: duckdb.DuckDBPyConnection) -> None:
     assert by_stream(con, "by_read") == {A: ms(30), B: ms(5.5)}
 
 
-def test_pooled_gaps(con: duckdb.DuckDBPyConnection) -> None:
+def test_pooled_gaps_gives_quantiles_over_all_streams(con: duckdb.DuckDBPyConnection) -> None:
     # 0, 1, 10, 20, 30, 600
     (row,) = rows(con, "pooled_gaps")
     assert tuple(row["icl_ns"]) == ms(15, 30 + 570 * 0.75, 30 + 570 * 0.95)
 
 
-def test_other_t0(con: duckdb.DuckDBPyConnection) -> None:
+def test_other_t0_shifts_the_times(con: duckdb.DuckDBPyConnection) -> None:
     assert by_stream(con, "other_t0") == {A: (32 * MS, 29 * MS), B: (42 * MS, 39 * MS)}
 
 
-def test_rates_over_many_streams(con: duckdb.DuckDBPyConnection) -> None:
+def test_error_rate_goodput_and_prefill(con: duckdb.DuckDBPyConnection) -> None:
     assert rows(con, "error_rate") == [
         {"gateway": "gw", "error_rate": pytest.approx(1 / 3), "client_aborts": 0, "tap_lost": 0}
     ]
@@ -159,13 +159,13 @@ def test_rates_over_many_streams(con: duckdb.DuckDBPyConnection) -> None:
     assert by_stream(con, "prefill") == {A: (pytest.approx(60 / 0.030),), B: (pytest.approx(60 / 0.040),)}
 
 
-def test_streams_agree_with_their_events(con: duckdb.DuckDBPyConnection) -> None:
+def test_columns_of_streams_equal_those_computed_from_events(con: duckdb.DuckDBPyConnection) -> None:
     names = "stream_id, ttft_ns, ttfo_ns, last_output_ns, icl_p50_ns, icl_max_ns, output_event_count, stall_count, burstiness"
     stored = con.execute(
         f"SELECT {names} FROM streams WHERE ttft_ns IS NOT NULL ORDER BY stream_id"
     ).fetchall()
-    again = con.execute(f"SELECT {names} FROM ({BLOCKS['from_events']}) ORDER BY stream_id").fetchall()
-    assert [tuple(map(_approx, row)) for row in again] == stored
+    computed = con.execute(f"SELECT {names} FROM ({BLOCKS['from_events']}) ORDER BY stream_id").fetchall()
+    assert [tuple(map(_approx, row)) for row in computed] == stored
     assert [row[-2] for row in stored] == [1, 0]
 
 
@@ -173,16 +173,16 @@ def _approx(value: Any) -> Any:
     return pytest.approx(value) if isinstance(value, float) else value
 
 
-def test_the_page_names_every_outcome_phase_and_measure(con: duckdb.DuckDBPyConnection) -> None:
+def test_page_names_every_outcome_phase_and_measure(con: duckdb.DuckDBPyConnection) -> None:
     for word in (*get_args(Outcome), *get_args(Phase)):
         assert f"`{word}`" in PAGE, word
     columns = con.execute("SELECT column_name FROM duckdb_columns() WHERE table_name = 'streams'").fetchall()
     measures = [c for (c,) in columns if c.endswith("_ns") or c.startswith(("tps", "burst", "stall"))]
-    unnamed = {"headers_ns", "client_drain_ns"}  # instants of the transport: their comment says all
+    unnamed = {"headers_ns", "client_drain_ns"}  # transport times, defined only in their column comments
     assert [m for m in measures if f"`{m}`" not in PAGE and m not in unnamed] == []
 
 
-def test_output_kinds_on_the_page_are_those_of_the_code() -> None:
+def test_output_kinds_on_the_page_match_the_code() -> None:
     from analytics.decoded.event import OUTPUT_KINDS
 
     for listed in re.findall(r"kind IN \(([^)]*)\)", PAGE):

@@ -40,17 +40,17 @@ def exchange(
     **more: Any,
 ) -> list[AnyRecord]:
     """The records of one stream with these reads as its body."""
-    one = stream_id(1)
+    stream = stream_id(1)
     frames = [((10 + i) * MS, data) for i, data in enumerate(body)]
     records: list[AnyRecord] = [
-        opened(one, path=path, headers=list(request_headers), **more),
-        Request(one, 1, request, False),
+        opened(stream, path=path, headers=list(request_headers), **more),
+        Request(stream, 1, request, False),
     ]
     head = ResponseHeaders(status, list(headers), 5 * MS)
     for i in range(0, max(1, len(frames)), 3):
-        records.append(Frames(one, len(records), frames[i : i + 3], head if i == 0 else None))
+        records.append(Frames(stream, len(records), frames[i : i + 3], head if i == 0 else None))
     size = sum(map(len, body))
-    records.append(closed(one, len(records), end_ns=(20 + len(frames)) * MS, response_bytes=size))
+    records.append(closed(stream, len(records), end_ns=(20 + len(frames)) * MS, response_bytes=size))
     return records
 
 
@@ -227,7 +227,7 @@ def test_checkpoints_have_no_text_unless_it_is_captured() -> None:
     assert b"w0 " in b"".join(data for r in unpack(kept)[0] if isinstance(r, Frames) for _, data in r.frames)
 
 
-def test_a_compressed_stream_is_not_checkpointed_but_read_again_from_the_log() -> None:
+def test_compressed_stream_is_replayed_from_the_log_instead_of_a_checkpoint() -> None:
     headers = [("content-type", "text/event-stream"), ("content-encoding", "gzip")]
     body = gzip.compress(CHAT, 1)
     assembler, kept = long_stream((), headers, body)

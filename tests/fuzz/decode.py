@@ -1,4 +1,4 @@
-"""Fuzz the decoder with atheris: any bytes, content type, coding and division into reads. Nothing raises or grows.
+"""Fuzz the decoder with atheris: any bytes, content type, coding and division into reads. It must not raise or exceed its limits.
 
     uv pip install atheris && python -m tests.fuzz.decode -max_total_time=600 [folder of seed bodies]
 

@@ -504,7 +504,7 @@ def _renamed(record: AnyRecord) -> AnyRecord:
     return msgspec.structs.replace(record, stream=renamed)
 
 
-def test_the_crash_test_reaches_replay_and_checkpoints() -> None:
+def test_crash_test_covers_replay_and_checkpoints() -> None:
     rng = random.Random(3)
     store = CrashingStore({"w0": in_entries(rng, streams_of_two_incarnations(rng, 30))})
     store.run(rng, crash=0.1, commit=0.3)

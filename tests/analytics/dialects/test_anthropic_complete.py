@@ -55,5 +55,5 @@ def test_non_streamed_body() -> None:
     assert str(found.first_choice.text) == "Hello"
 
 
-def test_nonsense_is_malformed() -> None:
+def test_invalid_data_is_malformed() -> None:
     assert read(DIALECT, b"data: {\n\ndata: 5\n\n").malformed_events == 2

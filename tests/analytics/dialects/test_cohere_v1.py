@@ -81,5 +81,5 @@ def test_non_streamed_bodies() -> None:
     assert {index: str(choice.text) for index, choice in generate.choices.items()} == {0: "a", 1: "b"}
 
 
-def test_nonsense_is_malformed() -> None:
+def test_invalid_data_is_malformed() -> None:
     assert read(DIALECT, b'data: {\n\ndata: {"text":[]}\n\n').malformed_events == 2

@@ -56,11 +56,11 @@ def test_tool_plan_is_output_but_not_text_or_reasoning() -> None:
 
 def test_tool_calls_are_distinguished_by_index() -> None:
     def call(kind: str, index: int, **function: Any) -> dict[str, Any]:
-        told = {
+        tool_call = {
             "function": function,
             **({"id": f"c{index}", "type": "function"} if "name" in function else {}),
         }
-        return event(kind, index, tool_calls=told)
+        return event(kind, index, tool_calls=tool_call)
 
     found = read(
         DIALECT,
@@ -125,7 +125,7 @@ def test_non_streamed_body() -> None:
     assert (tools(found), found.finish_reason, found.response_id) == ([("c", "n", "{}")], "TOOL_CALL", "x1")
 
 
-def test_nonsense_is_malformed() -> None:
+def test_invalid_data_is_malformed() -> None:
     assert read(DIALECT, b'data: {\n\ndata: {"delta":[]}\n\n').malformed_events == 2
 
 

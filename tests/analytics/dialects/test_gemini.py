@@ -22,13 +22,13 @@ def chunk(*parts: dict[str, Any], finish: str | None = None, index: int = 0, **m
 def counts(
     prompt: int, candidates: int | None = None, thoughts: int | None = None, **more: Any
 ) -> dict[str, Any]:
-    told = {
+    members = {
         "promptTokenCount": prompt,
         "candidatesTokenCount": candidates,
         "thoughtsTokenCount": thoughts,
         **more,
     }
-    return {"usageMetadata": {key: value for key, value in told.items() if value is not None}}
+    return {"usageMetadata": {key: value for key, value in members.items() if value is not None}}
 
 
 def test_cumulative_usage_on_every_chunk() -> None:
@@ -90,8 +90,8 @@ def test_call_without_arguments_gets_an_empty_object(call: dict[str, Any]) -> No
 
 
 def piece(path: str, value: str, *, will_continue: bool = False) -> dict[str, Any]:
-    told = {"jsonPath": path, "stringValue": value, "willContinue": will_continue}
-    return {"functionCall": {"partialArgs": [told], "willContinue": True}}
+    piece = {"jsonPath": path, "stringValue": value, "willContinue": will_continue}
+    return {"functionCall": {"partialArgs": [piece], "willContinue": True}}
 
 
 def test_partial_arguments_are_joined() -> None:

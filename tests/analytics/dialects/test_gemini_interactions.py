@@ -143,5 +143,5 @@ def test_non_streamed_body_of_steps() -> None:
     assert tools(found) == [("c", "n", '{"a":1}')]
 
 
-def test_nonsense_is_malformed() -> None:
+def test_invalid_data_is_malformed() -> None:
     assert read(DIALECT, b'data: {\n\ndata: {"delta":[]}\n\n').malformed_events == 2

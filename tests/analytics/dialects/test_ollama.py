@@ -103,7 +103,7 @@ def test_non_streamed_body() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"message":1}', b'{"message":{"tool_calls":{}}}'])
-def test_nonsense_is_malformed(data: bytes) -> None:
+def test_invalid_data_is_malformed(data: bytes) -> None:
     assert DIALECT.reader(ExchangeInfo()).read("", data).kind == "malformed"
 
 

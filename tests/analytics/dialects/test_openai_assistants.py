@@ -17,7 +17,7 @@ def named(*pairs: tuple[str, dict[str, Any]]) -> bytes:
 
 
 def run(status: str, **more: Any) -> tuple[str, dict[str, Any]]:
-    told = {
+    run_object = {
         "id": "run_1",
         "object": "thread.run",
         "model": "gpt-4",
@@ -25,7 +25,7 @@ def run(status: str, **more: Any) -> tuple[str, dict[str, Any]]:
         "usage": None,
         "last_error": None,
     }
-    return f"thread.run.{status}", {**told, **more}
+    return f"thread.run.{status}", {**run_object, **more}
 
 
 def message(text: str) -> tuple[str, dict[str, Any]]:
@@ -117,7 +117,7 @@ def test_error_event() -> None:
     assert found.error.type == "t"
 
 
-def test_nonsense_is_malformed() -> None:
+def test_invalid_data_is_malformed() -> None:
     assert (
         read(DIALECT, b'event: thread.run\ndata: {\n\nevent: x\ndata: {"delta":[]}\n\n').malformed_events == 2
     )

@@ -107,8 +107,12 @@ IN_BAND: dict[str, tuple[str, list[dict[str, Any] | str], str]] = {
 def test_quirk_6_in_band_error_shapes(shape: str) -> None:
     path, items, error_type = IN_BAND[shape]
     found = decode(path, *items)
-    told = verdict(found)
-    assert (told.outcome, told.error_type, told.error_phase) == ("inband_error", error_type, "mid_stream")
+    result = verdict(found)
+    assert (result.outcome, result.error_type, result.error_phase) == (
+        "inband_error",
+        error_type,
+        "mid_stream",
+    )
     assert (found.text, found.error_ns, found.malformed_events) == ("Hi", 1 * MS, 0)
 
 
@@ -124,8 +128,8 @@ def test_finished_responses_are_not_errors(status: str) -> None:
 def test_quirk_7_lm_studio_chat_end_after_an_error_is_not_a_success() -> None:
     error = {"type": "error", "error": {"type": "model_not_found", "message": "m"}}
     found = decode(LM_STUDIO, {"type": "chat.start", "model_instance_id": "m"}, error, LM_STUDIO_END)
-    told = verdict(found)
-    assert (told.outcome, told.error_type, told.error_phase) == (
+    result = verdict(found)
+    assert (result.outcome, result.error_type, result.error_phase) == (
         "inband_error",
         "model_not_found",
         "pre_first_output",

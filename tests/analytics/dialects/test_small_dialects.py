@@ -84,8 +84,8 @@ def test_replicate_prediction_body() -> None:
 
 
 def token(text: str, *, special: bool = False, **more: Any) -> dict[str, Any]:
-    told = {"id": 1, "text": text, "logprob": -0.1, "special": special}
-    return {"index": 1, "token": told, "generated_text": None, "details": None, **more}
+    fields = {"id": 1, "text": text, "logprob": -0.1, "special": special}
+    return {"index": 1, "token": fields, "generated_text": None, "details": None, **more}
 
 
 def test_tgi_tokens() -> None:

@@ -50,7 +50,7 @@ def test_rate_limit_headers_are_kept_by_prefix() -> None:
         "a\r\nb",
     ],
 )
-def test_possible_secret_is_left_out(value: str) -> None:
+def test_possible_secret_is_omitted(value: str) -> None:
     assert stored_request_headers([("user-agent", value)]) is None
 
 
@@ -66,7 +66,7 @@ def test_first_value_of_a_repeated_name_is_kept_and_fields_are_bounded() -> None
 
 
 @given(st.text(max_size=200))
-def test_kept_words_are_too_short_or_plain_for_a_key(value: str) -> None:
+def test_value_without_a_possible_key_is_kept(value: str) -> None:
     if harmless(value):
         assert len(value) <= 128
         assert value.isascii()
@@ -74,7 +74,7 @@ def test_kept_words_are_too_short_or_plain_for_a_key(value: str) -> None:
             assert len(word) < KEY_CHARS or re.fullmatch(r"[a-z-]+", word)
 
 
-def test_request_id_of_the_client_precedes_the_servers() -> None:
+def test_client_request_id_takes_precedence() -> None:
     assert request_id_of([("x-request-id", "c")], [("x-request-id", "s")]) == "c"
     assert request_id_of([("x-request-id", "")], [("request-id", "s")]) == "s"
     assert request_id_of([], []) is None

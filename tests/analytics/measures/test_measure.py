@@ -278,7 +278,7 @@ def test_partly_recorded_body_keeps_only_its_first_times() -> None:
         assert found[name] is None, name
 
 
-def test_hostile_values_are_cut_or_null() -> None:
+def test_oversized_and_invalid_values_are_cut_or_null() -> None:
     choice = {"index": 10**12, "delta": {"content": "x"}, "finish_reason": "f" * 10_000}
     usage = {"completion_tokens": True, "prompt_tokens": "9", "x": "\x00"}
     nasty = b"event: " + b"e" * 10_000 + b"\n" + chunk(model="", choices=[choice], usage=usage)
