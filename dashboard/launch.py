@@ -87,7 +87,8 @@ def run(options: DashboardOptions) -> int:
     finally:
         stopped.set()
         announcer.join(timeout=5)
-        remove_ready_file(ready_file)
+        with contextlib.suppress(OSError):
+            remove_ready_file(ready_file)
 
 
 def streamlit_config(host: str, port: int, oidc: Path | None = None) -> dict[str, object]:

@@ -16,8 +16,8 @@ def make_private_folder(path: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write or replace a file. On an error the old file stays and no temporary file is left."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
+    """Write or replace a file, which has one writer. On an error the old file stays and no temporary file is left."""
+    temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:

@@ -167,8 +167,13 @@ def run(settings: Settings) -> int:
         )
     _check(settings)
     lock = lock_data_folder(settings.data, UP)
-    make_private_folder(settings.data / "run")
-    settings.data.chmod(0o700)
+    try:
+        make_private_folder(settings.data / "run")
+        settings.data.chmod(0o700)
+    except OSError as e:
+        raise OSError(
+            f"cannot write to the data folder {settings.data}: {e.strerror}. Choose another with --data"
+        ) from e
     supervisor = Supervisor(settings.data / "run", _parts(settings))
 
     def on_signal(number: int, frame: object) -> None:

@@ -32,9 +32,11 @@ from ingest.tap.exchange_states import (
 )
 from ingest.tap.http_body import BodyReader, request_reader, response_reader
 from ingest.tap.http_head import (
+    CHUNKED,
+    NO_BODY,
+    UNTIL_CLOSE,
     BadRequest,
     BadUpstream,
-    Body,
     RequestHead,
     ResponseHead,
     read_response_head,
@@ -130,7 +132,7 @@ class Exchange:
         self._ready_ns = 0  # when the client last resumed reading; the upstream's silence counts from then
         self._request: BodyReader | None = None  # None: the request has no body
         self._request_complete = True
-        if head.body is not Body.NONE:
+        if head.body is not NO_BODY:
             self._request = request_reader(head.body, head.length)
             self._request_complete = False
         self.request_bytes = 0
@@ -335,14 +337,14 @@ class Exchange:
         """Forward the final head, `data[:end]`, and the body bytes that came with it."""
         request = self._head
         body, length = response_body(head, request.method)
-        payload_only = body is Body.CHUNKED and request.minor == 0
+        payload_only = body is CHUNKED and request.minor == 0
         reader = response_reader(body, length)
         payload = b""
         if len(data) > end:
             payload = reader.feed(data[end:])
             if reader.excess:
                 data = self._without_excess(data, reader.excess)
-        if payload_only or body is Body.CLOSE:
+        if payload_only or body is UNTIL_CLOSE:
             self._payload_only, self._close_delimited = payload_only, True
             keep_client = False
         else:

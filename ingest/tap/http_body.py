@@ -14,7 +14,7 @@ from typing import Protocol
 
 import httptools
 
-from ingest.tap.http_head import BadRequest, BadUpstream, Body
+from ingest.tap.http_head import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream, Body
 
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})((?:;[\t\x20-\x7e\x80-\xff]*)?)\r\n")
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
@@ -222,10 +222,10 @@ class _Callbacks:
 
 
 def request_reader(body: Body, length: int) -> BodyReader:
-    return StrictChunkedBody() if body is Body.CHUNKED else LengthBody(length)
+    return StrictChunkedBody() if body is CHUNKED else LengthBody(length)
 
 
 def response_reader(body: Body, length: int) -> BodyReader:
-    if body is Body.CHUNKED:
+    if body is CHUNKED:
         return LlhttpChunkedBody()
-    return CloseBody() if body is Body.CLOSE else LengthBody(length)
+    return CloseBody() if body is UNTIL_CLOSE else LengthBody(length)

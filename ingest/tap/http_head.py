@@ -48,6 +48,10 @@ class Body(Enum):
     CLOSE = "close"
 
 
+# Access to a member through the class costs 100 ns in Python 3.11; a global costs 2 ns.
+NO_BODY, LENGTH, CHUNKED, UNTIL_CLOSE = Body.NONE, Body.LENGTH, Body.CHUNKED, Body.CLOSE
+
+
 class HeadLimits(NamedTuple):
     """Size limits of a request's head."""
 
@@ -159,7 +163,7 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
 
     connection = _NO_OPTIONS
     known: dict[bytes, bytes] = {}
-    body, length = Body.NONE, 0
+    body, length = NO_BODY, 0
     for name, _, value, special, _ in fields:
         if special:
             if name not in known:
@@ -177,7 +181,7 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
         host = b""
     if b"transfer-encoding" in known:
         _check_coding(known[b"transfer-encoding"], minor, known)
-        body, length = Body.CHUNKED, 0
+        body, length = CHUNKED, 0
     keep_alive, upgrade = minor == 1, None
     if connection:
         keep_alive = b"close" not in connection if minor else b"keep-alive" in connection
@@ -205,7 +209,7 @@ def _length_of(value: bytes) -> tuple[Body, int]:
     if not value.isdigit() or len(value) > _MAX_LENGTH_DIGITS:
         raise BadRequest(400, "a malformed Content-Length")
     size = int(value)
-    return (Body.LENGTH, size) if size else (Body.NONE, 0)
+    return (LENGTH, size) if size else (NO_BODY, 0)
 
 
 def _check_coding(coding: bytes, minor: int, known: dict[bytes, bytes]) -> None:
@@ -278,21 +282,21 @@ def read_response_head(head: bytes) -> ResponseHead:
 def response_body(head: ResponseHead, method: str) -> tuple[Body, int]:
     """How the end of the response's body is determined, and its length (RFC 9112 §6.3). Raises `BadUpstream`."""
     if method == "HEAD" or head.status in (204, 304) or head.status < 200:
-        return Body.NONE, 0
+        return NO_BODY, 0
     if head.transfer_coding == b"chunked":
-        return Body.CHUNKED, 0
+        return CHUNKED, 0
     if head.transfer_coding:
         codings = [c.strip(b" \t") for c in head.transfer_coding.split(b",")]
         if b"chunked" in codings[:-1]:
             raise BadUpstream("chunked is not the last transfer coding or is applied twice")
-        return (Body.CHUNKED, 0) if codings[-1] == b"chunked" else (Body.CLOSE, 0)
+        return (CHUNKED, 0) if codings[-1] == b"chunked" else (UNTIL_CLOSE, 0)
     lengths = head.lengths
     if not lengths:
-        return Body.CLOSE, 0
+        return UNTIL_CLOSE, 0
     length = lengths[0]
     if len(lengths) > 1 and len(set(lengths)) > 1:
         raise BadUpstream("different Content-Lengths")
     if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
         raise BadUpstream("a malformed Content-Length")
     size = int(length)
-    return (Body.LENGTH, size) if size else (Body.NONE, 0)
+    return (LENGTH, size) if size else (NO_BODY, 0)

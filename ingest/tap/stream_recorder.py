@@ -19,7 +19,7 @@ from ingest.records import AnyRecord, Cause, Closed, Frames, Lost, Opened, Reque
 from ingest.tap import body_capture as capture
 from ingest.tap import header_allow_list as allow_list
 from ingest.tap.client_identity import client_id
-from ingest.tap.http_head import Body, RequestHead, ResponseHead
+from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
 from ingest.tap.options import TapOptions
 from ingest.tap.record_buffer import RECORD_OVERHEAD_BYTES, RecordBuffer
 from ingest.tap.routing import Route
@@ -29,7 +29,6 @@ FLUSH_BYTES = 65_536
 FRAME_OVERHEAD_BYTES = 96  # a tuple, an int and the header of a bytes object
 _COLON = ord(":")
 _UNLIMITED = capture.UNLIMITED
-_NO_BODY = Body.NONE
 
 
 class RecorderFactory:
@@ -104,7 +103,7 @@ class StreamRecorder:
         """The content of `Opened`, until it is written."""
         self._t0_ns = t0_ns
         self._capture: capture.RequestCapture | None = None
-        if head.body is not _NO_BODY:
+        if head.body is not NO_BODY:
             self._capture = capture.RequestCapture(head, factory.options.request_capture_bytes)
         self._body: bytes | None = None
         self._response: ResponseHead | None = None

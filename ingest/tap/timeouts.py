@@ -6,6 +6,8 @@ from `ready_ns`, the time since which the tap has been ready to receive from tha
 
 from __future__ import annotations
 
+from math import isfinite
+
 from ingest.records import Cause
 from ingest.tap.options import TapOptions
 
@@ -27,7 +29,7 @@ class Timeouts:
 
     def __init__(self, options: TapOptions) -> None:
         def limit_ns(limit_s: float) -> int:
-            return int(limit_s * 1e9) if limit_s else _NEVER_NS
+            return int(limit_s * 1e9) if limit_s and isfinite(limit_s) else _NEVER_NS
 
         self._request_head_ns = limit_ns(options.head_timeout_s)
         self._request_body_ns = limit_ns(options.body_timeout_s)
