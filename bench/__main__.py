@@ -1,4 +1,4 @@
-"""`python -m bench` lists the benches; `python -m bench NAME [ARGS]` runs one."""
+"""`python -m bench` lists the benchmarks; `python -m bench NAME [ARGS]` runs one."""
 
 import importlib
 import pkgutil

@@ -1,10 +1,10 @@
-"""Kafka away at 5,000 events/s: what the local log grows by, what every process takes in memory, and the catching up.
+"""Measure a Kafka outage: growth of the local log, memory of each process, and the time to catch up.
 
-`python -m bench outage [--seconds 180] [--rate 5000] [--keep FOLDER]`
+`python -m bench outage [--seconds 180] [--rate 5000]`
 
-Real processes (`up --kafka` and the broker of deploy/kafka), 100 simulated chat streams at a time through the tap. The
-broker is stopped before the traffic begins and started when it ends; then everything must arrive: events in the tables
-are held against the simulator's own count. Needs Java and Maven, as the broker does.
+Real processes (`up --kafka` and the broker of deploy/kafka), with 100 concurrent simulated chat streams through the tap. The
+broker is stopped before the traffic begins and started when it ends. Then all events must arrive: the tables are compared
+with the simulator's count. Needs Java and Maven for the broker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HOUR_EVENTS = 5_000 * 3600
 
 
 async def _stream(port: int, gap_ms: float, until_s: float, number: int) -> None:
-    """One client: streams one after the other."""
+    """One client, which requests one stream after another."""
     body = b'{"model": "m", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
     forced = json.dumps({"tokens": TOKENS, "gap_ms": gap_ms, "ttft_ms": 5, "fault": "none"})
     while time.monotonic() < until_s:
@@ -55,22 +55,22 @@ def _traffic(port: int, rate: float, seconds: float) -> None:
     gap_ms = STREAMS / rate * 1e3
     until_s = time.monotonic() + seconds
 
-    async def all_of_them() -> None:
+    async def run_clients() -> None:
         async with asyncio.TaskGroup() as group:
             for number in range(STREAMS):
                 group.create_task(_stream(port, gap_ms, until_s, number))
                 await asyncio.sleep(gap_ms / 1e3)
 
-    asyncio.run(all_of_them())
+    asyncio.run(run_clients())
 
 
 class _Memory:
-    """The largest resident size of each part, sampled."""
+    """Peak resident memory of each part, by sampling."""
 
     def __init__(self, running: Up, parts: tuple[str, ...]) -> None:
         self._pids = {part: int(running.part(part)["pid"]) for part in parts}
-        self.first = self._now()
-        self.most = dict(self.first)
+        self.idle = self._now()
+        self.peak = dict(self.idle)
 
     def _now(self) -> dict[str, int]:
         page = os.sysconf("SC_PAGE_SIZE")
@@ -79,17 +79,17 @@ class _Memory:
             for part, pid in self._pids.items()
         }
 
-    def look(self) -> None:
-        self.most = {part: max(self.most[part], size) for part, size in self._now().items()}
+    def sample(self) -> None:
+        self.peak = {part: max(self.peak[part], size) for part, size in self._now().items()}
 
-    def told(self) -> str:
+    def summary(self) -> str:
         return ", ".join(
-            f"{part} {size >> 20} MiB (idle {self.first[part] >> 20})" for part, size in self.most.items()
+            f"{part} {size >> 20} MiB (idle {self.idle[part] >> 20})" for part, size in self.peak.items()
         )
 
 
 def _number(data: Path, sql: str) -> int:
-    """One number of the store, -1 when it cannot be read."""
+    """One number from the store; -1 when the store cannot be read."""
     try:
         with contextlib.closing(Reader(locate("sqlite", data), lock_down=False)) as reader:
             return int(reader.query(sql, 1, 20.0).item())
@@ -129,9 +129,9 @@ def _measure(folder: Path, broker: Broker, address: str, rate: float, seconds: f
         clients.start()
         while clients.is_alive():
             clients.join(1.0)
-            memory.look()
+            memory.sample()
         took_s = time.monotonic() - began_s
-        time.sleep(1.0)  # the last frames reach the log
+        time.sleep(1.0)  # until the last frames are in the log
         size = log_bytes(data / "log")
         ledger = RemoteLedger(upstream, keep_times_of=0)
         ledger.refresh()
@@ -139,22 +139,22 @@ def _measure(folder: Path, broker: Broker, address: str, rate: float, seconds: f
         events, body = sum(r.events for r in rows), sum(r.body_bytes for r in rows)
         print(
             f"outage: {took_s:.0f} s, {len(rows)} streams, {events} events ({events / took_s:.0f}/s) of "
-            f"{body / events:.0f} bytes; the log holds {size / 2**20:.1f} MiB = {size / events:.1f} bytes an event"
+            f"{body / events:.0f} bytes; the log has {size / 2**20:.1f} MiB = {size / events:.1f} bytes per event"
         )
         print(f"an hour at 5,000 events/s: {HOUR_EVENTS * size / events / 2**30:.2f} GiB of the cap of 2 GiB")
-        print(f"memory in the outage, largest: {memory.told()}", flush=True)
-        memory.most = memory._now()
+        print(f"peak memory during the outage: {memory.summary()}", flush=True)
+        memory.peak = memory._now()
         broker.start()
         began_s = time.monotonic()
         while _stored(data) < events and time.monotonic() - began_s < CATCH_UP_S:
             time.sleep(0.25)
-            memory.look()
+            memory.sample()
         took_s = time.monotonic() - began_s
         stored = _stored(data)
         lost = _number(data, "SELECT count(*) FROM losses")
         print(
-            f"caught up in {took_s:.1f} s ({events / took_s:.0f} events/s, the broker's start included): "
+            f"caught up in {took_s:.1f} s ({events / took_s:.0f} events/s, including the broker's start): "
             f"{stored} of {events} events stored, {lost} losses"
         )
-        print(f"memory while catching up, largest: {memory.told()}")
+        print(f"peak memory while catching up: {memory.summary()}")
     return 0 if (stored, lost) == (events, 0) else 1

@@ -1,11 +1,11 @@
 """Compare the tap with nginx: added latency, saturation, short requests, memory, CPU per chunk.
 
 `python -m bench tap [PART …] [--rounds N] [--seconds S]` runs the given parts (default: all, about 24 minutes, at most five
-each). After each part it prints the table, stores the figures in `bench/tap/results.json` and regenerates the tap's section of
-docs/explanation/performance.md from all stored figures.
+each). After each part it prints the table, stores the results in `bench/tap/results.json` and regenerates the tap's section of
+docs/explanation/performance.md from all stored results.
 
 Targets: direct, nginx (one worker, `proxy_buffering off`), the tap with its log on and off. Each round measures all of them, in
-rotating order and every second round backwards: drift of the machine's speed affects all alike. A ratio is the median of the
+rotating order and every second round backwards, so drift of the machine's speed affects all alike. A ratio is the median of the
 ratios within the rounds. The proxy with all its threads and child processes is pinned to the first core (checked in each run),
 upstream and load client to the others. nginx is Debian's package. Without it, without LiteLLM's environment or without a
 compiled wheel of this source in dist/, that row is omitted. A proxy needs two descriptors per stream: if the hard limit is too
@@ -63,7 +63,7 @@ def proxies(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 @contextlib.contextmanager
 def with_compiled(folder: Path, upstream: int) -> Iterator[list[Target]]:
-    """The same and the tap of the compiled wheel, if it was built (`make wheel COMPILED=1`)."""
+    """The targets of `proxies` and the tap of the compiled wheel, if it was built (`make wheel COMPILED=1`)."""
     with contextlib.ExitStack() as stack:
         found = stack.enter_context(proxies(folder, upstream))
         if (installed := compiled(folder)) is not None:
@@ -74,13 +74,13 @@ def with_compiled(folder: Path, upstream: int) -> Iterator[list[Target]]:
 
 @contextlib.contextmanager
 def with_litellm(folder: Path, upstream: int) -> Iterator[list[Target]]:
-    """The same and the LiteLLM proxy, which also observes traffic."""
+    """The targets of `proxies` and the LiteLLM proxy, which also observes traffic."""
     with proxies(folder, upstream) as found, litellm(folder, upstream) as last:
         yield [*found, *([last] if last is not None else [])]
 
 
 def against(parent: Path) -> Targets:
-    """The taps of `parent`, a work tree of another commit, and of this tree."""
+    """The taps of this work tree and of `parent`, a work tree of another commit."""
 
     @contextlib.contextmanager
     def both(folder: Path, upstream: int) -> Iterator[list[Target]]:
@@ -103,14 +103,14 @@ PARTS = [
         with_compiled, 4,
     ),
     Part(
-        "flood", "{streams} streams flat out", Load("flood", 64), (*SATURATION, "shed_share", *ACCOUNT), proxies, 4,
+        "flood", "{streams} streams at full speed", Load("flood", 64), (*SATURATION, "shed_share", *ACCOUNT), proxies, 4,
     ),
     Part(
         "steady", "100,000 chunks/s: {streams} streams × 50 writes/s of 4 chunks", Load("paced", 500, 20_000, 4),
         (*LATENCY, "per_s", *CORES, "shed_bytes", *ACCOUNT), proxies, 4,
     ),
     Part(
-        "single", "as many single chunks as pass: {streams} streams × 200 chunks/s offered", Load("paced", 500, 5_000),
+        "single", "single chunks at saturation: {streams} streams × 200 chunks/s offered", Load("paced", 500, 5_000),
         (*SATURATION, "shed_bytes", *ACCOUNT), with_compiled, 4,
     ),
     Part("short", "short requests, {streams} connections", Load("short", 32), ("p50_ns", *SATURATION), with_compiled, 3),
@@ -174,7 +174,7 @@ def main() -> int:
         "--against",
         type=Path,
         metavar="PATH",
-        help="only compare with the tap of this work tree; keep no figures",
+        help="only compare with the tap of this work tree; store no results",
     )
     args = parser.parse_args()
     if unknown := set(args.parts) - set(names):
@@ -206,7 +206,7 @@ def main() -> int:
                     text = f"{page.table(result)}\n{name}: {result.took_s:.0f} s\n"
             except Failed as e:
                 failed += 1
-                text = f"{name} failed, its earlier figures are kept: {e}\n"
+                text = f"{name} failed, its earlier results are kept: {e}\n"
         page.write(names)
         print(text, flush=True)
     return 1 if failed else 0

@@ -1,18 +1,17 @@
-/* A load client that is fast enough not to be the limit: one thread, epoll.
+/* Load client, fast enough not to limit the benchmark: one thread, epoll.
  *
- *   load paced PORT CONNECTIONS SECONDS INTERVAL_US[/CHUNKS]   per-chunk latency of streams with CHUNKS (1) each INTERVAL_US
- *   load flood PORT CONNECTIONS SECONDS 0             chunks per second of streams as fast as they come
- *   load short PORT CONNECTIONS SECONDS THINK_US      requests per second and their latency; THINK_US between two
- *   load … REQUEST_FILE                               sends what is in this file instead of its own request
+ *   load paced PORT CONNECTIONS SECONDS INTERVAL_US[/CHUNKS]   per-chunk latency; each stream has CHUNKS (1) per INTERVAL_US
+ *   load flood PORT CONNECTIONS SECONDS 0             chunks per second of streams at full speed
+ *   load short PORT CONNECTIONS SECONDS THINK_US      requests per second and their latency, with pauses of THINK_US
+ *   load … REQUEST_FILE                               send the content of this file instead of the default request
  *
- * Prints "counting" when every stream has begun to come and a fifth of SECONDS has passed, after SECONDS more "counted", then one
- * JSON object, times in ns; then it waits for the end of its stdin. What the load costs is measured between the two words.
- * Then, unless there is a REQUEST_FILE or it is `short`, the upstream is to be told to end its streams; it reads them to their last
- * chunk and prints a second object: the payload of the whole run, byte for byte what the upstream wrote.
- * The latency of a chunk is the monotonic clock at its arrival less the one in it (both processes are on one machine);
- * quantiles are of all samples, sorted.
- * Connections come from several loopback addresses, so that there are ports for them, and end with a reset, so that none
- * of them waits on in the kernel.
+ * Prints "counting" when every stream has begun and a fifth of SECONDS has passed, and "counted" SECONDS later. The caller
+ * measures CPU time between the two. Then prints one JSON object (times in ns) and waits for the end of stdin. Unless the mode is
+ * `short` or REQUEST_FILE is given, the caller then makes the upstream end its streams; the client reads them to the end and
+ * prints a second object with the payload bytes of the whole run.
+ * The latency of a chunk is the monotonic clock at its arrival minus the clock in the chunk (both processes share a machine).
+ * Quantiles are computed from all samples.
+ * Connections use several loopback addresses to have enough ports, and end with a reset to avoid TIME_WAIT.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -41,7 +40,7 @@ enum phase { HEAD, SIZE, DATA, AFTER_DATA, OVER };
 struct connection {
     uint64_t asked_ns, wake_ns;
     enum phase phase;
-    size_t left; /* of a chunk's data; of the head, how much of its end has been seen */
+    size_t left; /* DATA: bytes left in the chunk; SIZE: the size so far; HEAD: bytes of the blank line that were read */
 };
 static struct connection connections[MAX_FDS];
 static uint32_t *samples;
@@ -83,7 +82,7 @@ static void latencies(const char *data, size_t size, uint64_t at_ns) {
     }
 }
 
-/* Read a chunked answer: proxies frame anew what they pass on, so only its payload can be compared. */
+/* Count the payload of a chunked response. Proxies change the chunk framing, so only the payload can be compared. */
 static void feed(struct connection *c, const char *p, size_t size) {
     static const char head_end[] = "\r\n\r\n";
     for (const char *end = p + size; p < end;) {
@@ -111,7 +110,7 @@ static void feed(struct connection *c, const char *p, size_t size) {
     }
 }
 
-/* Moments that are no multiples of anything, the same in every run. */
+/* Pseudo-random numbers in [0, 1), the same in every run. */
 static double random_share(void) {
     static uint64_t state = 88172645463325252u;
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
@@ -161,9 +160,9 @@ int main(int argc, char **argv) {
     static int thinking[MAX_FDS];
     size_t think_head = 0, think_tail = 0;
     uint64_t start = now_ns(), counted_from = 0, end = 0, counted_bytes = 0;
-    /* Streams begin one after the other, 2,000 a second and over a second at least, so that connecting is not what is measured;
-     * each at a random moment of its share of that time, so that they tick independently of each other: at equal distances
-     * those would tick together, in bursts, whose distance is a multiple of the interval. */
+    /* Streams begin at 2,000 per second, over at least one second, to keep the cost of connecting out of the measurement. Each
+     * begins at a random time within its share. At equal distances, streams whose distance is a multiple of the interval
+     * would send in bursts. */
     uint64_t spread_ns = interval_ns ? (count > 2000 ? (uint64_t)count * 500000u : 1000000000u) : 0;
     uint64_t next_open = start;
     for (;;) {
@@ -178,7 +177,7 @@ int main(int argc, char **argv) {
             now = now_ns();
         }
         if (now >= start + spread_ns + BEGIN_WITHIN_NS && !end) {
-            fprintf(stderr, "%d of %d streams came\n", begun, count);
+            fprintf(stderr, "%d of %d streams began\n", begun, count);
             return 1;
         }
         if (opened == count && (begun == count || !streams) && !end) {

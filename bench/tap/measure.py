@@ -42,7 +42,7 @@ class Load:
 
 
 class Failed(Exception):
-    """The run produced no figures."""
+    """The run produced no results."""
 
 
 def room_for_streams() -> int:
@@ -51,7 +51,7 @@ def room_for_streams() -> int:
 
 
 def wait_until_quiet(targets: list[Target]) -> None:
-    """Wait until the targets have finished work of the last run."""
+    """Wait until the targets have finished the work of the last run."""
     pids = [pid for target in targets for pid in target.pids]
     deadline_s = time.monotonic() + _QUIET_WITHIN_S
     before_s = cpu_s(pids)

@@ -1,4 +1,4 @@
-"""Figures of the tap's benchmark: stored in results.json, shown as tables, written into docs/explanation/performance.md."""
+"""Results of the tap's benchmark: store them in results.json, make tables, write docs/explanation/performance.md."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ SHOW: dict[str, tuple[str, Callable[[float], str]]] = {
     "p99_ns": ("p99 µs", lambda v: f"{v / 1e3:,.0f}"),
     "per_s": ("per s", lambda v: f"{v:,.0f}"),
     "cpu_s_per_million": ("CPU s per million", lambda v: f"{v:.2f}"),
-    "cpu_share": ("of its core", lambda v: f"{v:.0%}"),
-    "load_share": ("of the load's core", lambda v: f"{v:.0%}"),
+    "cpu_share": ("proxy core", lambda v: f"{v:.0%}"),
+    "load_share": ("load core", lambda v: f"{v:.0%}"),
     "bytes_per_stream": ("KiB per stream", lambda v: f"{v / 1024:.1f}"),
-    "shed_bytes": ("bytes shed", lambda v: f"{v:,.0f}"),
-    "shed_share": ("shed", lambda v: f"{v:.1%}"),
-    "unaccounted_bytes": ("bytes unaccounted for", lambda v: f"{v:,.0f}"),
-    "log_append_errors": ("appends that failed", lambda v: f"{v:.0f}"),
+    "shed_bytes": ("bytes dropped", lambda v: f"{v:,.0f}"),
+    "shed_share": ("dropped", lambda v: f"{v:.1%}"),
+    "unaccounted_bytes": ("unaccounted bytes", lambda v: f"{v:,.0f}"),
+    "log_append_errors": ("failed appends", lambda v: f"{v:.0f}"),
     "errors": ("errors", lambda v: f"{v:.0f}"),
 }
 _RATIO = frozenset({"p50_ns", "p99_ns", "per_s", "cpu_s_per_million"})
 _WORST = frozenset({"errors", "shed_bytes", "shed_share", "unaccounted_bytes", "log_append_errors"})
 _NOISE_DRAWS, _NOISE_OUTSIDE = 4_000, 0.01
-"""Share of the drawn medians that counts as extreme. For 11 rounds the remaining range contains, by simulation, 96 of 100
-identical targets (not 99, because so few rounds are drawn from)."""
+"""Share of the drawn medians that counts as extreme. By simulation, the remaining range contains 96 of 100 identical targets
+for 11 rounds (not 99, because there are few rounds to draw from)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Result:
 
     def value(self, target: str, key: str) -> float:
         """The median over the rounds; the maximum for errors and losses."""
-        of_rounds = self._of_rounds(target, key)
-        return max(of_rounds, key=abs) if key in _WORST else statistics.median(of_rounds)
+        values = self._round_values(target, key)
+        return max(values, key=abs) if key in _WORST else statistics.median(values)
 
     def ratio(self, target: str, key: str) -> float | None:
         """The median of the ratios to the base within the rounds; None without values."""
@@ -80,10 +80,10 @@ class Result:
     def _ratios(self, target: str, key: str) -> list[float]:
         if self.base not in self.runs:
             return []
-        pairs = zip(self._of_rounds(target, key), self._of_rounds(self.base, key), strict=True)
+        pairs = zip(self._round_values(target, key), self._round_values(self.base, key), strict=True)
         return [value / base for value, base in pairs if value and base]
 
-    def _of_rounds(self, target: str, key: str) -> list[float]:
+    def _round_values(self, target: str, key: str) -> list[float]:
         if key == "shed_share":
             return [run["shed_bytes"] / max(1.0, run["forwarded_bytes"]) for run in self.runs[target]]
         return [run.get(key, 0.0) for run in self.runs[target]]
@@ -104,7 +104,7 @@ def machine() -> str:
 
 
 def keep(name: str, result: Result) -> None:
-    """Store the figures of a part with date and machine."""
+    """Store the results of a part with date and machine."""
     _keep(name, dataclasses.asdict(result))
 
 
@@ -114,10 +114,10 @@ def keep_profile(text: str) -> None:
 
 
 def _keep(name: str, values: dict[str, object]) -> None:
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    known[name] = {**values, "machine": machine(), "at": datetime.now(UTC).strftime("%Y-%m-%d")}
-    (whole := RESULTS.with_suffix(".new")).write_text(json.dumps(known, indent=1) + "\n")
-    whole.replace(RESULTS)
+    stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    stored[name] = {**values, "machine": machine(), "at": datetime.now(UTC).strftime("%Y-%m-%d")}
+    (temporary := RESULTS.with_suffix(".new")).write_text(json.dumps(stored, indent=1) + "\n")
+    temporary.replace(RESULTS)
 
 
 def table(result: Result) -> str:
@@ -164,21 +164,21 @@ def verdict(result: Result) -> str:
 
 def write(order: list[str]) -> None:
     """Regenerate the section between the marks."""
-    known = json.loads(RESULTS.read_text())
+    stored = json.loads(RESULTS.read_text())
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     parts = []
     for name in order:
-        if name not in known:
+        if name not in stored:
             continue
-        kept = known[name]
-        when = f"{kept['at']}, {kept['machine']}."
-        if "text" in kept:
-            parts.append(f"{kept['text']}\n`python -m bench tap {name}`, {when}\n")
+        part = stored[name]
+        when = f"{part['at']}, {part['machine']}."
+        if "text" in part:
+            parts.append(f"{part['text']}\n`python -m bench tap {name}`, {when}\n")
             continue
-        given = {field.name: kept[field.name] for field in dataclasses.fields(Result) if field.name in kept}
-        result = Result(**{**given, "shown": tuple(kept["shown"])})
+        given = {field.name: part[field.name] for field in dataclasses.fields(Result) if field.name in part}
+        result = Result(**{**given, "shown": tuple(part["shown"])})
         runs = next(iter(result.runs.values()))
         how = f"medians (maxima of errors and losses) of {len(runs)} rounds of {runs[0]['seconds']:.0f} s"
         parts.append(f"{table(result)}\n`python -m bench tap {name}`, {how}, {when}\n")

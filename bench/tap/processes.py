@@ -1,4 +1,4 @@
-"""CPU time, memory and core affinity of processes with all their threads and descendants.
+"""CPU time, memory and core affinity of processes, including all their threads and descendants.
 
 CPU time includes threads and child processes that have ended. Memory is the proportional set size (PSS): pages shared with a
 child count once.
@@ -72,14 +72,14 @@ def check_pinned(pids: Iterable[int], cores: set[int]) -> None:
 
 def busy_s(cores: Iterable[int]) -> dict[int, float]:
     """Seconds that each core was not idle, including kernel work and time stolen by the host."""
-    wanted = {f"cpu{core}": core for core in cores}
+    core_of = {f"cpu{core}": core for core in cores}
     found: dict[int, float] = {}
     for line in Path("/proc/stat").read_text().splitlines():
         name, *ticks = line.split()
-        if name in wanted:
+        if name in core_of:
             user, nice, system, _, _, irq, softirq, steal = map(int, ticks[:8])
             used = user + nice + system + irq + softirq + steal
-            found[wanted[name]] = used / os.sysconf("SC_CLK_TCK")
+            found[core_of[name]] = used / os.sysconf("SC_CLK_TCK")
     return found
 
 

@@ -1,4 +1,4 @@
-"""CPU time of a chunk and of a short request by component, for nginx and the tap with and without its log.
+"""Profile nginx and the tap with and without its log: CPU time of a chunk and of a short request by component.
 
 `python -m bench tap profile` samples each target with `perf` (CPU clock) during a run and divides the CPU time from `measure`
 among the components below, in µs per chunk or request. Takes two minutes.
@@ -87,9 +87,9 @@ def profile(folder: Path) -> str:
                 data = folder / "perf.data"
                 with sampled(target.pids[0], data):
                     run = measure(folder, target, load, SECONDS)
-                of_part = shares(target.pids[0], data)
+                component_shares = shares(target.pids[0], data)
                 columns[target.name] = {
-                    part: share * run["cpu_s_per_million"] for part, share in of_part.items()
+                    part: share * run["cpu_s_per_million"] for part, share in component_shares.items()
                 }
             tables.append(_table(what, columns))
     return "\n".join(tables)
@@ -98,8 +98,8 @@ def profile(folder: Path) -> str:
 def _table(what: str, columns: dict[str, dict[str, float]]) -> str:
     lines = ["| " + " | ".join([f"µs CPU of {what}", *columns]) + " |", "|---" + "|--:" * len(columns) + "|"]
     for part, name in COMPONENTS.items():
-        if any(of_part.get(part) for of_part in columns.values()):
-            cells = [f"{of_part[part]:.1f}" if part in of_part else "–" for of_part in columns.values()]
+        if any(column.get(part) for column in columns.values()):
+            cells = [f"{column[part]:.1f}" if part in column else "–" for column in columns.values()]
             lines.append("| " + " | ".join([name, *cells]) + " |")
-    sums = [f"{sum(of_part.values()):.1f}" for of_part in columns.values()]
+    sums = [f"{sum(column.values()):.1f}" for column in columns.values()]
     return "\n".join([*lines, "| " + " | ".join(["all", *sums]) + " |"]) + "\n"

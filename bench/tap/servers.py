@@ -202,7 +202,7 @@ def nginx(folder: Path, upstream: int) -> Iterator[Target | None]:
 def tap(
     name: str, data: Path, upstream: int, *, installed: Path | None = None, **overrides: Any
 ) -> Iterator[Target]:
-    """Run a tap as `streamgauge tap` does, with these options. `installed`: folder of its code, None for the source."""
+    """Run a tap with these options. `installed`: folder with its code; None: this work tree."""
     options = TapOptions(
         upstreams=parse_upstreams([f"bench=http://127.0.0.1:{upstream}"]),
         data=data,
@@ -223,7 +223,7 @@ def tap(
 
 @contextlib.contextmanager
 def tap_of(work_tree: Path, name: str, data: Path, upstream: int) -> Iterator[Target]:
-    """The tap of another work tree of this repository, started by its command."""
+    """Run `streamgauge tap` from another work tree of this repository."""
     argv = [sys.executable, "-m", "streamgauge", "tap", "--upstream", f"bench=http://127.0.0.1:{upstream}"]
     argv += [
         "--data",

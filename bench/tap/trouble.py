@@ -1,13 +1,13 @@
-"""The tap while a component behind it fails: clients must not notice.
+"""Latency of the tap while a component behind it fails.
 
 - *log read* is the base: a reader consumes the log's entries.
 - *log read, again* is an identical target. The difference between these two in each round defines "within noise".
 - *no reader*: analytics is down and the log only grows.
 - *Kafka away*: ship runs without a reachable broker.
 - *disk full*: the log is on a full file system (a tmpfs, which only root can mount; otherwise omitted). The queue in memory is
-  full after one second; the tap then drops everything.
+  full after one second; the tap then drops all records.
 
-Reader and ship run on the load's core with idle priority, because only the tap is measured.
+Reader and ship run on the load core with idle priority, because only the tap is measured.
 """
 
 from __future__ import annotations

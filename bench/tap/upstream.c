@@ -1,14 +1,14 @@
-/* A mock upstream that is fast enough not to be the limit: one thread, epoll.
+/* Mock upstream, fast enough not to limit the benchmark: one thread, epoll.
  *
  *   upstream PORT_FILE
  *
  * Listens on 127.0.0.1 (the port goes to PORT_FILE) and answers by the request's path:
  *   /short        a JSON body of about 200 bytes
- *   /paced/US/N   an endless event stream, N chunks (1 if it is not said, 16 at most) in one write each US microseconds;
- *                 something else than N, such as a gateway's own path, is let be
- *   /flood/N      an endless event stream, as fast as it is taken, 256 chunks to a write, from when N of them are open
- *   /end          an empty body; every event stream ends with its present chunk
- * A chunk carries a 220-byte event, whose content begins with the monotonic clock at its sending: @T<16 hex digits>
+ *   /paced/US/N   an endless event stream: N chunks (default 1, at most 16) in one write every US microseconds;
+ *                 anything but a number after US, such as a gateway's path, is ignored
+ *   /flood/N      an endless event stream at full speed, 256 chunks per write, starting when N of them are open
+ *   /end          an empty body; all event streams end after their current chunk
+ * A chunk has a 220-byte event. Its content begins with the monotonic clock when it was sent: @T<16 hex digits>
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -30,7 +30,7 @@
 
 #define EVENT_BYTES 220
 #define CHUNK_BYTES (EVENT_BYTES + 6)
-/* A chunk as OpenAI sends it, so that an observer has something to read. */
+/* A chunk in OpenAI's format, which an observer can parse. */
 #define EVENT_START "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\""
 #define EVENT_END "\"}}]}"
 #define MAX_FDS 65536
@@ -45,15 +45,14 @@ struct connection {
     uint64_t interval_ns, next_ns;
     size_t seen, flood_at;
     int generation, chunks;
-    size_t rest_bytes; /* of what the socket did not take, in `rest`: before it is gone nothing else is sent */
+    size_t rest_bytes; /* unsent bytes in `rest`; nothing else is sent before them */
     char request[4096], rest[MAX_CHUNKS * CHUNK_BYTES + 16];
 };
 
 static struct connection *connections[MAX_FDS];
 static int epoll_fd, timer_fd;
 
-/* Streams in the order of their next event, a ring for each interval would be exact; here all share one interval, so
- * that appending keeps the order. */
+/* Streams in the order of their next event. All streams have the same interval, so appending keeps the order. */
 struct due { int fd, generation; };
 static struct due ring[1 << 18];
 static size_t ring_head, ring_tail;
@@ -82,7 +81,7 @@ static size_t chunk(char *out, uint64_t at_ns) {
     return sizeof event;
 }
 
-static void be_idle(struct connection *c) {
+static void set_idle(struct connection *c) {
     flood_streams -= c->mode == FLOOD;
     c->mode = IDLE;
     c->generation++;
@@ -90,7 +89,7 @@ static void be_idle(struct connection *c) {
 
 static void drop(int fd) {
     close(fd);
-    if (connections[fd]) be_idle(connections[fd]);
+    if (connections[fd]) set_idle(connections[fd]);
 }
 
 static void wait_for_room(int fd, int wanted) {
@@ -98,7 +97,7 @@ static void wait_for_room(int fd, int wanted) {
     epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &e);
 }
 
-/* All or, for a socket that is full, the rest later. -1: the connection is gone. */
+/* Send the data, and buffer what a full socket does not accept. -1: the connection is closed. */
 static int put(int fd, const char *data, size_t size) {
     struct connection *c = connections[fd];
     ssize_t n = send(fd, data, size, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -124,7 +123,7 @@ static void end_stream(int fd) {
         memcpy(out, flood + c->flood_at, n);
     }
     memcpy(out + n, last, sizeof last - 1);
-    be_idle(c);
+    set_idle(c);
     wait_for_room(fd, 0);
     put(fd, out, n + sizeof last - 1);
 }
@@ -147,7 +146,7 @@ static void put_due(int fd) {
 static void send_due(void) {
     uint64_t expirations;
     if (read(timer_fd, &expirations, sizeof expirations) < 0 && errno != EAGAIN) exit(1);
-    for (int turns = MAX_DUE; turns && ring_head != ring_tail; turns--) { /* one that is behind still answers */
+    for (int left = MAX_DUE; left && ring_head != ring_tail; left--) { /* bounded: requests must not starve */
         struct due d = ring[ring_head & ((1 << 18) - 1)];
         struct connection *c = connections[d.fd];
         if (c->generation != d.generation || c->mode != PACED) { ring_head++; continue; }
@@ -157,15 +156,15 @@ static void send_due(void) {
         char out[MAX_CHUNKS * CHUNK_BYTES];
         size_t n = 0;
         for (int i = 0; i < c->chunks; i++) n += chunk(out + n, now);
-        if (!c->rest_bytes && put(d.fd, out, n)) continue; /* a stream that is behind misses its turn */
+        if (!c->rest_bytes && put(d.fd, out, n)) continue; /* skip the write while earlier bytes are unsent */
         c->next_ns += c->interval_ns;
         put_due(d.fd);
     }
     arm_timer();
 }
 
-/* The socket has room again. */
-static void take_up(int fd) {
+/* The socket is writable again: send the buffered bytes. */
+static void resume_sending(int fd) {
     struct connection *c = connections[fd];
     if (!put(fd, c->rest, c->rest_bytes) && !c->rest_bytes) wait_for_room(fd, 0);
 }
@@ -222,7 +221,7 @@ static void answer(int fd) {
     }
 }
 
-static void take(int fd) {
+static void read_request(int fd) {
     struct connection *c = connections[fd];
     ssize_t n = read(fd, c->request + c->seen, sizeof c->request - 1 - c->seen);
     if (n <= 0) { if (n == 0 || errno != EAGAIN) drop(fd); return; }
@@ -267,9 +266,9 @@ int main(int argc, char **argv) {
             int fd = events[i].data.fd;
             if (fd == timer_fd) { send_due(); continue; }
             if (fd != listener) {
-                if (events[i].events & EPOLLIN) take(fd);
+                if (events[i].events & EPOLLIN) read_request(fd);
                 else if (events[i].events & (EPOLLERR | EPOLLHUP)) drop(fd);
-                else if (connections[fd]->rest_bytes) take_up(fd);
+                else if (connections[fd]->rest_bytes) resume_sending(fd);
                 else if (connections[fd]->mode == FLOOD) push_flood(fd);
                 continue;
             }
