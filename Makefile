@@ -57,7 +57,7 @@ chaos: test-setup ## run the long fault tests
 browser: test-setup ## test the dashboard in a real browser
 	$(PY) -m pytest -m browser $(ARGS)
 
-screenshots: test-setup ## take the pictures of README and docs from a demo of five minutes
+screenshots: test-setup ## take the screenshots of README and docs from a five-minute demo
 	$(PY) -m tests.dashboard.demo_screenshots docs/images
 
 fuzz: setup ## fuzz the decoders for five minutes; needs atheris in .venv

@@ -1,8 +1,8 @@
-"""Entry script of the dashboard: navigation, sign-in and sidebar. Streamlit runs it for every reader and every full rerun.
+"""Entry script of the dashboard: navigation, sign-in and sidebar. Streamlit runs it for each reader, on each full rerun.
 
 - Streamlit puts this file's folder on `sys.path`. It is replaced with the parent folder, so files here cannot shadow other
   modules and `dashboard` can be imported.
-- The folder of the pages is not called `pages`, because Streamlit would discover its files by itself and open deep links
+- The folder of the pages is not called `pages`, because Streamlit would then open deep links to its files
   without this script.
 """
 

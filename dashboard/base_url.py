@@ -1,7 +1,7 @@
 """Set the server address in Streamlit's page.
 
-Without it the page guesses: on a deep link it requests `/streams/_stcore/health` before `/_stcore/health`, which logs errors in
-every reader's console.
+Without it the page probes addresses: on a deep link it requests `/streams/_stcore/health` before `/_stcore/health`, which logs
+errors in the browser console.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SCRIPT = b"<script>window.__streamlit={BACKEND_BASE_URL:location.origin,MAIN_PAGE_BASE_URL:location.origin}</script>"
 MAX_PAGE_BYTES = 1 << 20
-"""The script is inserted into this much of a page. The rest of a longer page is passed on unchanged."""
+"""At most this much of a page is buffered to insert the script. The rest passes through unchanged."""
 
 
 class BaseUrl:
@@ -32,7 +32,7 @@ class BaseUrl:
         excluded = (b"accept-encoding", b"if-none-match")
         scope = {**scope, "headers": [(k, v) for k, v in scope["headers"] if k not in excluded]}
         start: Message | None = None
-        """The start of a page whose body is being collected."""
+        """The start message of a page whose body is being buffered."""
         body = b""
 
         async def rewrite(message: Message) -> None:

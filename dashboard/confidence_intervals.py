@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 RESAMPLES = 10_000
 LEVEL = 0.95
-ENOUGH = 30
+MIN_N = 30
 """Smallest sample for which a difference is judged."""
-TAIL_ENOUGH = 10
-"""Values needed beyond a quantile for its difference to be judged."""
+MIN_TAIL_N = 10
+"""Smallest number of values beyond a quantile for which its difference is judged."""
 
 Values = npt.NDArray[np.float64]
 
@@ -49,7 +49,7 @@ def quantile_difference(a: Values, b: Values, quantile: float, *, seed: int = 7)
     if not len(a) or not len(b):
         return None
     rng = np.random.default_rng(seed)
-    needed = max(ENOUGH, int(np.ceil(TAIL_ENOUGH / min(quantile, 1 - quantile))))
+    needed = max(MIN_N, int(np.ceil(MIN_TAIL_N / min(quantile, 1 - quantile))))
     a, b = np.sort(a), np.sort(b)
     differences = _quantiles(b, quantile, rng) - _quantiles(a, quantile, rng)
     return _difference(
@@ -58,21 +58,21 @@ def quantile_difference(a: Values, b: Values, quantile: float, *, seed: int = 7)
 
 
 def rate_difference(a: Values, b: Values, *, seed: int = 7) -> Difference | None:
-    """The difference of the mean of zeros and ones. None if a sample is empty."""
+    """The difference of two rates. Samples contain zeros and ones. None if a sample is empty."""
     if not len(a) or not len(b):
         return None
     rng = np.random.default_rng(seed)
     differences = rng.binomial(len(b), b.mean(), RESAMPLES) / len(b) - rng.binomial(
         len(a), a.mean(), RESAMPLES
     ) / len(a)
-    return _difference(float(a.mean()), float(b.mean()), differences, len(a), len(b), ENOUGH)
+    return _difference(float(a.mean()), float(b.mean()), differences, len(a), len(b), MIN_N)
 
 
 def _quantiles(ordered: Values, quantile: float, rng: np.random.Generator) -> Values:
     """The quantile of RESAMPLES resamples of sorted values.
 
-    A resample draws n uniform positions. Its k-th smallest position is the k-th order statistic: beta(k, n − k + 1). The next
-    one is the minimum of the remaining n − k draws on the rest of the interval.
+    A resample draws n uniform positions. The k-th smallest is the k-th order statistic: beta(k, n − k + 1). The next one is
+    the minimum of the remaining n − k draws on the rest of the interval.
     """
     n = len(ordered)
     position = quantile * (n - 1)

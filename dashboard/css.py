@@ -1,4 +1,4 @@
-"""Page CSS for what theme.toml cannot set: margins, and the metric cards."""
+"""Page CSS that theme.toml cannot express: margins and metric cards."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ def as_csv(result: pl.DataFrame) -> bytes:
     """CSV. Nested and binary values become JSON text."""
     nested = [c for c, kind in result.schema.items() if kind.is_nested() or kind == pl.Binary]
     flat = result.with_columns(
-        pl.Series(c, [_text(v) for v in result[c].to_list()], pl.String) for c in nested
+        pl.Series(c, [_json_text(v) for v in result[c].to_list()], pl.String) for c in nested
     )
     return flat.write_csv().encode()
 
@@ -26,5 +26,5 @@ def as_parquet(result: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
-def _text(value: Any) -> str | None:
+def _json_text(value: Any) -> str | None:
     return None if value is None else json.dumps(value, default=str, ensure_ascii=False)

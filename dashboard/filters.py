@@ -1,8 +1,8 @@
-"""The time range and the filters of all pages: widgets in the sidebar, and the selection that they make.
+"""The time range and the filters of all pages: widgets in the sidebar and the resulting `Selection`.
 
 - The URL contains every choice (`?range=1h&model=…&gateway=…&client=…`), so a link shows the same data to another reader.
-- Filter values of the URL stay selectable when no stream of the range has them.
-- A custom range is in UTC in every time zone, so a link always means the same range.
+- Filter values in the URL stay selectable even if no stream in the range has them.
+- A custom range is always in UTC, so a link means the same range for every reader.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ def draw_sidebar() -> None:
 
 
 def options(offered: dict[str, list[str]], name: str, *, key: str) -> list[str]:
-    """The offered values of a filter and those that the URL names under `key`."""
+    """The values of a filter: offered values, then values of the URL parameter `key`."""
     return list(dict.fromkeys([*offered.get(name, []), *st.query_params.get_all(key)]))
 
 
 def _options() -> dict[str, list[str]]:
     try:
         chosen = selection()
-        since = chosen.since.replace(second=0)  # the same query for a minute, so its result is shared
+        since = chosen.since.replace(second=0)  # same SQL for a minute, so readers share the result
         until = since + chosen.length + timedelta(minutes=2)
         return overview.filter_options(query_runner.query_catalog, Selection(since=since, until=until))
     except query_runner.QueryError:
@@ -76,7 +76,7 @@ def _options() -> dict[str, list[str]]:
 
 
 def selection(now: datetime | None = None) -> Selection:
-    """The selected streams at this moment."""
+    """The selection of the sidebar. Relative ranges end at `now`."""
     state = st.session_state
     length = state.get("range", DEFAULT_RANGE)
     now = now or datetime.now(UTC)

@@ -22,11 +22,11 @@ def duration(value_ns: float | None) -> str:
     if size == 0:
         return "0 s"
     if size < 999_500:
-        return f"{_three(value_ns / 1e3)} µs"
+        return f"{_three_digits(value_ns / 1e3)} µs"
     if size < 999.5e6:
-        return f"{_three(value_ns / 1e6)} ms"
+        return f"{_three_digits(value_ns / 1e6)} ms"
     if size < 59.95e9:
-        return f"{_three(value_ns / 1e9)} s"
+        return f"{_three_digits(value_ns / 1e9)} s"
     seconds = round(value_ns / 1e9)
     minutes, rest = divmod(seconds, 60)
     if minutes < 60:
@@ -55,7 +55,7 @@ def count(value: float | None) -> str:
         return f"{value:,.0f}"
     for divisor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= divisor:
-            return f"{_three(value / divisor)} {letter}"
+            return f"{_three_digits(value / divisor)} {letter}"
     return f"{value:,.0f}"
 
 
@@ -63,14 +63,14 @@ def rate(value: float | None, unit: str = "tok/s") -> str:
     """A rate per second: 41.2 tok/s."""
     if not known(value):
         return UNKNOWN
-    return f"{_three(value) if abs(value) < 1000 else count(value)} {unit}"
+    return f"{_three_digits(value) if abs(value) < 1000 else count(value)} {unit}"
 
 
 def share(value: float | None) -> str:
     """A ratio as a percentage: 0.0213 → 2.13 %."""
     if not known(value):
         return UNKNOWN
-    return f"{_three(value * 100)} %"
+    return f"{_three_digits(value * 100)} %"
 
 
 def size(value_bytes: float | None) -> str:
@@ -80,7 +80,7 @@ def size(value_bytes: float | None) -> str:
     amount = float(value_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(amount) < 1024 or unit == "GiB":
-            return f"{amount:.0f} B" if unit == "B" else f"{_three(amount)} {unit}"
+            return f"{amount:.0f} B" if unit == "B" else f"{_three_digits(amount)} {unit}"
         amount /= 1024
     return UNKNOWN
 
@@ -92,7 +92,7 @@ def change(now: float | None, before: float | None) -> float | None:
     return (now - before) / before
 
 
-def _three(value: float) -> str:
+def _three_digits(value: float) -> str:
     size = abs(value)
     if size >= 99.95:
         return f"{value:.0f}"

@@ -115,7 +115,7 @@ def streamlit_config(host: str, port: int, oidc: Path | None = None) -> dict[str
 
 
 def _serve(config: dict[str, object], token: str | None) -> int:
-    # Importing Streamlit takes a second, so invalid options are reported before.
+    # Importing Streamlit takes a second. Imported here, it does not delay errors about invalid options.
     from altair.utils.schemapi import disable_debug_mode
     from starlette.middleware import Middleware
     from streamlit.starlette import App
@@ -154,7 +154,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _free_port(host: str, port: int) -> int:
-    """The port to listen on. It was free a moment ago. Raises OSError."""
+    """The port to listen on, after a check that it is free. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -214,7 +214,7 @@ def _announce(path: Path, url: str, token: str | None, stopped: threading.Event)
 
 
 def _is_ready(url: str) -> bool:
-    """Whether the health check succeeds. `http.client` ignores proxies of the environment."""
+    """Whether the health check succeeds. `http.client` ignores proxy environment variables."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=2)
     try:
         connection.request("GET", "/_stcore/health")

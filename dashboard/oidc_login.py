@@ -3,7 +3,7 @@
 - `--dashboard-oidc FILE` names a TOML file with Streamlit's `[auth]` table and `[streamgauge] admit = […]`: the addresses
   ("ann@example.com") and domains ("@example.com") that may see the dashboard. Without `admit`, the provider alone decides.
 - An address that the provider reports as unverified is not admitted.
-- The pages run only after a reader is admitted, so no data is read before.
+- The pages run, and read data, only after a reader is admitted.
 """
 
 from __future__ import annotations

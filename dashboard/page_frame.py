@@ -1,4 +1,4 @@
-"""The frame of all pages: title, refresh, and messages for unreadable, empty and unselected data.
+"""The frame of all pages: title, refresh, and messages for errors, an empty store and an empty selection.
 
 A refresh reruns one fragment. Widgets outside it, the scroll position and the URL stay.
 """
@@ -84,6 +84,6 @@ def _show_first_steps() -> None:
 
 
 def show_no_matches() -> None:
-    """The store has streams, but the selection has none."""
+    """Show that the selection has no streams, although the store has some."""
     st.info("No streams match the time range and filters. Choose a longer range or remove a filter in the sidebar.",
             icon=":material/filter_alt_off:")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The order of the spans of one trace, and observed spans of clients and gateways that sent none. Pure.
+"""Order the spans of one trace, and add observed spans for clients and gateways that sent none. Pure.
 
 The store has the tap's own spans, which have a `stream_id`, and the spans that clients and gateways sent to `--otlp-listen`.
 The tap sees both ends of a stream. If the client or the gateway sent no span, `with_observed` adds one from the tap's times.
@@ -15,7 +15,7 @@ OBSERVED = "observed by the tap"
 
 
 def with_observed(spans: Sequence[Span], streams: Sequence[Mapping[str, Any]]) -> list[Span]:
-    """The spans and the observed spans of the streams. The earliest span has offset 0.
+    """Add the observed spans of the streams to the spans. The earliest span has offset 0.
 
     `spans` need `span_id, parent_span_id, stream_id, offset_ns, duration_ns, kind, attributes`; `streams` are rows of
     `queries.traces.streams_of`.

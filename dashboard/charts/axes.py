@@ -17,16 +17,15 @@ import polars as pl
 
 from dashboard import formatting
 
-SECONDS_BELOW = timedelta(minutes=6)
-DATES_ABOVE = timedelta(hours=26)
-"""Time axes up to these lengths show seconds, or show no dates."""
+SECONDS_BELOW = timedelta(minutes=6)  # longer time axes have labels without seconds
+DATES_ABOVE = timedelta(hours=26)  # longer time axes have labels with dates
 LABEL_PX = 180
 TIME_TOOLTIP: Any = "utcyearmonthdatehoursminutesseconds"
 
 
 @dataclass(frozen=True)
 class TimeRange:
-    """The range of a time axis, the time zone of its labels, and the distance of its points."""
+    """The range of a time axis, the time zone of its labels, and the distance between its points."""
 
     since: datetime
     until: datetime

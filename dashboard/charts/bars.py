@@ -21,7 +21,7 @@ def stacked_bars(frame: pl.DataFrame, outcome_colors: Mapping[str, str], *, rows
     shown = colors.present(outcome_colors, frame, "outcome")
     totals = frame.group_by("name").agg(pl.col("n").sum()).sort("n", "name", descending=[True, False])
     names = totals["name"].to_list()
-    # Blank names fill the chart up, so all charts of a row of charts have bars of the same height.
+    # Blank names pad the chart, so charts next to each other have bars of the same height.
     domain = names + [" " * (i + 1) for i in range(rows - len(names))]
     rank = {name: i for i, name in enumerate(shown)}
     ranked = frame.with_columns(pl.col("outcome").replace_strict(rank, return_dtype=pl.Int32).alias("rank"))

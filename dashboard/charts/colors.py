@@ -15,12 +15,12 @@ import polars as pl
 SERIES = ("#2a82c9", "#d9601a", "#0e9a6e", "#bb5f9b", "#a8830b", "#8468d8", "#3a9aa8", "#9a6a4b")
 """Colours of series, in the order of their names."""
 SINGLE = SERIES[0]
-"""Charts with one series."""
+"""Colour of charts with one series."""
 STALL = SERIES[1]
 UNNAMED = "#7b8794"
-"""The series "others", and values without a colour."""
+"""Colour of the series "others" and of values without a colour."""
 RULE = "#8d99a3"
-"""Lines and text next to the data."""
+"""Colour of rules and labels."""
 OTHERS = "others"
 
 OUTCOMES: dict[str, str] = {

@@ -82,7 +82,7 @@ def ecdf(frame: pl.DataFrame, group_colors: Mapping[str, str], *, height: int = 
             tooltip=[
                 "name:N",
                 alt.Tooltip("range:N", title="bin"),
-                alt.Tooltip("cumulated:Q", title="at or below its upper end", format=".1%"),
+                alt.Tooltip("cumulated:Q", title="share up to the end of the bin", format=".1%"),
             ],
         )
         .properties(height=height)

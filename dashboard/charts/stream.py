@@ -129,7 +129,7 @@ def cumulative_output(events: pl.DataFrame, axis: StreamAxis, unit: str) -> alt.
 def gap_points(events: pl.DataFrame, axis: StreamAxis, stall_ns: float | None) -> Drawing:
     """The gap before each output event on a log axis, and a line at the shortest stall.
 
-    A log axis cannot show a gap of 0, which means that two events arrived in one read.
+    Gaps of 0 (two events in one read) are left out, because a log axis cannot show them.
     """
     frame = events.filter(pl.col("gap_ns") > 0).select(
         (pl.col("at_ns") / axis.divisor).alias("at"),

@@ -3,7 +3,7 @@
 - Functions take `query` (runs SQL, returns a polars frame) and a `Selection`. Their docstrings name the columns of the result.
 - Values are literals in the SQL, because readers run single statements without parameters. `sql_quoting.literal` quotes them.
 - The database aggregates. A result has only the rows that are drawn, and the SQL limits their number.
-- NULL stays NULL.
+- Unknown values stay NULL.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SUMMARY = f"""
     sum(output_tokens)::BIGINT AS output_tokens,
     sum(stall_count)::BIGINT AS stalls
 """
-"""Aggregates of a group of streams. Several quantiles at once cost as much as one."""
+"""Aggregates of a group of streams. A list of quantiles costs as much as one quantile."""
 
 TREND = f"""
     count(*) AS requests,
@@ -72,7 +72,7 @@ def active_streams(query: Query, selection: Selection) -> int:
 
 
 def active_at(query: Query, selection: Selection, at: datetime) -> int:
-    """Streams in flight at an instant of the past that have ended since."""
+    """Streams that were in flight at a past instant and have ended since."""
     frame = query(f"""
         SELECT count(*) AS n FROM streams
         WHERE started_at > {instant(at)} - INTERVAL '{MAX_STREAM_S} seconds' AND started_at <= {instant(at)}

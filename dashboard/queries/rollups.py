@@ -3,7 +3,7 @@
 - Roll-ups have minute, model and gateway, but no client and no prompt size. `can_answer` checks this.
 - Quantiles come from summed histograms and are within 1 % of the quantiles over the streams.
 - Minutes are whole, so the first and last minute can extend beyond the range. Roll-ups are kept longer than streams.
-- `sampling_interval` limits the work: a query that would read too much reads one of every n minutes, and the page says so.
+- `sampling_interval` limits the work: a query that would read too much reads one of every n minutes, and the page shows n.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dashboard.queries.latency import BINS_PER_DECADE, HEATMAP_BINS_PER_DECADE
 from dashboard.queries.selection import Selection, instant
 
 MIN_RANGE = timedelta(hours=36)
-"""Longer ranges use roll-ups. A day of a busy gateway is still fast to read stream by stream."""
+"""Longer ranges use roll-ups. For shorter ranges, reading all streams of a busy gateway is fast enough."""
 QUANTILE_ERROR = "1 %"
 MAX_BUCKETS_READ = 500_000
 """Histogram buckets that one query reads at most."""
@@ -46,7 +46,7 @@ def preferred(selection: Selection, group: str) -> bool:
 
 
 def sampling_interval(query: Query, selection: Selection, metric: str) -> int:
-    """n, where a query must read one of every n minutes to read at most MAX_BUCKETS_READ buckets. 1 reads all."""
+    """The n for which reading one of every n minutes reads at most MAX_BUCKETS_READ buckets. 1 reads all minutes."""
     found = query(
         f"SELECT sum(least(n, {BUCKETS_PER_HISTOGRAM}))::BIGINT AS n FROM histogram_minutes "
         f"WHERE {where(selection)} AND metric = {literal(metric)}"
@@ -69,7 +69,7 @@ def where(selection: Selection, nth: int = 1) -> str:
 
 
 def bucket_s(selection: Selection) -> int:
-    """Distance of the points of a time series: at least a minute."""
+    """Seconds between the points of a time series, at least 60."""
     return max(selection.bucket_s, 60)
 
 
@@ -185,7 +185,7 @@ def first_times(
 
 
 def stalls(query: Query, selection: Selection, group: str, *, most: int = 30) -> pl.DataFrame:
-    """Like `latency.stalls`. Only the ends of the range are approximate."""
+    """Like `latency.stalls`. Exact, except that the ends of the range are rounded to minutes."""
     return query(f"""
         SELECT {NAMES[group]} AS name, sum(streams_with_stalls_known)::BIGINT AS streams,
             sum(m.stalled_streams)::BIGINT AS stalled_streams,

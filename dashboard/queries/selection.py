@@ -14,13 +14,13 @@ MODEL = "coalesce(request_model, response_model, '(no model)')"
 GATEWAY = "coalesce(gateway, '(no gateway)')"
 CLIENT = "coalesce(client_id, '(no key)')"
 DIMENSIONS: dict[str, str] = {"model": MODEL, "gateway": GATEWAY, "client": CLIENT}
-"""Dimension → SQL of its value. The model is the one of the request, if it named one."""
+"""Dimension → SQL of its value. The model is the requested one, else the one in the response."""
 
 BUCKETS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 POINTS = 60
 """Approximate number of points of a line."""
 MAX_STREAM_S = 3600
-"""Streams that started earlier than this before an instant are not counted as open at it."""
+"""Longest stream that counts as open at a past instant. It limits how many streams a query reads."""
 
 
 def instant(at: datetime) -> str:
@@ -44,12 +44,12 @@ class Selection:
 
     @property
     def bucket_s(self) -> int:
-        """Distance of the points of a time series: the round length that gives about 60 points."""
+        """Seconds between the points of a time series: a round number that gives about 60 points."""
         target_s = self.length.total_seconds() / POINTS
         return next((b for b in BUCKETS_S if b >= target_s), BUCKETS_S[-1])
 
     def covered_s(self) -> pl.Expr:
-        """Seconds of each point `at` that are inside the range. The points at its ends are partly outside."""
+        """Seconds of each point `at` inside the range. The first and last point are partly outside."""
         begin = pl.max_horizontal("at", pl.lit(self.since).cast(pl.Datetime("us", "UTC")))
         end = pl.min_horizontal(
             pl.col("at") + pl.duration(seconds=self.bucket_s),
@@ -78,5 +78,5 @@ class Selection:
         )
 
     def bucket(self) -> str:
-        """SQL of the point of a time series that a stream belongs to, by its start."""
+        """SQL of a stream's point in a time series, by its start."""
         return f"time_bucket(INTERVAL '{self.bucket_s} seconds', started_at)"

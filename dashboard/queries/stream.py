@@ -22,13 +22,13 @@ def in_flight(query: Query, stream_id: UUID) -> dict[str, object] | None:
 
 
 LONGEST_GAPS = 300
-"""Events after this many of the longest gaps are always returned, so sampling drops no stall."""
+"""Sampling keeps the events after this many of the longest gaps, so it drops no stall."""
 
 
 def events(query: Query, stream_id: UUID, *, most: int = 4000) -> tuple[pl.DataFrame, int]:
     """(events of a stream in order, their total number).
 
-    Above `most` events, every n-th output event is returned, those after the longest gaps, and all other kinds of events.
+    Above `most` events: every n-th output event, those after the longest gaps, and all events of other kinds. Columns:
     `seq, read_seq, at_ns, kind, event_name, choice, chars, tokens, bytes, finish_reason, gap_ns` (since the previous output
     event of the same choice), `chars_sum, tokens_sum, bytes_sum` (running sums over all events).
     """

@@ -19,7 +19,7 @@ def show_quantiles(frame: pl.DataFrame, *, group: str, counted: str = "streams")
         alt=f"Quantiles by {group}",
         column_config={
             "name": columns.text(group.capitalize()),
-            "n": columns.number(counted.capitalize(), format="localized", help="Those with a known value."),
+            "n": columns.number(counted.capitalize(), format="localized", help="With a known value."),
             **{c: columns.number(c.removesuffix("_ns"), format="%.1f ms") for c in quantiles},
         },
     )

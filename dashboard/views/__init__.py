@@ -1,1 +1,1 @@
-"""The pages: Streamlit runs one of these files for each request."""
+"""The pages. Each rerun of Streamlit runs one of these files."""

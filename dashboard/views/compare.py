@@ -11,7 +11,7 @@ import streamlit as st
 
 from dashboard import filters, formatting, page_frame, query_runner
 from dashboard.charts import colors, distributions
-from dashboard.confidence_intervals import ENOUGH, RESAMPLES, Difference, quantile_difference, rate_difference
+from dashboard.confidence_intervals import MIN_N, RESAMPLES, Difference, quantile_difference, rate_difference
 from dashboard.metric_cards import Summary
 from dashboard.metric_help import metric_help
 from dashboard.panels import panel
@@ -156,9 +156,9 @@ def method_notes(summaries: Mapping[str, Summary], smaller_side: int) -> list[st
         notes.append(
             "Larger sides are sampled by a hash of the stream id, so values can differ slightly from other pages."
         )
-    if smaller_side < ENOUGH:
+    if smaller_side < MIN_N:
         notes.append(
-            f"The smaller side has {smaller_side} streams. Differences are judged from {ENOUGH} streams on each side."
+            f"The smaller side has {smaller_side} streams. Differences are judged from {MIN_N} streams on each side."
         )
     notes.append(
         "With seven metrics at 95 %, about one in three comparisons of equal selections shows a difference by chance."

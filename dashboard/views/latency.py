@@ -39,7 +39,7 @@ HISTOGRAM_BINS = "Bins are a factor of 1.21 wide."
 
 @dataclass(frozen=True)
 class Source:
-    """Where the queries of a page read from: `queries.rollups` or `queries.latency`, with the options of all queries."""
+    """The query module (`queries.rollups` or `queries.latency`) and the options of all its queries."""
 
     queries: Any
     bucket_s: int

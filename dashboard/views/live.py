@@ -13,11 +13,11 @@ from dashboard.tables.streams import show_open_streams
 
 EVERY_S = 2
 SILENT_NS = 5_000_000_000
-MOST_ROWS = 500
+MAX_ROWS = 500
 
 
 def body(chosen: Selection) -> None:
-    streams = live.open_streams(query, chosen, most=MOST_ROWS)
+    streams = live.open_streams(query, chosen, most=MAX_ROWS)
     groups = live.count_by(query, chosen)
     waiting, streaming = int(groups["waiting"].sum()), int(groups["streaming"].sum())
     silent = streams.filter(streams["silent_ns"] > SILENT_NS).height
@@ -38,8 +38,8 @@ def body(chosen: Selection) -> None:
         return
     st.caption("Longest silent first. Values are as of the last commit of each row.")
     show_open_streams(streams)
-    if streams.height == MOST_ROWS:
-        st.caption(f"Only the {MOST_ROWS} longest silent streams are shown.")
+    if streams.height == MAX_ROWS:
+        st.caption(f"Only the {MAX_ROWS} longest silent streams are shown.")
 
 
 page_frame.title("Live", "Streams in flight. The time range does not apply; the other filters do.")

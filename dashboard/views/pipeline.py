@@ -92,7 +92,7 @@ def show_taps(counters: pl.DataFrame, finished: int, in_flight: int) -> None:
     count = formatting.count
     st.caption(
         f"Streams opened by the taps: {count(opened)}. Stored: {count(finished)} finished, {count(in_flight)} in flight, "
-        f"{count(expired)} expired. A difference is from the last few seconds."
+        f"{count(expired)} expired. The counts can differ by the streams of the last few seconds."
     )
     st.subheader("Tap runs", anchor=False, help="Each run of each tap worker, as of its latest alive record.")
     show_table(runs, key="runs")

@@ -17,7 +17,7 @@ from dashboard.queries import table_columns
 from dashboard.sql_examples import EXAMPLES
 from dashboard.tables.query_result import show_result
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 TIMEOUT_S = 20.0
 CHART_ROWS = 2_000
 NO_SPLIT = "none"
@@ -35,7 +35,7 @@ def run(sql: str) -> None:
     try:
         with st.spinner("Running …"):
             result = query_runner.query_untrusted(
-                sql.strip().rstrip(";"), max_rows=MOST_ROWS, timeout_s=TIMEOUT_S
+                sql.strip().rstrip(";"), max_rows=MAX_ROWS, timeout_s=TIMEOUT_S
             )
     except query_runner.QueryError as error:
         st.session_state["last_result"] = None
@@ -115,7 +115,7 @@ def show_columns() -> None:
 
 
 page_frame.title(
-    "SQL", f"One SELECT over the public tables: read-only, at most {MOST_ROWS:,} rows and {TIMEOUT_S:g} s."
+    "SQL", f"One SELECT over the public tables: read-only, at most {MAX_ROWS:,} rows and {TIMEOUT_S:g} s."
 )
 if "sql" not in st.session_state and "sql" not in st.query_params:
     st.session_state["sql"] = next(iter(EXAMPLES.values()))

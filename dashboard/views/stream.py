@@ -114,7 +114,7 @@ def show_charts(row: Row, events: pl.DataFrame, total: int) -> None:
     end_ns = max([p.end_ns for p in found] + [last_event_ns])
     axis = charts.StreamAxis(min([p.start_ns for p in found] + [0]), end_ns * 1.06 or 1)
     with st.container(border=True):
-        st.markdown("**Phases**", help="t0 is when the tap turned to the upstream.")
+        st.markdown("**Phases**", help="t0 is when the tap started to contact the upstream.")
         if found:
             draw(charts.phase_waterfall(found, axis), "Phases of the stream as a waterfall", key="phases")
         else:
@@ -207,7 +207,7 @@ def show_headers(row: Row) -> None:
     st.subheader(
         "Headers",
         anchor=False,
-        help="Headers of an allow list, which has none that can contain keys, cookies or names. The tap forwards all headers.",
+        help="Only headers of an allow list are stored: none that can contain keys, cookies or names. The tap forwards all headers.",
     )
     for column, (label, headers) in zip(st.columns(2), stored.items(), strict=False):
         with column:

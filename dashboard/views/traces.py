@@ -14,7 +14,7 @@ from dashboard.query_runner import query
 from dashboard.tables.traces import show_spans, show_traces
 
 TRACE_ID_DIGITS = 32
-MOST_SPANS = 1000
+MAX_SPANS = 1000
 
 
 def body(chosen: Selection) -> None:
@@ -37,7 +37,7 @@ def body(chosen: Selection) -> None:
 
 
 def show_trace(trace_id: str) -> None:
-    spans = traces.spans(query, trace_id, most=MOST_SPANS)
+    spans = traces.spans(query, trace_id, most=MAX_SPANS)
     streams = traces.streams_of(query, trace_id)
     for row in streams.head(10).to_dicts():
         st.page_link(
@@ -58,14 +58,14 @@ def show_trace(trace_id: str) -> None:
         st.markdown(
             "**Waterfall**",
             help="Each span is below its parent, in the colour of its service. Clients and gateways send their spans to "
-            "`--otlp-listen`. If the client or gateway sent none, its span shows what the tap observed: for the client from "
-            "the first byte of the request to the last byte that it took, for the gateway from sending the request to its last "
-            "byte. Times are from the clock of each sender.",
+            "`--otlp-listen`. If the client or gateway sent none, the page adds a span observed by the tap: for the client, from "
+            "the first byte of the request to the last byte delivered; for the gateway, from sending the request to the last byte "
+            "of the response. Times are from the clock of each sender.",
         )
         draw_legend(service_colors)
         draw(span_waterfall(rows, service_colors), "Spans of the trace as a waterfall", key="trace-waterfall")
-    if spans.height >= MOST_SPANS:
-        st.caption(f"Only the first {MOST_SPANS:,} spans are shown.")
+    if spans.height >= MAX_SPANS:
+        st.caption(f"Only the first {MAX_SPANS:,} spans are shown.")
     show_spans(spans)
 
 

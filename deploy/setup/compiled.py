@@ -1,6 +1,6 @@
 """Build hook of the wheel: with COMPILED=1 in the environment, mypyc compiles the tap's data path to machine code.
 
-The source is the same and stays in the wheel, next to the compiled modules, for tracebacks. Compilation runs in a temporary
+The wheel also contains the Python source of the compiled modules, for tracebacks. Compilation runs in a temporary
 folder and writes nothing into the source tree. It needs a C compiler; the wheel then fits one Python version and one platform.
 Without COMPILED=1, and for an editable install, the wheel is pure Python.
 """

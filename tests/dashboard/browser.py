@@ -12,12 +12,12 @@ from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
 
 CHROMIUM = shutil.which("chromium")
 ARGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-PATIENCE_MS = 60_000
+TIMEOUT_MS = 60_000
 
 
 @dataclass
 class Reader:
-    """A browser page, and the problems that it had."""
+    """A browser page and the problems found on it."""
 
     page: Page
     base: str
@@ -30,14 +30,14 @@ class Reader:
 
     def settle(self) -> None:
         """Wait until the script has run and all charts are drawn."""
-        self.page.wait_for_selector("[data-testid=stMain] h1", timeout=PATIENCE_MS)
+        self.page.wait_for_selector("[data-testid=stMain] h1", timeout=TIMEOUT_MS)
         self.page.wait_for_selector(
-            "[data-testid=stApp][data-test-script-state=notRunning]", timeout=PATIENCE_MS
+            "[data-testid=stApp][data-test-script-state=notRunning]", timeout=TIMEOUT_MS
         )
         self.page.wait_for_function(
             "() => !document.querySelector('[data-testid=stSkeleton]') && "
             "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')].every(c => c.querySelector('svg, canvas'))",
-            timeout=PATIENCE_MS,
+            timeout=TIMEOUT_MS,
         )
 
     def metric(self, label: str) -> str:

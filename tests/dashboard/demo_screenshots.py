@@ -27,7 +27,7 @@ from tests.tables import tables
 SECONDS = 900
 """Time limit. The demo is stopped after the screenshots."""
 WARM_UP_S = 290
-"""So the pages show five full minutes."""
+"""Time before the screenshots, so the pages show five minutes of traffic."""
 STREAM = """
     SELECT stream_id::VARCHAR AS id FROM streams WHERE outcome = 'ok' AND streamed
     ORDER BY (reasoning_chars > 0 AND tool_call_count > 0) DESC, end_ns DESC LIMIT 1"""

@@ -1,7 +1,7 @@
 """A store filled with generated streams, for the tests of the pages.
 
 Deterministic for a seed. The values are consistent (last_output ≥ ttft, itl from tokens and times, errors without tokens), so
-pages look like those over real traffic. The store is closed before the pages read it, because Python's SQLite and DuckDB's
+the pages look like those of real traffic. The store is closed before the pages read it, because Python's SQLite and DuckDB's
 SQLite must not open the catalog in the same process.
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 from dashboard import formatting
 from tests.dashboard.app_test import VIEWS
-from tests.dashboard.browser import CHROMIUM, PATIENCE_MS, Reader, reader
+from tests.dashboard.browser import CHROMIUM, TIMEOUT_MS, Reader, reader
 from tests.dashboard.running_dashboard import Dashboard, running
 from tests.tables import tables
 
@@ -41,7 +41,7 @@ def test_every_deep_link_loads_without_problems(seen: Reader, streams_data: Path
         "stream_id"
     ][0]
     seen.problems.clear()
-    for view in sorted(VIEWS, reverse=True):  # reversed, so no deep link runs after the first page
+    for view in sorted(VIEWS, reverse=True):  # reversed, so the first deep link is not the overview
         path = {"overview": "?range=24h", "stream": f"stream?id={stream_id}"}.get(view, f"{view}?range=24h")
         seen.open(path)
         assert seen.exceptions() == 0, view
@@ -58,9 +58,9 @@ def test_numbers_equal_sql_and_link_keeps_filter(seen: Reader, streams_data: Pat
     assert seen.metric("Requests") == "400"
     seen.page.get_by_role("combobox", name="Models").click()
     seen.page.get_by_role("option", name="claude-sonnet-4-5").click()
-    seen.page.wait_for_url("**model=claude-sonnet-4-5*", timeout=PATIENCE_MS)
+    seen.page.wait_for_url("**model=claude-sonnet-4-5*", timeout=TIMEOUT_MS)
     shown = seen.page.locator("[data-testid=stMetricValue]").first
-    shown.filter(has_text=str(expected["n"])).wait_for(timeout=PATIENCE_MS)
+    shown.filter(has_text=str(expected["n"])).wait_for(timeout=TIMEOUT_MS)
     seen.settle()
     link = seen.page.url
     for _ in range(2):  # as selected, then as restored from the link
@@ -123,7 +123,7 @@ def test_refresh_keeps_scroll_position_and_layout(seen: Reader) -> None:
         seen.page.wait_for_function(
             "first => ![...document.querySelectorAll('p')].some(p => p.innerText === first)",
             arg=first,
-            timeout=PATIENCE_MS,
+            timeout=TIMEOUT_MS,
         )
         seen.settle()
         first = stamp.inner_text()
@@ -141,7 +141,7 @@ def test_sql_page_works_with_the_keyboard(seen: Reader) -> None:
     seen.page.keyboard.press("Control+A")
     seen.page.keyboard.type("SELECT outcome, count(*) AS streams FROM streams GROUP BY ALL ORDER BY ALL")
     seen.page.keyboard.press("Control+Enter")
-    seen.page.get_by_text("rows in").wait_for(timeout=PATIENCE_MS)
+    seen.page.get_by_text("rows in").wait_for(timeout=TIMEOUT_MS)
     assert seen.exceptions() == 0
 
 
@@ -149,10 +149,10 @@ def test_download_equals_result(seen: Reader, streams_data: Path) -> None:
     sql = "SELECT request_model, count(*) AS n FROM streams GROUP BY ALL ORDER BY ALL"
     seen.open(f"sql?refresh=off&sql={quote(sql)}")
     seen.page.get_by_role("button", name="Run").click()
-    seen.page.get_by_text("rows in").wait_for(timeout=PATIENCE_MS)
+    seen.page.get_by_text("rows in").wait_for(timeout=TIMEOUT_MS)
     expected = tables(streams_data).query(sql)
     for name, parse in (("CSV", pl.read_csv), ("Parquet", pl.read_parquet)):
-        with seen.page.expect_download(timeout=PATIENCE_MS) as downloaded:
+        with seen.page.expect_download(timeout=TIMEOUT_MS) as downloaded:
             seen.page.get_by_role("button", name=name, exact=True).click()
         assert parse(downloaded.value.path()).rows() == expected.rows()
 

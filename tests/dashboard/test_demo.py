@@ -27,8 +27,8 @@ pytestmark = [
 ]
 
 DEADLINE_S = 120.0
-ENOUGH = 60
-"""Stored streams before the tests start. Some of them failed."""
+MIN_STREAMS = 60
+"""Number of stored streams, some of them failed, at which the tests start."""
 
 
 def wait_until(condition: Callable[[], bool], demo: subprocess.Popen[bytes], awaited: str) -> None:
@@ -49,7 +49,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: (data / "run" / "dashboard.json").exists(), process, "the dashboard")
-        wait_until(lambda: stored(data) >= ENOUGH, process, "streams")
+        wait_until(lambda: stored(data) >= MIN_STREAMS, process, "streams")
         yield data
     finally:
         process.terminate()

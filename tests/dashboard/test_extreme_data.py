@@ -19,7 +19,7 @@ from tests.tables import tables
 LONG_NAME = ("a/very\\long: [model] name.with \"signs\" <b>and</b> $x_1$ 'quotes' " + "0123456789" * 24)[
     :MAX_WORD_CHARS
 ]
-"""Of the maximum length that analytics stores."""
+"""A name of the maximum length that analytics stores."""
 GIANT, EMPTY = UUID(int=7), UUID(int=9)
 EVENTS = 100_000
 
@@ -109,7 +109,7 @@ def test_long_name_works_as_filter_and_link(extreme_data: Path, monkeypatch: pyt
     assert metric_value(app, "Requests") == "1"
 
 
-def test_stream_of_100000_events_is_sampled_and_says_so(
+def test_stream_of_100000_events_is_sampled_and_shows_it(
     extreme_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = open_page(extreme_data, monkeypatch, "stream", id=str(GIANT))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.browser import CHROMIUM, PATIENCE_MS, reader
+from tests.dashboard.browser import CHROMIUM, TIMEOUT_MS, reader
 from tests.dashboard.oidc_provider import provider
 from tests.dashboard.running_dashboard import READY_WITHIN_S, ROOT
 from tests.ports import free_port
@@ -48,18 +48,18 @@ def test_reader_signs_in_and_out(email: str, streams_data: Path, tmp_path: Path)
             assert "token" not in url
             with reader(url) as seen:
                 seen.page.goto(f"{url}/streams?range=24h")
-                seen.page.get_by_text("Sign in to see this dashboard").wait_for(timeout=PATIENCE_MS)
+                seen.page.get_by_text("Sign in to see this dashboard").wait_for(timeout=TIMEOUT_MS)
                 assert seen.page.locator("[data-testid=stDataFrame], [data-testid=stMetric]").count() == 0
                 seen.page.get_by_role("button", name="Sign in").click()
-                seen.page.get_by_text(email).first.wait_for(timeout=PATIENCE_MS)
+                seen.page.get_by_text(email).first.wait_for(timeout=TIMEOUT_MS)
                 assert oidc.signed_in == 1
                 if email.endswith("@example.com"):
-                    seen.page.get_by_text("Requests", exact=True).first.wait_for(timeout=PATIENCE_MS)
+                    seen.page.get_by_text("Requests", exact=True).first.wait_for(timeout=TIMEOUT_MS)
                 else:
-                    seen.page.get_by_text("is not allowed to see").wait_for(timeout=PATIENCE_MS)
+                    seen.page.get_by_text("is not allowed to see").wait_for(timeout=TIMEOUT_MS)
                     assert seen.page.locator("[data-testid=stMetric]").count() == 0
                 seen.page.get_by_role("button", name="Sign out").click()
-                seen.page.get_by_text("Sign in to see this dashboard").wait_for(timeout=PATIENCE_MS)
+                seen.page.get_by_text("Sign in to see this dashboard").wait_for(timeout=TIMEOUT_MS)
         finally:
             process.terminate()
             process.wait(30)

@@ -153,7 +153,7 @@ def test_no_contributors_without_bad_streams(store: duckdb.DuckDBPyConnection) -
     assert overview.top_contributors(query_of(store), HOUR.before(), **SLO).is_empty()
 
 
-def test_covered_seconds_at_the_ends_of_a_range() -> None:
+def test_points_at_the_ends_of_a_range_are_partly_covered() -> None:
     selection = Selection(since=NOON + timedelta(seconds=45), until=NOON + timedelta(minutes=60, seconds=30))
     assert selection.bucket_s == 60
     line = pl.DataFrame({"at": [NOON + timedelta(minutes=n) for n in range(61)]})

@@ -15,7 +15,7 @@ from dashboard import query_runner
 
 DEADLINE_S = 30.0
 Queries = tuple[Counter[str], threading.Event, threading.Event]
-"""Counts of the queries; an event that a query sets when it starts; an event that lets queries end."""
+"""(number of runs per query, event set when a query starts, event that lets queries end)"""
 
 
 @pytest.fixture

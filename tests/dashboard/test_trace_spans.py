@@ -1,4 +1,4 @@
-"""Order of the spans of a trace, and observed spans of clients and gateways that sent none."""
+"""Order of the spans of a trace, and observed spans for clients and gateways that sent none."""
 
 from __future__ import annotations
 

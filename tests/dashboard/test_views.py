@@ -182,7 +182,7 @@ def test_pooled_gaps_equal_gaps_between_events(streams_data: Path, monkeypatch: 
     assert "From roll-ups by minute: all minutes; quantiles within 1 %" in page_text(app)
 
 
-def test_long_range_uses_roll_ups_and_says_so(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_range_uses_roll_ups_and_shows_it(streams_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {}
     for length in ("24h", "7d"):
         app = open_page(streams_data, monkeypatch, "latency", range=length)
@@ -197,7 +197,7 @@ def test_long_range_uses_roll_ups_and_says_so(streams_data: Path, monkeypatch: p
     assert list(from_rollups["max_ns"]) == pytest.approx(list(exact["max_ns"]), rel=0.01)
 
 
-def test_large_query_reads_sampled_minutes_and_says_so(
+def test_large_query_reads_sampled_minutes_and_shows_it(
     streams_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = open_page(

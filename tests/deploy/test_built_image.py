@@ -17,7 +17,7 @@ import pytest
 
 IMAGES = os.environ.get("STREAMGAUGE_IMAGES", "localhost/streamgauge-tap,localhost/streamgauge").split(",")
 LARGEST_BYTES = {"tap": 600 * 2**20, "streamgauge": 1_600 * 2**20}
-"""For a base image of 335 MB; python:3.12-slim-bookworm has less than half of it."""
+"""Limits with a base image of 335 MB. python:3.12-slim-bookworm is less than half as large."""
 
 
 def buildah(*words: str) -> subprocess.CompletedProcess[str]:

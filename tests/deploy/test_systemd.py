@@ -43,7 +43,7 @@ def test_query_processes_may_use_landlock() -> None:
 def test_systemd_accepts_the_unit_with_low_exposure(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze")
-    for other in UNITS:  # as installed, but for the program, which must exist
+    for other in UNITS:  # as installed, except the program, which must exist
         (tmp_path / other.name).write_text(
             re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", other.read_text(), flags=re.M)
         )

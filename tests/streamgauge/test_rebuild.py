@@ -31,7 +31,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(original: Path, tmp_path: Path) -> Path:
-    """A copy of it without its catalog."""
+    """A copy of the original data folder without its catalog."""
     data = tmp_path / "data"
     shutil.copytree(original, data)
     for file in data.glob("catalog.sqlite*"):
