@@ -122,6 +122,6 @@ def as_decoded_event(answer: DecodedEvent | TextDelta) -> DecodedEvent:
 
 
 def tool_call_event(*calls: ToolCallDelta) -> DecodedEvent:
-    """An event with nothing but deltas of tool calls. It is output if one has a name or arguments."""
+    """An event with only deltas of tool calls. It is output if one has a name or arguments."""
     output = any(call.name or call.arguments for call in calls)
     return DecodedEvent("tool_call" if output else "annotation", [ChoiceDelta(tool_calls=list(calls))])

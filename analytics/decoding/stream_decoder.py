@@ -86,10 +86,8 @@ class StreamDecoder(DecodedStream):
             self.first_byte_ns = next((at_ns for at_ns, data in pairs if data or self._coding_undone), None)
         if self._coding_undone or not self._identity_coding:
             undo = bytes if self._coding_undone else self._coding.feed
-            parts = [
-                (at_ns, plain) for at_ns, data in zip(times, reads, strict=True) if (plain := undo(data))
-            ]
-            times, reads = zip(*parts, strict=True) if parts else ((), ())
+            made = [(at_ns, plain) for at_ns, data in zip(times, reads, strict=True) if (plain := undo(data))]
+            times, reads = zip(*made, strict=True) if made else ((), ())
         at, count = 0, len(times)
         while at < count:
             before, at = at, self._decode_matching_reads(times, reads, at)

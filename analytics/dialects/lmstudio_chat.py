@@ -176,7 +176,7 @@ def _join_output(parts: list[_Output]) -> ChoiceDelta:
 
 
 def _add_output(data: bytes, decoded: DecodedEvent) -> None:
-    """Add the output in the result of chat.end, for a stream that had none before."""
+    """Add the output in the result of chat.end, for a stream without earlier output."""
     event = decode_or_none(_end_event, data)
     whole = _join_output((event.result.output if event and event.result else None) or [])
     if whole.text or whole.reasoning or whole.tool_calls:

@@ -248,7 +248,7 @@ class ResponsesReader:
         return self._late_arguments(call, item.arguments or item.input, tool_call)
 
     def _message_done(self, item: Item | None, event: Event, data: bytes) -> DecodedEvent:
-        """Decode the end of a message or of reasoning, and its output if there was none before."""
+        """Decode the end of a message or of reasoning, and its output unless it arrived earlier."""
         if item is None or item.type not in ("message", "reasoning"):
             return DecodedEvent(kind="annotation")
         index = event.output_index
@@ -280,7 +280,7 @@ class ResponsesReader:
         return decoded
 
     def _add_final_output(self, data: bytes, decoded: DecodedEvent) -> None:
-        """Add the output in the final event of a stream that had none before."""
+        """Add the output in the final event of a stream without earlier output."""
         event = decode_or_none(final_event_decoder, data)
         if event is not None and event.response is not None:
             self._add_output(event.response.output or [], decoded)

@@ -170,7 +170,7 @@ def test_missing_record_makes_the_stream_lost_and_unmeasured(missing: int) -> No
     (row,) = rows_of(assembler)
     assert (row["outcome"], row["error_type"], row["error_phase"]) == ("tap_lost", "tap_lost", None)
     assert {row[name] for name in MEASURES} == {None}
-    assert row["end_ns"] == 300 + 30_000_000  # the transport's own counts are kept
+    assert row["end_ns"] == 300 + 30_000_000  # the counts of the transport are kept
     assert row["started_at"].timestamp() * SECOND_NS == START_NS  # from the id if `Opened` is missing
     assert [(x["first_seq"], x["last_seq"], x["cause"]) for x in losses] == [(missing, missing, "missing")]
     lost = records[missing]
@@ -316,7 +316,7 @@ def test_limit_for_silent_taps_is_configurable(tap_gone_after_s: int | None, los
 
 
 def test_tap_with_a_slower_ship_after_an_outage_is_not_marked_dead() -> None:
-    # Two hosts ship to one topic. After an hour without Kafka, the first host's hour arrives before the second's.
+    # Two hosts ship to one topic. After an hour without Kafka, all records of the first host arrive before the second's.
     first = [alive(s, incarnation="x", tap="other") for s in range(0, 3600, 5)]
     end = closed(A, 2, end_ns=3600 * SECOND_NS)
     late = [alive(1800), Request(A, 1, b"{}", False), end, alive(3600)]

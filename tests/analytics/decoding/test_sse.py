@@ -170,7 +170,7 @@ def test_any_bytes_never_raise(body: bytes, cuts: list[int]) -> None:
 def test_rules_of_the_specification(body: bytes, events: list[tuple[str, bytes]]) -> None:
     for cuts in ([], list(range(len(body)))):
         assert names_and_data(decode(body, cuts)[0]) == events
-    if not body.startswith(b"\xef"):  # also in a read that starts between events
+    if not body.startswith(b"\xef"):  # same result in a read that follows a complete event
         warm = SSEDecoder()
         warm.feed(b": warm\n\n", 0)
         assert names_and_data(warm.feed(body, 1)) == events

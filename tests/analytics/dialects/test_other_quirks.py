@@ -107,12 +107,8 @@ IN_BAND: dict[str, tuple[str, list[dict[str, Any] | str], str]] = {
 def test_quirk_6_in_band_error_shapes(shape: str) -> None:
     path, items, error_type = IN_BAND[shape]
     found = decode(path, *items)
-    result = verdict(found)
-    assert (result.outcome, result.error_type, result.error_phase) == (
-        "inband_error",
-        error_type,
-        "mid_stream",
-    )
+    end = verdict(found)
+    assert (end.outcome, end.error_type, end.error_phase) == ("inband_error", error_type, "mid_stream")
     assert (found.text, found.error_ns, found.malformed_events) == ("Hi", 1 * MS, 0)
 
 
@@ -128,8 +124,8 @@ def test_finished_responses_are_not_errors(status: str) -> None:
 def test_quirk_7_lm_studio_chat_end_after_an_error_is_not_a_success() -> None:
     error = {"type": "error", "error": {"type": "model_not_found", "message": "m"}}
     found = decode(LM_STUDIO, {"type": "chat.start", "model_instance_id": "m"}, error, LM_STUDIO_END)
-    result = verdict(found)
-    assert (result.outcome, result.error_type, result.error_phase) == (
+    end = verdict(found)
+    assert (end.outcome, end.error_type, end.error_phase) == (
         "inband_error",
         "model_not_found",
         "pre_first_output",
