@@ -360,7 +360,7 @@ class KafkaReader:
             elif position > newest[at]:
                 self._check_topic(now=True)  # raises LogChanged when it is another topic
                 log.error(
-                    "partition %d of %r was truncated from %d to %d after it was read: reading continues at its end",
+                    "partition %d of %r was truncated from %d to %d after it was read: reading continues there",
                     at.partition,
                     self._topic,
                     position,

@@ -37,10 +37,10 @@ def filled(run: bytes, start: int, kept: int, number: int) -> bytes:
     return bytes(out)
 
 
-def _common_prefix(left: bytes, right: bytes) -> int:
+def _common_prefix(first: bytes, second: bytes) -> int:
     """Length of the common prefix."""
     length = 0
-    for a, b in zip(left, right, strict=False):
+    for a, b in zip(first, second, strict=False):
         if a != b:
             break
         length += 1

@@ -115,8 +115,8 @@ class Supervisor:
     async def stats(self) -> list[Mapping[str, int]]:
         """The counters of all workers, of those that have ended, and of the supervisor."""
         running = await asyncio.gather(*(worker.stats() for worker in list(self._workers.values())))
-        own = {"workers_now": len(self._workers), "worker_restarts": self._restarts}
-        return [*running, self._ended_stats, own]
+        totals = {"workers_now": len(self._workers), "worker_restarts": self._restarts}
+        return [*running, self._ended_stats, totals]
 
     async def _start(self, number: int) -> _WorkerProcess | None:
         parent_end, child_end = socket.socketpair()

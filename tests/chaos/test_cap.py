@@ -27,7 +27,7 @@ QUICK = json.dumps({"tokens": 3, "gap_ms": 1, "ttft_ms": 1, "fault": "none"})
 
 
 def bulky(chaos: Run, requests: int, *, seed: int) -> None:
-    """Send requests with incompressible bodies, of which 64 KiB are captured, and wait for the responses."""
+    """Send requests with incompressible bodies and wait for the responses. 64 KiB of each body are captured."""
     rng = random.Random(seed)
     content = [base64.b85encode(rng.randbytes(60_000)).decode() for _ in range(8)]
 

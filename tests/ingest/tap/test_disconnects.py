@@ -43,7 +43,7 @@ async def closed(tap: RunningTap) -> Closed:
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 async def test_client_that_leaves_mid_stream_ends_the_upstream_at_once(how: str):
-    left = asyncio.Event()
+    disconnected = asyncio.Event()
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
@@ -51,7 +51,7 @@ async def test_client_that_leaves_mid_stream_ends_the_upstream_at_once(how: str)
         try:
             assert await reader.read() == b""
         finally:
-            left.set()
+            disconnected.set()
 
     async with running_tap(upstream) as tap:
         client = await tap.client()
@@ -62,7 +62,7 @@ async def test_client_that_leaves_mid_stream_ends_the_upstream_at_once(how: str)
         else:
             linger_reset(client.writer)
         async with asyncio.timeout(5):
-            await left.wait()
+            await disconnected.wait()
         last = await closed(tap)
         assert last.cause == "client_left"
         assert last.client_left_ns == last.end_ns
@@ -71,22 +71,22 @@ async def test_client_that_leaves_mid_stream_ends_the_upstream_at_once(how: str)
 
 
 async def test_client_that_leaves_before_the_response_ends_the_upstream():
-    left = asyncio.Event()
+    disconnected = asyncio.Event()
 
     async def upstream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
-        asked.set()
+        request_received.set()
         await reader.read()
-        left.set()
+        disconnected.set()
 
-    asked = asyncio.Event()
+    request_received = asyncio.Event()
     async with running_tap(upstream) as tap:
         client = await tap.client()
         await client.send(GET)
-        await asked.wait()
+        await request_received.wait()
         client.close()
         async with asyncio.timeout(5):
-            await left.wait()
+            await disconnected.wait()
         assert (await closed(tap)).cause == "client_left"
 
 

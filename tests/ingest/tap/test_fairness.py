@@ -28,9 +28,9 @@ def read(sock: socket.socket, until: bytes, size_bytes: int) -> None:
     got = b""
     while until not in got:
         got += receive(sock, 4096)
-    left = size_bytes - len(got.partition(until)[2])
-    while left > 0:
-        left -= len(receive(sock, 2**20))
+    remaining = size_bytes - len(got.partition(until)[2])
+    while remaining > 0:
+        remaining -= len(receive(sock, 2**20))
 
 
 def exchange(

@@ -135,11 +135,11 @@ async def test_x_forwarded_can_be_disabled():
 async def test_forwarded_field_of_rfc_7239_is_added_if_enabled():
     from ingest.tap.header_rewrite import Forwarding
 
-    asked = Forwarding(x_forwarded=False, forwarded=True)
-    head = await request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked)
+    forwarding = Forwarding(x_forwarded=False, forwarded=True)
+    head = await request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=forwarding)
     assert b'\r\nForwarded: for=10.0.0.1, for=127.0.0.1;proto=http;host="tap.example"\r\n' in head
     assert head.count(b"Forwarded") == 1
-    head = await request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=asked, host="::1")
+    head = await request_seen(b"Forwarded: for=10.0.0.1\r\n", forwarding=forwarding, host="::1")
     assert b'for="[::1]";proto=http' in head
     assert b"\r\nForwarded: for=10.0.0.1\r\n" in await request_seen(b"Forwarded: for=10.0.0.1\r\n")
 
