@@ -16,7 +16,7 @@ import cloup
 
 from streamgauge import __version__
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP, UP
-from streamgauge.flags import load, settings_options
+from streamgauge.flags_from_settings import load, settings_options
 from streamgauge.log_format import configure_logging
 from streamgauge.settings import Settings, misspelled_variables
 

@@ -8,7 +8,7 @@ import click
 from pydantic import SecretStr
 
 from analytics.storage.location import without_password
-from streamgauge.flags import default_text, flag, help_layout, load
+from streamgauge.flags_from_settings import default_text, flag, help_layout, load
 from streamgauge.settings import GROUPS, Settings, config_file
 
 

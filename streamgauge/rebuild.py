@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from streamgauge.flags import load, settings_options
+from streamgauge.flags_from_settings import load, settings_options
 
 
 @click.command("rebuild")

@@ -18,7 +18,7 @@ import polars as pl
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import locate
-from streamgauge.flags import load, settings_options
+from streamgauge.flags_from_settings import load, settings_options
 
 MAX_ROWS = 1_000_000
 MAX_CELL_CHARS = 60

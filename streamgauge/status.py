@@ -31,7 +31,7 @@ from analytics.storage.reconciliation import (
 from ingest.ready_file import read_ready_file
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
-from streamgauge.flags import load, settings_options
+from streamgauge.flags_from_settings import load, settings_options
 
 KAFKA_TIMEOUT_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]

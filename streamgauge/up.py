@@ -26,7 +26,7 @@ from ingest.ready_file import read_ready_file
 from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
-from streamgauge.flags import flag, flags
+from streamgauge.flags_from_settings import flag, flags
 from streamgauge.settings import Settings
 
 log = logging.getLogger(__name__)

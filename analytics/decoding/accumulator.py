@@ -23,7 +23,7 @@ from analytics.decoded.event import (
 from analytics.decoded.event_columns import EventColumns
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoded.reports import ErrorReport, ServerStat, Usage
-from analytics.decoding.choice import Choice, ToolCall
+from analytics.decoding.response_choice import Choice, ToolCall
 
 MAX_TOOL_CALLS = 10_000
 MAX_REPORTS = 100_000

@@ -9,7 +9,7 @@ from typing import Any
 from analytics.decoded.event_columns import EventColumns
 from analytics.decoded.reports import ErrorReport, Usage
 from analytics.decoding.accumulator import StreamAccumulator
-from analytics.decoding.choice import ToolCall
+from analytics.decoding.response_choice import ToolCall
 
 
 def _from_accumulator(name: str) -> Any:
