@@ -21,7 +21,7 @@ IDLE_WAIT_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    """When rows are committed."""
+    """Limits that start a commit, and the time after which silent taps count as lost."""
 
     commit_interval_s: float = 0.25
     commit_events: int = 200_000
@@ -29,4 +29,4 @@ class CommitPolicy:
     """A commit is made early if this many events are finished or this many log bytes are read."""
     lost_after_s: float = 60.0
     writers_are_local: bool = True
-    """A silent log means a dead writer (embedded log). Not so with a broker between them."""
+    """Whether taps write the log directly (embedded log). Then a silent log means that its writer died."""

@@ -2,13 +2,13 @@
 
 Rules
 1. Finished streams, losses, dead letters, checkpoints and positions are committed in one transaction.
-2. After a restart, [low, high) of each position is read again for its open streams alone, then the log from `high`. Nothing is
-   committed before that replay is done.
+2. After a restart, [low, high) of each position is read again, only for its open streams. Then reading continues from `high`.
+   Nothing is committed before this replay is done.
 3. Invalid entries and records, and streams that cannot be measured, become dead letters (reason, size, hash, no content). A
    stream that cannot be measured is stored as `tap_lost`.
 4. After a failed commit this object is ahead of the store and must not be used again.
 5. `commit_policy` sets when to commit. An idle log causes no commits.
-6. Streams in flight are not part of a commit. They have a file of their own (`storage.open_streams_file`).
+6. Streams in flight are not committed. They are written to a separate file (`storage.open_streams_file`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Consumer:
         self._commit_cost_s = self._open_cost_s = 0.0
         self._failed = False
         self._is_behind = False
-        """The last poll returned entries."""
+        """Whether the last poll returned entries."""
         self.commits = 0
 
     # -- partitions --------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class Consumer:
         self._open_cost_s = self._open_written_s - began_s
 
     def commit(self) -> None:
-        """Commit everything read so far in one transaction, then let the log trim."""
+        """Commit everything read so far in one transaction, then release log entries that are no longer needed."""
         began_s, owned = time.monotonic(), self._owned
         self._take_finished()
         self._take_failures()
@@ -289,7 +289,7 @@ class Consumer:
             )
 
     def _take_damage(self) -> None:
-        """Damage is located before the entries returned by the last poll."""
+        """Record damaged ranges. They precede the entries that the last poll returned."""
         for damage in self._reader.take_unreadable():
             damaged = (damage.partition, damage.first, damage.end)
             self._dead_letters.add_damaged_range(damage.partition, damage.first, damaged)
@@ -302,7 +302,9 @@ class Consumer:
         return [alive for key, alive in taps.items() if reported.get(key) != alive.mono_ns]
 
     def _increments(self, tables: dict[str, pl.DataFrame]) -> dict[str, int]:
-        counted = self._assembler.counters - self._owned.replayed  # a replay repeats what was counted before
+        counted = (
+            self._assembler.counters - self._owned.replayed
+        )  # replayed records were counted before the restart
         increments = {name: counted[name] - self._counted[name] for name in ASSEMBLER_TOTALS}
         self._counted = counted
         for name, table in tables.items():

@@ -13,7 +13,7 @@ from analytics.telemetry.telemetry import TelemetryOptions
 
 @dataclass(frozen=True, slots=True)
 class AnalyzeOptions:
-    """Times in seconds."""
+    """Options of the analytics process. Times are in seconds."""
 
     data: Path
     kafka: str | None = None
@@ -34,7 +34,7 @@ class AnalyzeOptions:
     stall_factor: float = 5.0
     lost_after_s: float = 60.0
     tap_gone_after_s: float | None = 24 * 3600.0
-    """Silence measured by other taps (`analytics.assembly.tap_liveness`). None: not used."""
+    """A tap is lost after this silence, measured by other taps (`analytics.assembly.tap_liveness`). None: never."""
     checkpoint_after_s: float = 60.0
     memory_limit_bytes: int | None = None
     """Memory limit of DuckDB. None: 1 GiB."""

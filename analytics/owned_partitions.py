@@ -1,9 +1,9 @@
 """The partitions owned by one consumer: claim, replay, release. `analytics.consumer` is the loop.
 
 Rules
-1. To own a partition is to claim its position in the store. The claim fences the previous owner.
-2. The open streams of a position are replayed before anything else of the partition is read. They are not counted twice:
-   `replayed` has the assembler's counts of the replay.
+1. A consumer owns a partition once it has claimed its position in the store. The previous owner can then no longer commit.
+2. A claim replays the open streams of the position before new entries are read. `replayed` has the assembler's counts of the
+   replay, which were already counted once.
 3. Streams that were open in a deleted log end as lost, once, when the first partition is claimed.
 """
 

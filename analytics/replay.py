@@ -19,7 +19,7 @@ REPLAY_OFFSETS = 1024
 def replay(
     reader: LogReader, store: Store, assembler: Assembler, partition: str, stored: LogPosition
 ) -> set[str]:
-    """Restore the open streams of a position from [low, high), other streams not. Returns the ids with checkpoints."""
+    """Restore only the open streams of a position from [low, high). Returns the ids of those with checkpoints."""
     assembler.resume(partition, stored.open_stream_ids)
     kept = store.kept_records(reader.log_id, partition)
     for stream_id, payloads in kept.items():
@@ -37,7 +37,7 @@ def replay(
 
 
 def _entries(reader: LogReader, partition: str, low: int, high: int) -> Iterable[Entry]:
-    """[low, high) in small steps. Steps grow while they are empty."""
+    """The entries in [low, high), read in small steps. The step doubles after each one without entries."""
     at, step = low, REPLAY_OFFSETS
     while at < high:
         entries: Sequence[Entry] = reader.range(partition, at, min(at + step, high))

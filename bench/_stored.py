@@ -1,7 +1,7 @@
-"""A store that a bench fills: its roll-ups, its upkeep and its size.
+"""Roll-ups, upkeep and size of a store that a bench fills.
 
-One process has the store open, through DuckDB. The size of a catalog is read by Python's `sqlite3` in a process of its own
-(`analytics.storage.catalog`).
+One process has the store open through DuckDB. A separate process reads the size of a catalog with Python's `sqlite3`
+(`analytics.storage.sqlite_catalog`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ print(json.dumps(values))
 
 
 def roll_up(store: Store, cursor: duckdb.DuckDBPyConnection, after: str | None = None) -> None:
-    """Commit the roll-ups of all streams whose id is greater than `after`, as their own commits would have done."""
+    """Commit the roll-ups of all streams whose id is greater than `after`."""
     last = after or "00000000-0000-0000-0000-000000000000"
     while True:
         streams = cursor.execute(
@@ -53,7 +53,7 @@ def roll_up(store: Store, cursor: duckdb.DuckDBPyConnection, after: str | None =
 
 @contextlib.contextmanager
 def upkeep_of(store: Store) -> Iterator[Upkeep]:
-    """Upkeep without its thread, so that the bench calls its tasks itself."""
+    """Upkeep without its thread. The bench calls its tasks."""
     upkeep = Upkeep(store, events_s=None, streams_s=None)
     try:
         yield upkeep
@@ -62,18 +62,18 @@ def upkeep_of(store: Store) -> Iterator[Upkeep]:
 
 
 def maintain(store: Store) -> None:
-    """Leave the store as hours of upkeep do: rows in merged files, minutes compacted, old snapshots and files deleted."""
+    """Run all upkeep tasks: merge files, compact minutes, delete old snapshots and files."""
     with upkeep_of(store) as upkeep:
         for task in ("flush", "compact_rollups", "merge", "merge_all", "expire"):
             upkeep.tasks[task][1]()
     with contextlib.closing(store.cursor()) as cursor:
-        # `expire` keeps what is younger than a query may take. A store that is filled in minutes has nothing older.
+        # `expire` keeps snapshots for the duration of the longest query, so it would delete nothing here.
         cursor.execute(f"CALL ducklake_expire_snapshots('{ALIAS}', older_than => now())")
         cursor.execute(f"CALL ducklake_cleanup_old_files('{ALIAS}', cleanup_all => true)")
 
 
 def bytes_by_table(store: Store) -> dict[str, int]:
-    """Bytes of the Parquet files that the newest snapshot names, by table."""
+    """Bytes of the Parquet files in the newest snapshot, by table."""
     rows = store.catalog.query(
         "SELECT t.table_name, CAST(sum(f.file_size_bytes) AS BIGINT) FROM ducklake_data_file AS f "
         "JOIN ducklake_table AS t ON t.table_id = f.table_id "
@@ -83,9 +83,9 @@ def bytes_by_table(store: Store) -> dict[str, int]:
 
 
 def catalog_bytes(location: StoreLocation) -> int:
-    """Bytes of the pages that a SQLite catalog uses, of a store that this process has closed.
+    """Bytes of the used pages of a SQLite catalog. This process must have closed the store.
 
-    Free pages do not count: a catalog keeps those of the last minutes' snapshots, however many rows there are.
+    Free pages are excluded: they come from recent snapshots and do not depend on the number of rows.
     """
     done = subprocess.run(
         [sys.executable, "-I", "-c", _PAGES, str(location.catalog)],

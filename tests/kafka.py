@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[1] / "deploy" / "kafka" / "broker"
 
 @dataclass
 class Broker:
-    """One broker and its data folder; `address` stays the same over restarts."""
+    """One broker and its data folder; `address` does not change with restarts."""
 
     data: Path
     arguments: tuple[str, ...] = ()

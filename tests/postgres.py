@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: a cluster of its own on the loopback, ended by pid."""
+"""A real PostgreSQL for tests: a temporary cluster on the loopback interface."""
 
 from __future__ import annotations
 
@@ -21,27 +21,26 @@ READY_S = 60.0
 
 @dataclass
 class Postgres:
-    """One cluster. As root it runs as the user `postgres`, for PostgreSQL refuses to run as root."""
+    """One cluster. As root it runs as the user `postgres`, because PostgreSQL does not run as root."""
 
     folder: Path = field(init=False)
     durable: bool = False
-    """Waits for the disk, as it does out of the box; tests do not need it."""
+    """Whether commits wait for the disk (PostgreSQL's default). Tests do not need it."""
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     made: int = 0
 
     def start(self) -> None:
-        """Make the cluster and wait until it answers. Skips the test where PostgreSQL cannot be had."""
+        """Create the cluster and wait until it is ready. Skips the test without PostgreSQL."""
         binaries = find_binaries()
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="streamgauge-pg-")
-        )  # not in pytest's, which only its user may enter
+        # Not in pytest's folder, which only its user may enter.
+        self.folder = Path(tempfile.mkdtemp(prefix="streamgauge-pg-"))
         if os.geteuid() == 0:
             user = pwd.getpwnam("postgres")
             os.chown(self.folder, user.pw_uid, user.pw_gid)
         cluster = str(self.folder / "cluster")
         subprocess.run(
-            [*as_nobody_special(), binaries / "initdb", "-D", cluster, "-A", "trust", "-U", USER, "--no-sync"],
+            [*as_unprivileged_user(), binaries / "initdb", "-D", cluster, "-A", "trust", "-U", USER, "--no-sync"],
             check=True, capture_output=True, cwd="/",
         )  # fmt: skip
         with socket.socket() as probe:
@@ -54,7 +53,7 @@ class Postgres:
             "fsync": "on" if self.durable else "off",
         }
         self.process = subprocess.Popen(
-            [*as_nobody_special(), str(binaries / "postgres"), "-D", cluster]
+            [*as_unprivileged_user(), str(binaries / "postgres"), "-D", cluster]
             + [part for name, value in settings.items() for part in ("-c", f"{name}={value}")],
             stdout=subprocess.DEVNULL, stderr=(self.folder / "log").open("wb"), cwd="/",
         )  # fmt: skip
@@ -63,12 +62,12 @@ class Postgres:
             [binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)], check=False, cwd="/"
         ).returncode:
             assert self.process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline_s, "PostgreSQL did not answer"
+            assert time.monotonic() < deadline_s, "PostgreSQL is not ready"
             time.sleep(0.05)
 
     def stop(self) -> None:
         if self.process is not None:
-            self.process.send_signal(signal.SIGQUIT)  # at once: nothing of it is needed again
+            self.process.send_signal(signal.SIGQUIT)  # an immediate shutdown
             self.process.wait(30)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -80,13 +79,13 @@ class Postgres:
         return f"host=127.0.0.1 port={self.port} user={USER} dbname={name}"
 
     def run(self, sql: str, database: str) -> str:
-        """What psql says."""
+        """The output of psql."""
         command = ["psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", database, "-Atqc", sql]
         return subprocess.run(command, check=True, capture_output=True, text=True, cwd="/").stdout.strip()
 
 
 def find_binaries() -> Path:
-    """The folder of the newest server's programs; skips the test where there is none."""
+    """The folder of the newest server's programs. Skips the test without one."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("initdb")
     if not found and not on_path:
@@ -94,8 +93,8 @@ def find_binaries() -> Path:
     return found[-1].parent if found else Path(str(on_path)).resolve().parent
 
 
-def as_nobody_special() -> list[str]:
-    """What must stand before a command so that it does not run as root."""
+def as_unprivileged_user() -> list[str]:
+    """Prefix of a command that must not run as root."""
     if os.geteuid() != 0:
         return []
     return ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups", "--"]

@@ -1,4 +1,4 @@
-"""A real S3 server for tests: S3Proxy over a folder, on the loopback, with signed requests, ended by pid."""
+"""A real S3 server for tests: S3Proxy over a folder, on the loopback interface, with signed requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOGBACK = """<configuration>
 
 @dataclass
 class S3:
-    """One server; `folder` holds a folder for each bucket, and in it a file for each object."""
+    """One server. `folder` has a folder for each bucket with a file for each object."""
 
     url: str
     folder: Path
@@ -37,7 +37,7 @@ class S3:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a user would set to reach it."""
+        """Environment variables of a client."""
         return {
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -46,7 +46,7 @@ class S3:
         }
 
     def bucket(self, name: str) -> str:
-        """Make a bucket; its address."""
+        """Create a bucket. Returns its address."""
         (self.folder / name).mkdir()
         return f"s3://{name}"
 
@@ -58,7 +58,7 @@ class S3:
 
 @contextmanager
 def s3_server(folder: Path) -> Iterator[S3]:
-    """A server that answers. Skips the test where it cannot be had."""
+    """Run a server until it is ready. Skips the test if it is not installed."""
     jars = _jars()
     objects = folder / "objects"
     objects.mkdir()
@@ -84,7 +84,7 @@ def s3_server(folder: Path) -> Iterator[S3]:
         deadline_s = time.monotonic() + READY_S
         while not _answers(server.url):
             assert process.poll() is None, (folder / "s3proxy.log").read_text()
-            assert time.monotonic() < deadline_s, "the S3 server did not answer"
+            assert time.monotonic() < deadline_s, "the S3 server is not ready"
             time.sleep(0.05)
         yield server
     finally:
@@ -96,9 +96,9 @@ def _jars() -> Path:
     try:
         done = subprocess.run([SCRIPT], capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
-        pytest.skip("deploy/s3/server-for-tests was not run yet: make test-setup")
+        pytest.skip("the S3 server is not installed: make test-setup")
     if done.returncode:
-        pytest.skip(f"deploy/s3/server-for-tests cannot make it here: {done.stderr.strip()[-200:]}")
+        pytest.skip(f"deploy/s3/server-for-tests failed: {done.stderr.strip()[-200:]}")
     return Path(done.stdout.strip().splitlines()[-1])
 
 
@@ -106,7 +106,7 @@ def _answers(url: str) -> bool:
     try:
         urllib.request.urlopen(url, timeout=5).close()
     except urllib.error.HTTPError:
-        return True  # it wants a signature
+        return True  # unsigned requests are rejected
     except OSError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""The tables of a data folder, read as `streamgauge sql` reads them: by a child process, analytics running or not."""
+"""Query the tables of a data folder as `streamgauge sql` does, in a child process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from analytics.query.query_pool import QueryPool
 from analytics.storage.location import locate
 
 MAX_PROCESSES = 3
-"""The least recently used one is closed when another folder is read."""
+"""The least recently used one is closed first."""
 _processes: OrderedDict[str, QueryPool] = OrderedDict()
 _lock = threading.Lock()
 

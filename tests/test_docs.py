@@ -142,7 +142,7 @@ def test_every_quoted_message_of_the_troubleshooting_page_is_in_the_code() -> No
     assert unknown == []
 
 
-def test_every_picture_exists_and_is_shown() -> None:
+def test_every_image_exists_and_is_used() -> None:
     shown = {
         (page.parent / target).resolve()
         for page in PAGES
@@ -159,7 +159,7 @@ def test_external_links_are_well_formed() -> None:
             assert "." in (url.hostname or "") or url.hostname == "localhost", f"{page.name}: {target}"
 
 
-def test_every_page_that_the_code_names_exists() -> None:
+def test_every_page_named_in_the_code_exists() -> None:
     named = {
         (path.relative_to(ROOT), page)
         for package in ("ingest", "analytics", "dashboard", "streamgauge", "bench", "deploy", "tests")
@@ -170,7 +170,7 @@ def test_every_page_that_the_code_names_exists() -> None:
     assert [(path, page) for path, page in named if not (ROOT / page).exists()] == []
 
 
-def test_every_source_file_that_a_page_names_exists() -> None:
+def test_every_source_file_named_in_a_page_exists() -> None:
     example = "tests/analytics/captures/acme/"
     for page in PAGES:
         for path in re.findall(

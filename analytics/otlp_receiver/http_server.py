@@ -2,10 +2,10 @@
 
 Rules
 1. 200 means stored (`analytics.otlp_receiver.span_queue`). Invalid spans are reported as a partial success, so senders do not repeat
-   them. If there is no room or time, the response is 503 with Retry-After, and senders retry.
-2. Everything is bounded: body size, decompressed size, time to send it, bodies in memory, connections, the queue.
+   them. If the queue is full or the commit takes too long, the response is 503 with Retry-After, and senders retry.
+2. There are limits on body size, decompressed size, time to send a body, bodies in memory, connections and the queue.
 3. Loopback needs no authentication. Any other address requires a bearer token, and the receiver does not start without one.
-4. Only OTLP's content types are accepted. A web page cannot send them without a CORS preflight, which is never answered.
+4. Only OTLP's content types are accepted. A web page cannot send them without a CORS preflight, to which the receiver does not respond.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ TRACE_ID, SPAN_ID = (list(SPANS).index(column) for column in ("trace_id", "span_
 
 
 class NotOtlp(Exception):
-    """The body is no ExportTraceServiceRequest. The message (one line) quotes nothing of it."""
+    """The body is not an ExportTraceServiceRequest. The message is one line and does not quote the body."""
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ def _row(span: Span, source: dict[str, str], is_json: bool, now_ns: int) -> Row 
 
 
 def _id(raw: bytes, is_json: bool, digits: int) -> str | None:
-    """An id in hex, None if it has none. In OTLP's JSON, ids are hex, but protobuf's JSON parser decodes them as base64."""
+    """An id in hex, None if it is invalid. In OTLP's JSON, ids are hex, but protobuf's JSON parser decodes them as base64."""
     try:
         text = (base64.b64encode(raw) if is_json else raw.hex().encode()).decode().lower()
         return hex_id(text, digits) if len(text) == digits else None

@@ -2,7 +2,7 @@
 
 Readers of a live SQLite catalog take locks in it and need write permission for its `-shm` file. A copy in rollback-journal mode
 needs only read permission, and its readers cannot delay the writer. `refresh` creates a new copy when the catalog has changed and
-renames it into place. Transactions that have the old file open keep it. Internal tables (`streamgauge_…`) are removed from the copy.
+renames it into place. Transactions that have the old file open continue to read it. Internal tables (`streamgauge_…`) are removed from the copy.
 
 Use this only in a process that does not attach the same catalog through DuckDB. DuckDB has its own SQLite library, and POSIX drops
 all locks of a process on a file when either library closes it.

@@ -12,7 +12,7 @@ from analytics.storage.location import StoreLocation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildOptions:
-    """What a child needs to start."""
+    """Settings of one child."""
 
     location: StoreLocation
     limits: Limits
@@ -21,7 +21,7 @@ class ChildOptions:
     """Private folder of the parent: spill files and the copy of the catalog."""
     catalog_copy: Path | None = None
     parent: int = 0
-    """Process id. The child ends if this is no longer its parent."""
+    """Process id of the parent. The child ends if it has another one."""
 
     def to_json(self) -> dict[str, Any]:
         """The inverse of `from_json`."""

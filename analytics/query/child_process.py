@@ -23,7 +23,7 @@ from analytics.query.child_options import ChildOptions
 from analytics.query.errors import QueryError, StoreUnavailable, of_kind
 
 START_S = 20.0
-"""A child takes 0.5 s to start on an idle machine."""
+"""Longest start. It takes 0.5 s on an idle machine."""
 MESSAGE_OVERHEAD_BYTES = 2**20
 """Arrow's schema and padding."""
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "TMPDIR")
@@ -39,7 +39,7 @@ class Died:
 
     @property
     def signal_name(self) -> str | None:
-        """`SIGSEGV` and the like; None when it exited by itself."""
+        """Signal that ended it, for example `SIGSEGV`. None if it exited."""
         return signal.Signals(-self.returncode).name if self.returncode < 0 else None
 
 
@@ -160,7 +160,7 @@ class ChildProcess:
         self._process.kill()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the process and wait until the kernel has removed it."""
+        """End the process and wait for its end."""
         self.kill()
         self.ready.wait(timeout_s)
         self._process.wait(timeout_s)

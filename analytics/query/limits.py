@@ -9,7 +9,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """A caller may ask for less time and fewer rows, but not for more."""
+    """Limits of one query. A caller can lower the limits of time and rows, but not raise them."""
 
     memory_bytes: int = 1024 * MIB
     """Address space that a child may add to its size after the start (1.5 GiB, most of it only reserved). DuckDB's own limit is

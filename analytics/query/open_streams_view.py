@@ -28,12 +28,12 @@ _ROWS = "SELECT {} FROM read_parquet({{}}, union_by_name = true)".format(
 
 
 def define(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create an empty view for all connections of this database, which lists of tables show."""
+    """Create an empty view, which lists of tables show, for all connections of this database."""
     connection.execute(f"CREATE OR REPLACE VIEW memory.main.{NAME} AS {_EMPTY}")
 
 
 def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_path: str) -> None:
-    """Create a temporary view on this cursor, in front of the empty one, if the statement mentions it.
+    """Create a temporary view on this cursor if the statement mentions it. It takes precedence over the empty one.
 
     `data_path` ends with a slash. Raises duckdb.Error.
     """

@@ -79,7 +79,7 @@ class Gate:
             return _error(f"refused: query failed: {one_line(e)}")
 
     def refreshed(self, number: int) -> None:
-        """The copy of the catalog has every commit from before the start of this query."""
+        """Called when the copy of the catalog has every commit from before the start of this query."""
         with self._lock:
             event = self._refreshes.get(number)
         if event is not None:

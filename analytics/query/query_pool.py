@@ -92,7 +92,7 @@ class QueryPool:
         return to_polars(self._table(body))
 
     def close(self) -> None:
-        """End all children. Queries that run fail."""
+        """End all children. Running queries fail."""
         with self._lock:
             self._closed = True
             children, self._children = self._children, []

@@ -51,7 +51,7 @@ SYSTEM_PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What `confine` achieved."""
+    """Restrictions that `confine` has applied."""
 
     landlock_abi: int
     """0: the kernel has no Landlock, so only DuckDB's own settings protect files."""

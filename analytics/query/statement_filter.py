@@ -184,8 +184,8 @@ def allowed_functions() -> frozenset[str]:
         ).fetchall()
     finally:
         connection.close()
-    own = {name for (name,) in rows if not name.startswith(OTHER_PREFIXES)}
-    return frozenset(own - DENIED_FUNCTIONS | SYNTAX | WINDOW_FUNCTIONS)
+    builtin = {name for (name,) in rows if not name.startswith(OTHER_PREFIXES)}
+    return frozenset(builtin - DENIED_FUNCTIONS | SYNTAX | WINDOW_FUNCTIONS)
 
 
 def nesting(sql: str) -> int:

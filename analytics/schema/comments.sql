@@ -5,7 +5,7 @@ COMMENT ON COLUMN streams.stream_id IS 'Id of the request: a UUIDv7 created by t
 COMMENT ON COLUMN streams.gateway IS 'Name of the upstream.';
 COMMENT ON COLUMN streams.tap IS 'Name of the tap.';
 COMMENT ON COLUMN streams.client_id IS 'Keyed hash of the client''s API key. NULL without a key.';
-COMMENT ON COLUMN streams.server_instance IS 'Worker, replica or pod of the upstream that answered, by a response header (x-…-worker-id and similar).';
+COMMENT ON COLUMN streams.server_instance IS 'Worker, replica or pod of the upstream that answered, from a response header (x-…-worker-id and similar).';
 COMMENT ON COLUMN streams.provider IS 'Vendor of the API, detected from host, headers or stream.';
 COMMENT ON COLUMN streams.dialect IS 'Format of the stream (docs/reference/dialects.md). An ''unknown'' stream has byte and event measures only.';
 COMMENT ON COLUMN streams.operation IS 'Kind of request: chat, text_completion, generate_content, embeddings …';
@@ -100,7 +100,7 @@ COMMENT ON COLUMN usage_reports.reasoning_tokens IS 'Reasoning tokens.';
 COMMENT ON COLUMN usage_reports.cached_input_tokens IS 'Input tokens read from a cache.';
 COMMENT ON COLUMN usage_reports.raw IS 'The report as sent, in JSON.';
 
-COMMENT ON TABLE server_stats IS 'The server''s own timing.';
+COMMENT ON TABLE server_stats IS 'Timings and counts that the server reported.';
 COMMENT ON COLUMN server_stats.stream_id IS 'The stream.';
 COMMENT ON COLUMN server_stats.seq IS 'Event with the value. NULL: a response header.';
 COMMENT ON COLUMN server_stats.source IS 'Field or header with the value: perf_metrics, stats, timings, x_groq …';
@@ -214,7 +214,7 @@ COMMENT ON COLUMN histogram_minutes.gateway IS 'Name of the upstream.';
 COMMENT ON COLUMN histogram_minutes.provider IS 'Vendor of the API.';
 COMMENT ON COLUMN histogram_minutes.model IS 'As in stream_minutes.';
 COMMENT ON COLUMN histogram_minutes.metric IS 'Column of streams, or icl_ns: all gaps between output events.';
-COMMENT ON COLUMN histogram_minutes.settled IS 'As in stream_minutes. Before, p50, p95 and p99 are NULL.';
+COMMENT ON COLUMN histogram_minutes.settled IS 'As in stream_minutes. p50, p95 and p99 are NULL until then.';
 COMMENT ON COLUMN histogram_minutes.n IS 'Number of values.';
 COMMENT ON COLUMN histogram_minutes.total IS 'Sum of the values, to seven digits.';
 COMMENT ON COLUMN histogram_minutes.p50 IS 'Median, within 1 %.';

@@ -12,7 +12,7 @@ _COMMENT = re.compile(r"^COMMENT ON .*?;\n", flags=re.DOTALL | re.MULTILINE)
 
 
 def statements() -> tuple[str, str, str]:
-    """SQL of the tables, of the views, and of all comments. Run each in a transaction of its own, in this order."""
+    """SQL of the tables, of the views, and of all comments. Run each in a separate transaction, in this order."""
     here = resources.files("analytics.schema")
     constants = vars(outcomes) | vars(histogram_buckets)
     tables, views, comments = (

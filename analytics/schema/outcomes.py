@@ -13,4 +13,4 @@ NOT_ERRORS = (OK, *NOT_COUNTED)
 IS_COUNTED = f"outcome NOT IN {NOT_COUNTED}"
 IS_ERROR = f"outcome NOT IN {NOT_ERRORS}"
 ERROR_RATE = f"count(*) FILTER ({IS_ERROR}) / nullif(count(*) FILTER ({IS_COUNTED}), 0)"
-"""Of rows of `streams`. NULL without counted streams."""
+"""Error rate of rows of `streams`. NULL without counted streams."""

@@ -16,15 +16,15 @@ FROM (
 CREATE OR REPLACE VIEW internal.unsettled_histograms AS
 WITH parts AS (
     SELECT minute, gateway, provider, model, metric, total,
-        unnest(buckets) AS bucket, unnest(counts) AS n, generate_subscripts(buckets, 1) AS place
+        unnest(buckets) AS bucket, unnest(counts) AS n, generate_subscripts(buckets, 1) AS element
     FROM main.histogram_minutes WHERE minute IN (SELECT minute FROM main.histogram_minutes WHERE NOT settled)
-), added AS (
-    SELECT minute, gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n, sum(CASE WHEN place = 1 THEN total END) AS total
+), merged AS (
+    SELECT minute, gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n, sum(CASE WHEN element = 1 THEN total END) AS total
     FROM parts GROUP BY ALL
 ), ranked AS (
-    SELECT *, sum(n) OVER (alike ORDER BY bucket) AS upto, sum(n) OVER alike AS many,
+    SELECT *, sum(n) OVER (same_key ORDER BY bucket) AS running_n, sum(n) OVER same_key AS key_n,
         $VALUE AS value
-    FROM added WINDOW alike AS (PARTITION BY minute, gateway, provider, model, metric)
+    FROM merged WINDOW same_key AS (PARTITION BY minute, gateway, provider, model, metric)
 )
 SELECT
     minute, gateway, provider, model, metric, n::BIGINT AS n, total,
@@ -34,13 +34,13 @@ SELECT
     buckets, counts
 FROM (
     SELECT
-        minute, gateway, provider, model, metric, max(many) AS n, sum(total)::FLOAT AS total,
-        min(value) FILTER (upto > floor(0.50::DOUBLE * (many - 1))) AS low50,
-        min(value) FILTER (upto > ceil(0.50::DOUBLE * (many - 1))) AS high50,
-        min(value) FILTER (upto > floor(0.95::DOUBLE * (many - 1))) AS low95,
-        min(value) FILTER (upto > ceil(0.95::DOUBLE * (many - 1))) AS high95,
-        min(value) FILTER (upto > floor(0.99::DOUBLE * (many - 1))) AS low99,
-        min(value) FILTER (upto > ceil(0.99::DOUBLE * (many - 1))) AS high99,
+        minute, gateway, provider, model, metric, max(key_n) AS n, sum(total)::FLOAT AS total,
+        min(value) FILTER (running_n > floor(0.50::DOUBLE * (key_n - 1))) AS low50,
+        min(value) FILTER (running_n > ceil(0.50::DOUBLE * (key_n - 1))) AS high50,
+        min(value) FILTER (running_n > floor(0.95::DOUBLE * (key_n - 1))) AS low95,
+        min(value) FILTER (running_n > ceil(0.95::DOUBLE * (key_n - 1))) AS high95,
+        min(value) FILTER (running_n > floor(0.99::DOUBLE * (key_n - 1))) AS low99,
+        min(value) FILTER (running_n > ceil(0.99::DOUBLE * (key_n - 1))) AS high99,
         list(bucket ORDER BY bucket) AS buckets, list(ranked.n::INTEGER ORDER BY bucket) AS counts
     FROM ranked GROUP BY minute, gateway, provider, model, metric
 );
@@ -146,15 +146,15 @@ JOIN usual ON recent.gateway IS NOT DISTINCT FROM usual.gateway AND recent.model
 WHERE recent.ttft_ns > usual.ttft_limit_ns OR recent.itl_ns > usual.itl_limit_ns;
 
 CREATE OR REPLACE VIEW gateway_comparison AS
-WITH added AS (
+WITH merged AS (
     SELECT gateway, provider, model, metric, bucket, sum(n::DOUBLE) AS n
     FROM histogram_buckets
     WHERE minute > now() - INTERVAL 24 HOUR AND metric IN ('ttft_ns', 'itl_ns', 'end_ns', 'tps_user', 'burstiness')
     GROUP BY ALL
 ), ranked AS (
     SELECT gateway, provider, model, metric, $VALUE AS value,
-        sum(n) OVER (alike ORDER BY bucket) AS upto, sum(n) OVER alike AS many
-    FROM added WINDOW alike AS (PARTITION BY gateway, provider, model, metric)
+        sum(n) OVER (same_key ORDER BY bucket) AS running_n, sum(n) OVER same_key AS key_n
+    FROM merged WINDOW same_key AS (PARTITION BY gateway, provider, model, metric)
 ), quantiles AS (
     SELECT
         gateway, provider, model, metric,
@@ -163,13 +163,13 @@ WITH added AS (
         low99 + (high99 - low99) * (0.99::DOUBLE * (n - 1) % 1) AS p99
     FROM (
         SELECT
-            gateway, provider, model, metric, max(many) AS n,
-            min(value) FILTER (upto > floor(0.50::DOUBLE * (many - 1))) AS low50,
-            min(value) FILTER (upto > ceil(0.50::DOUBLE * (many - 1))) AS high50,
-            min(value) FILTER (upto > floor(0.95::DOUBLE * (many - 1))) AS low95,
-            min(value) FILTER (upto > ceil(0.95::DOUBLE * (many - 1))) AS high95,
-            min(value) FILTER (upto > floor(0.99::DOUBLE * (many - 1))) AS low99,
-            min(value) FILTER (upto > ceil(0.99::DOUBLE * (many - 1))) AS high99
+            gateway, provider, model, metric, max(key_n) AS n,
+            min(value) FILTER (running_n > floor(0.50::DOUBLE * (key_n - 1))) AS low50,
+            min(value) FILTER (running_n > ceil(0.50::DOUBLE * (key_n - 1))) AS high50,
+            min(value) FILTER (running_n > floor(0.95::DOUBLE * (key_n - 1))) AS low95,
+            min(value) FILTER (running_n > ceil(0.95::DOUBLE * (key_n - 1))) AS high95,
+            min(value) FILTER (running_n > floor(0.99::DOUBLE * (key_n - 1))) AS low99,
+            min(value) FILTER (running_n > ceil(0.99::DOUBLE * (key_n - 1))) AS high99
         FROM ranked GROUP BY gateway, provider, model, metric
     )
 ), parts AS (

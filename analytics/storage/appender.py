@@ -1,7 +1,7 @@
-"""Read data frames as tables of a DuckDB connection, registered once per name.
+"""Write polars data frames with DuckDB's COPY.
 
-Registering a frame costs more than reading a small one. So an object is registered that returns its current frame through the Arrow
-PyCapsule interface.
+Registering a frame costs more than reading a small one. So each table is registered once, as an object with a replaceable frame
+that DuckDB reads through the Arrow PyCapsule interface.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Source:
 
 
 class Appender:
-    """Used by the connection's thread."""
+    """Copies frames over one connection. Used by its thread only."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection

@@ -5,8 +5,8 @@ DuckDB attaches it as `catalog` next to the lake. So the process has a single SQ
 Contract
 1. `transaction()` is one transaction of the database. `query` runs its SQL, `insert` adds a data frame.
 2. Commits are short and sequential. Operations that delete or rewrite rows exclude commits: `exclusive()`. With SQLite this is a lock
-   of the process, because one process owns a data folder. With PostgreSQL it is an advisory lock, which commits take shared. A
-   holder that hangs loses it with its session (`idle_in_transaction_session_timeout`). The lock only avoids repeated work: the
+   of the process, because one process owns a data folder. With PostgreSQL it is an advisory lock, which commits hold in shared mode.
+   A holder that hangs loses it with its session (`idle_in_transaction_session_timeout`). The lock only avoids repeated work: the
    catalog's own keys detect conflicts.
 3. A SQLite catalog is in WAL mode, so readers in other processes and the writer do not wait for each other.
 """
@@ -152,7 +152,7 @@ class Catalog:
         return ", ".join(f"({', '.join(row)})" for row in zip(*columns, strict=True))
 
     def _literals(self, column: pl.Series, kind: str) -> list[str]:
-        """DuckLake stores instants and lists as text. In PostgreSQL other text is bytes, in SQLite floats are text."""
+        """SQL literals. DuckLake stores instants and lists as text, other text in PostgreSQL as bytes, floats in SQLite as text."""
         if kind == "timestamptz":
             # Exactly as DuckDB writes them: a flush sorts deleted rows by this text.
             column = (
@@ -239,7 +239,7 @@ class Catalog:
 
     @contextlib.contextmanager
     def elected(self) -> Iterator[bool]:
-        """True in one process at a time, which does the upkeep. Requires a cursor of its own."""
+        """True in one process at a time, which does the upkeep. Requires a separate cursor."""
         if not self.is_postgres:
             yield True
             return

@@ -43,7 +43,7 @@ class Commit:
 
 
 _MAX_KEPT_RECORDS = 1 << 20
-"""Of one commit and partition."""
+"""More than one commit keeps for a partition, so numbers increase from commit to commit."""
 
 
 def run_transaction(

@@ -42,7 +42,7 @@ _INTERNAL = (
 
 
 def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: StoreLocation) -> str:
-    """Create what is missing. Returns the store's id. Requires `Catalog.creation`; can be repeated after an interruption.
+    """Create missing tables, views and comments. Returns the store's id. Requires `Catalog.creation`; can be repeated after an interruption.
 
     Raises OSError for a store of another version, duckdb.Error if the store cannot be written.
     """
@@ -50,7 +50,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: S
         catalog.execute(f"CREATE TABLE IF NOT EXISTS {NAME}.{table}")
     meta = {str(key): str(value) for key, value in catalog.query("SELECT key, value FROM streamgauge_meta")}
     tables, views, comments = statements()
-    schema, shown = _digest(tables), _digest(views + comments)
+    schema, views_digest = _digest(tables), _digest(views + comments)
     if meta.get("schema", schema) != schema:
         raise OSError(
             f"cannot open the store {location.label}: it was created by another version of Streamgauge. Use that version, or "
@@ -61,14 +61,14 @@ def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: S
         _update_data_path(catalog, f"{location.tables}/")
     if "schema" not in meta:
         _create(connection, catalog, tables)
-    if meta.get("views") != shown:
+    if meta.get("views") != views_digest:
         with transaction(connection):
             connection.execute(views)
         # A separate transaction: comments on tables of the same transaction crash DuckLake 1.0.
         with transaction(connection):
             connection.execute(comments)
     store_id = meta.get("store_id") or str(uuid.uuid4())
-    current = {"schema": schema, "views": shown, "store_id": store_id}
+    current = {"schema": schema, "views": views_digest, "store_id": store_id}
     if meta != current:
         with catalog.transaction():
             catalog.change("DELETE FROM streamgauge_meta")
@@ -79,7 +79,7 @@ def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: S
 
 
 def _update_data_path(catalog: Catalog, path: str) -> None:
-    """Store the present path of a moved data folder, by which other clients find the files."""
+    """Store the current path of a moved data folder, by which other clients find the files."""
     [(stored,)] = catalog.query(
         "SELECT value FROM ducklake_metadata WHERE key = 'data_path' AND scope IS NULL"
     )

@@ -40,15 +40,15 @@ class TableLayout:
 
     table_id: int
     name: str
-    """With its schema unless that is `main`."""
+    """Name, with the schema unless it is `main`."""
     path: str
     """Folder of the files, relative to the data path."""
     columns: Mapping[str, str]
     """DuckLake's types, by column."""
     field_ids: str
-    """The option FIELD_IDS of COPY. DuckLake finds Parquet columns by id."""
+    """Value of COPY's option FIELD_IDS. DuckLake finds Parquet columns by id."""
     column_ids: Mapping[str, int]
-    """By the column's path in COPY's statistics."""
+    """Column ids by the column's path in COPY's statistics."""
     inlined: str
     """Name of the catalog's table with the inlined rows."""
 
@@ -171,7 +171,7 @@ def _bound(text: str | None) -> str:
 
 
 def remove_file(data_path: str, file: File) -> None:
-    """Remove a file without a snapshot. Upkeep removes those in S3."""
+    """Remove a local file that is in no snapshot. Upkeep removes such files in S3."""
     if "://" not in data_path:
         Path(data_path + file.layout.path + file.name).unlink(missing_ok=True)
 
@@ -192,7 +192,7 @@ class SnapshotBuilder:
         self._statistics: list[str] = []
         """Rows of the catalog's tables, as SQL."""
         self._added: dict[int, tuple[int, int]] = {}
-        """Rows and bytes of files, by table id."""
+        """(rows, bytes of files) by table id."""
         self._changes: list[str] = []
 
     def add_file(self, file: File) -> None:
@@ -247,7 +247,7 @@ class SnapshotBuilder:
         return first
 
     def finish(self) -> None:
-        """Write the snapshot. Conflicts with another of the same id."""
+        """Write the snapshot. Raises duckdb.Error if another process has written the same id."""
         if not self._changes:
             return
         catalog, snapshot_id = self._catalog, self.snapshot_id

@@ -41,7 +41,7 @@ class StoreLocation:
 
     @property
     def backup(self) -> Path:
-        """Upkeep's backup of a SQLite catalog."""
+        """File with the backup of a SQLite catalog."""
         assert self.catalog is not None
         return self.catalog.with_suffix(".backup.sqlite")
 
@@ -52,7 +52,7 @@ class StoreLocation:
 
     @property
     def attach_statement(self) -> str:
-        """Statement with which a DuckDB client attaches the store for reading, without a password."""
+        """Statement that attaches the store read-only in a DuckDB client, without a password."""
         uri = f"ducklake:sqlite:{self.catalog}" if self.catalog else f"ducklake:{self.label}"
         return f"ATTACH {literal(uri)} AS {ALIAS} (READ_ONLY)"
 

@@ -31,10 +31,10 @@ class PartitionPositions:
         self._layout = layout
         self._owner = owner
         self.versions: Versions = {}
-        """Of the owned positions, as last committed."""
+        """Version of each owned position, as last committed."""
 
     def acquire(self, log_id: str, partition: str) -> LogPosition | None:
-        """Own a partition, in a transaction of its own. None if no commit has moved its position yet."""
+        """Acquire a partition in a separate transaction. Returns its position, None if no commit has moved it yet."""
         table, where = self._layout.inlined, self._where(log_id, partition)
         with self._catalog.transaction():
             rows = self._catalog.query(

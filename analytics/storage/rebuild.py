@@ -1,11 +1,11 @@
 """Restore a SQLite catalog that is damaged or missing.
 
-1. From the last backup (`catalog.backup.sqlite`, at most a minute old while analytics runs). Files that it names still exist,
-   since upkeep deletes none that are younger. Analytics then reads the log again from the backup's positions. What the log no
-   longer has is lost: at most the rows between backup and damage.
-2. Without a backup, from the Parquet files alone. Each row is in one file, or also in the file that it was merged into, so
-   rows are taken once by their key, and roll-ups are computed again from the streams that are kept. Lost are rows that were
-   inlined in the catalog (up to 5 minutes), positions and counters; rows deleted by retention come back until it runs.
+1. From the last backup (`catalog.backup.sqlite`, at most a minute old while analytics runs). Upkeep keeps the Parquet files
+   that it names. Analytics then reads the log again from the backup's positions. Rows committed after the backup are lost
+   only if the log no longer has their records.
+2. Without a backup, from the Parquet files alone. A row can also be in the file that it was merged into, so rows are selected
+   once by their key. Roll-ups are computed again from the stored streams. Rows inlined in the catalog (up to 5 minutes),
+   positions and counters are lost. Rows deleted by retention return until it runs again.
 
 The damaged catalog is kept as `catalog.damaged-TIME.sqlite`.
 """
@@ -38,7 +38,7 @@ KEYS = {
 }  # fmt: skip
 """By table: the key by which duplicate rows are dropped. None: all columns."""
 COLUMNS = "COLUMNS(name -> NOT starts_with(name, '_ducklake_'))"
-"""Without DuckLake's own columns of merged files."""
+"""All columns except those that DuckLake adds to merged files."""
 ROLLUPS = ("stream_minutes", "histogram_minutes")
 
 
@@ -70,7 +70,7 @@ def rebuild(
     try:
         _from_files(location, report)
     except BaseException:
-        _remove(catalog)  # an incomplete catalog would look like a store
+        _remove(catalog)  # an incomplete catalog must not be opened as a store
         raise
     return Source.FILES
 
@@ -119,9 +119,9 @@ def _from_files(location: StoreLocation, report: Callable[[str, int], None]) -> 
 
 def _copy(connection: duckdb.DuckDBPyConnection, name: str, key: str | None, files: list[Path]) -> int:
     source = f"read_parquet([{', '.join(literal(str(file)) for file in files)}], union_by_name = true)"
-    once = f"SELECT DISTINCT {f'ON ({key})' if key else ''} {COLUMNS}"
+    distinct = f"SELECT DISTINCT {f'ON ({key})' if key else ''} {COLUMNS}"
     if key is None or not key.startswith("stream_id"):
-        row = first_row(connection.execute(f"INSERT INTO {name} BY NAME {once} FROM {source}"))
+        row = first_row(connection.execute(f"INSERT INTO {name} BY NAME {distinct} FROM {source}"))
         return int(row[0]) if row else 0
     copied = 0
     row = first_row(connection.execute(f"SELECT count(*) FROM {source}"))
@@ -129,7 +129,7 @@ def _copy(connection: duckdb.DuckDBPyConnection, name: str, key: str | None, fil
     for number in range(slices):
         row = first_row(
             connection.execute(
-                f"INSERT INTO {name} BY NAME {once} FROM {source} WHERE hash(stream_id) % {slices} = {number} "
+                f"INSERT INTO {name} BY NAME {distinct} FROM {source} WHERE hash(stream_id) % {slices} = {number} "
                 f"ORDER BY {key}"
             )
         )
@@ -154,8 +154,8 @@ def _compute_rollups(store: Store, connection: duckdb.DuckDBPyConnection) -> int
             "WHERE stream_id > ?::UUID AND stream_id <= ?::UUID ORDER BY events.stream_id, seq",
             [after, last],
         ).pl()
-        made = rollups({"streams": streams, "events": events}, store.stall)
-        store.commit(Commit("", tables={name: made[name] for name in ROLLUPS if name in made}))
+        computed = rollups({"streams": streams, "events": events}, store.stall)
+        store.commit(Commit("", tables={name: computed[name] for name in ROLLUPS if name in computed}))
         done, after = done + streams.height, last
 
 

@@ -1,7 +1,7 @@
 """Reconciliation: captured = stored + in flight + lost.
 
 Rules
-1. Each term has a source of its own. Captured: the run totals that taps write around each append, which survive kill -9. Stored and
+1. Each term is counted from a separate source. Captured: the run totals that taps write around each append, which survive kill -9. Stored and
    lost: counted rows. In flight: the ids in `log_positions`, and the streams in the log after the positions. No term is computed
    from the others.
 2. The counts of a running pipeline are taken at different times. So captured has two bounds: streams in the log before the other
@@ -44,7 +44,7 @@ SELECT
     (SELECT to_json(list({log_id: log_id, partition: partition, high: high, low: low, ids: open_stream_ids}))
         FROM log_positions) AS positions
 """
-"""One statement, which reads one state of the tables."""
+"""A single statement, which reads one snapshot of the tables."""
 
 
 class SqlClient(Protocol):
@@ -79,7 +79,7 @@ class PartitionPosition:
 
 @dataclass(frozen=True, slots=True)
 class TableCounts:
-    """One state of the tables."""
+    """Counts of one snapshot of the tables."""
 
     streams: int
     lost: int
@@ -126,7 +126,7 @@ class Reconciliation:
 
 
 def count_tables(tables: SqlClient) -> TableCounts:
-    """One state of the tables. Raises QueryError."""
+    """Count one snapshot of the tables. Raises QueryError."""
     row = tables.query(TABLES).row(0, named=True)
     return TableCounts(
         **{
@@ -157,9 +157,9 @@ def count_tables(tables: SqlClient) -> TableCounts:
 def captured(
     taps: Sequence[TapRun], before: Mapping[str, RunTotals], after: Mapping[str, RunTotals], *, now_ms: int
 ) -> Captured:
-    """Sum the run totals of this folder's log, by incarnation, read `before` and `after` the other counts.
+    """Bounds of the captured streams. Totals are those of this folder's log by incarnation, read before and after the other counts.
 
-    Other runs count by their last report in the log: taps on other machines, and old runs without totals.
+    Other runs count with their last report in the log: taps on other machines, and old runs without totals.
     """
     unknown: list[str] = []
     at_least = sum(before.get(incarnation, RunTotals()).streams_in_log for incarnation in after)
@@ -220,7 +220,7 @@ def unread_in_folder(log_dir: Path, positions: Mapping[str, int]) -> Unread:
                             break
                         start = rows[-1][0] + 1
             except OSError:
-                continue  # deleted meanwhile, so it was read
+                continue  # the segment was read and deleted meanwhile
     return unread
 
 

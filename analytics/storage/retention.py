@@ -35,7 +35,7 @@ def ages_s(
 
 
 class Retention:
-    """Deletes old rows. Belongs to the thread of upkeep."""
+    """Deletes old rows. Used by the upkeep thread only."""
 
     def __init__(
         self,

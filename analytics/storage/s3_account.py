@@ -1,4 +1,4 @@
-"""The S3 account of this process, found as AWS tools find it.
+"""The S3 account of this process, from the sources that AWS tools use.
 
 Rules
 1. The environment takes precedence over files: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`; else the

@@ -1,7 +1,7 @@
 """The store as one analytics process writes it: rows, log positions and counters in one transaction.
 
-A commit writes tables of more than `INLINED_ROWS` rows as Parquet files, which no snapshot names yet, and then runs one transaction
-of the catalog (`commit`). Upkeep deletes the files of a transaction that did not happen.
+A commit writes tables of more than `INLINED_ROWS` rows as Parquet files, which are in no snapshot yet, and then runs one transaction
+of the catalog (`commit`). Upkeep deletes the files of a failed transaction.
 
 Tables whose names begin with `streamgauge_` are internal to the catalog and not part of the DuckLake.
 """
@@ -197,7 +197,7 @@ class Store:
                     raise self._failed(e) from None
                 self.conflicts += 1
                 log.debug("repeating a transaction: %s", message(e, self.location))
-            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - two processes must not repeat in step
+            time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - two processes must not retry at the same time
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
         raise AssertionError
 

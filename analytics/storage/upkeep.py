@@ -209,7 +209,7 @@ class Upkeep:
             self._clean_up(before)
 
     def _clean_up(self, before: str) -> None:
-        """ducklake_cleanup_old_files for local files."""
+        """As ducklake_cleanup_old_files, for local files."""
         old = self._catalog.query(
             "SELECT data_file_id, path, path_is_relative FROM ducklake_files_scheduled_for_deletion "
             f"WHERE schedule_start < '{before}'"

@@ -95,15 +95,15 @@ class SeriesSet:
     def distribution(self, name: str, attributes: Mapping[str, Any]) -> Distribution:
         """The series of a histogram with these attributes. The caller holds the lock."""
         instrument = self._instruments[name]
-        series: Distribution = self._at(name, attributes, lambda: Distribution(instrument.bounds))
+        series: Distribution = self._get_or_create(name, attributes, lambda: Distribution(instrument.bounds))
         return series
 
     def counter(self, name: str, attributes: Mapping[str, Any]) -> Counter:
         """The series of a counter with these attributes. The caller holds the lock."""
-        series: Counter = self._at(name, attributes, Counter)
+        series: Counter = self._get_or_create(name, attributes, Counter)
         return series
 
-    def _at(self, name: str, attributes: Mapping[str, Any], make: Any) -> Any:
+    def _get_or_create(self, name: str, attributes: Mapping[str, Any], make: Any) -> Any:
         known, key = self._series[name], tuple(attributes.items())
         found = known.get(key)
         if found is None:

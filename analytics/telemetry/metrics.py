@@ -1,11 +1,11 @@
 """Metrics of finished streams and of the pipeline, exported over OTLP and on the Prometheus endpoint.
 
 Rules
-- A stream is counted once, after its commit. NULL is not recorded. So a histogram's count is the number of rows with that value
-  since the start of the process, and its quantiles match those of `streams` within a bucket. One exception follows the
-  convention: `genai-main` requires usage counters to exist, at 0, even if no usage was reported.
+- A stream is counted once, after its commit, and NULL is not recorded. So a histogram counts the rows with a value since the
+  start of the process, and its quantiles match those of `streams` within a bucket. There is one exception: the conventions of
+  `genai-main` require usage counters, at 0, even if no usage was reported.
 - Attributes are bounded: model, provider and error type have at most `MAX_VALUES` values each, then `_other`.
-- Exemplars are the trace and span of streams with a sampled trace.
+- An exemplar has the trace id and the span id of a stream with a sampled trace.
 """
 
 from __future__ import annotations

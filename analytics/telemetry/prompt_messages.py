@@ -1,7 +1,7 @@
 """Convert a captured request body to the conventions' input messages and system instructions. Pure; never raises.
 
 Supported are requests of OpenAI (chat, completions, Responses), Anthropic, Gemini and compatible APIs. Non-text parts (images,
-files) are reduced to their kind. A cut or invalid body has no messages. Used only if text is captured and content export is
+files) are reduced to their kind. A truncated or invalid body has no messages. Used only if text is captured and content export is
 enabled (`analytics.telemetry.spans`).
 """
 
@@ -19,7 +19,7 @@ Part = dict[str, Any]
 
 
 class Prompt(NamedTuple):
-    """Both as JSON, or None."""
+    """Messages and instructions as JSON. None: there are none."""
 
     messages: str | None = None
     system_instructions: str | None = None
@@ -101,16 +101,16 @@ def _text(text: str) -> Part:
     return {"type": "text", "content": text}
 
 
-def _call(name_id: Any, name: Any, arguments: Any) -> Part:
-    return {"type": "tool_call", "id": name_id, "name": name, "arguments": arguments}
+def _call(call_id: Any, name: Any, arguments: Any) -> Part:
+    return {"type": "tool_call", "id": call_id, "name": name, "arguments": arguments}
 
 
 def _function_call(call: Any) -> Part:
     return _call(_get(call, "id"), _get(call, "function", "name"), _get(call, "function", "arguments"))
 
 
-def _answer(name_id: Any, response: Any) -> Part:
-    return {"type": "tool_call_response", "id": name_id, "response": response}
+def _answer(call_id: Any, response: Any) -> Part:
+    return {"type": "tool_call_response", "id": call_id, "response": response}
 
 
 def _get(value: Any, *path: str) -> Any:

@@ -46,7 +46,7 @@ class Names:
     cache_write_tokens: str = "gen_ai.usage.cache_creation.input_tokens"
     reasoning_tokens: str = "gen_ai.usage.reasoning.output_tokens"
     choice_count: str = "gen_ai.request.choice.count"
-    """Set if it is not 1."""
+    """Attribute that is set if the count is not 1."""
     tool_name: str = "gen_ai.tool.name"
     tool_call_id: str = "gen_ai.tool.call.id"
     token_type: str | None = "gen_ai.token.type"  # noqa: S105 (tokens of text)
@@ -55,14 +55,14 @@ class Names:
     missing_finish_reason: str | None = None
     """Value for a choice without a finish reason. None: it is omitted."""
     whole_top_k: bool = False
-    """`top_k` is an integer."""
+    """Whether `top_k` is an integer."""
     openai_service_tier: str = "openai.request.service_tier"
     openai_api_type: str = "openai.api.type"
     exception_event: str = "gen_ai.client.operation.exception"
     duration_metric: str = "gen_ai.client.operation.duration"
-    """For operations in `INFERENCE`."""
+    """Metric of operations in `INFERENCE`."""
     other_duration_metric: str = "gen_ai.client.operation.duration"
-    """For all other operations."""
+    """Metric of all other operations."""
     first_chunk_metric: str = "gen_ai.client.operation.time_to_first_chunk"
     per_chunk_metric: str = "gen_ai.client.operation.time_per_output_chunk"
     token_metrics: tuple[str, str] = ("gen_ai.client.token.usage", "gen_ai.client.token.usage")
@@ -70,11 +70,11 @@ class Names:
     failures_have_token_metrics: bool = True
     """Whether failed operations are in those histograms."""
     token_counters: Mapping[str, str] = field(default_factory=dict)
-    """Counter by column of `streams`."""
+    """Counter names by column of `streams`."""
 
     @property
     def request_parameters(self) -> Mapping[str, str]:
-        """Attribute by field of `analytics.decoding.request_body.RequestParameters`."""
+        """Attribute names by field of `analytics.decoding.request_body.RequestParameters`."""
         return _REQUEST
 
 

@@ -58,7 +58,7 @@ COLUMNS = (
 
 
 def failed(row: Row) -> bool:
-    """Whether the upstream failed. A client abort or a lost stream is no error of the operation."""
+    """Whether the upstream failed. A client abort or a lost stream is not an error of the operation."""
     outcome = row.get("outcome")
     return outcome not in NOT_ERRORS
 

@@ -4,7 +4,7 @@ Rules
 - The operation span has the ids that the tap put into `traceparent`, so the gateway's spans are its children and the caller's
   span is its parent. Span ids of phases derive from the stream id, so a replay builds the same spans.
 - The start is t0 on the tap's wall clock. All other times are t0 plus a duration of the tap's monotonic clock.
-- Status is Error, with `error.type`, only if the upstream failed. `client_abort` and `tap_lost` are no errors.
+- Status is Error, with `error.type`, only if the upstream failed. `client_abort` and `tap_lost` are not errors.
 - Attributes come from the row of `streams` (`analytics.telemetry.span_attributes`).
 - Stalls and tool calls are bounded by `MAX_STALLS` and `MAX_TOOL_CALLS`. An attribute has the number of omitted ones.
 """
@@ -94,7 +94,7 @@ class StreamSpan(ReadableSpan):
         self._attributes, self._status = attributes, status
         self._resource, self._instrumentation_scope = source
         self.marks = marks
-        """Its events in order."""
+        """Span events by time."""
 
     @property
     def ids(self) -> tuple[str, str, str | None]:
@@ -111,9 +111,8 @@ class StreamSpan(ReadableSpan):
         trace_id, _, parent_id, flags = self._ids
         if parent_id is None:
             return None
-        remote = (
-            self._kind is SpanKind.CLIENT
-        )  # the caller's span. The parent of a phase is our operation span.
+        # The parent of the operation is the caller's span. The parent of a phase is our operation span.
+        remote = self._kind is SpanKind.CLIENT
         return SpanContext(int(trace_id, 16), int(parent_id, 16), remote, TraceFlags(flags))
 
     @property
@@ -239,9 +238,9 @@ class SpanBuilder:
                 add("model load", loading[0], loading[-1])
         if decoder.reasoning_seen and (began := _first(columns, "reasoning")) is not None:
             add("reasoning", began, _last(columns, "reasoning"))
-        spoken = first_nonreasoning_output_ns(columns)
-        if spoken is not None:
-            add("output", spoken, last)
+        output_ns = first_nonreasoning_output_ns(columns)
+        if output_ns is not None:
+            add("output", output_ns, last)
         if decoder.tool_call_count:
             for tool in decoder.tool_times[:MAX_TOOL_CALLS]:
                 if tool.began_ns is not None:

@@ -1,8 +1,8 @@
 """Commit hook that builds spans and exports spans, metrics and exception events.
 
 Rules
-1. Spans of a commit are built before it and stored with it. Export and metrics happen after it. So a crash in between can lose
-   exports, but nothing is exported that was not stored.
+1. Spans are built before a commit and stored with it. They are exported, and streams counted, after it. So a crash in between
+   can lose exports, but only stored spans are exported.
 2. Nothing here fails or delays a commit. A stream whose spans cannot be built is counted.
 3. The caller's sampling flag controls export (`respect_sampling`). The table has all spans.
 """
@@ -49,7 +49,7 @@ class TelemetryOptions:
 
 
 class Telemetry:
-    """An `analytics.commit_hook.CommitHook`. Not thread-safe."""
+    """Commit hook that builds and exports telemetry. Not thread-safe."""
 
     def __init__(
         self,
@@ -129,14 +129,14 @@ class Telemetry:
         streams = tables.get("streams")
         if not finished or streams is None:
             return {}
-        known = [name for name in _COLUMNS if name in streams.columns]
-        self._finished, self._rows = finished, list(streams.select(known).iter_rows(named=True))
+        columns = [name for name in _COLUMNS if name in streams.columns]
+        self._finished, self._rows = finished, list(streams.select(columns).iter_rows(named=True))
         if not self._make_spans:
             return {}
         for stream, row in zip(finished, self._rows, strict=True):
             try:
-                made = self._build(stream, row)
-                self._table.export(made)
+                built = self._build(stream, row)
+                self._table.export(built)
             except Exception as e:
                 self.failures += 1
                 log.warning(
@@ -144,8 +144,8 @@ class Telemetry:
                     extra={"trace_id": row.get("trace_id"), "span_id": row.get("span_id")},
                 )  # fmt: skip
                 continue
-            if self._spans is not None and made and self._is_exported(row):
-                self._to_export += made
+            if self._spans is not None and built and self._is_exported(row):
+                self._to_export += built
         return {"spans": self._table.take()}
 
     def _is_exported(self, row: Mapping[str, Any]) -> bool:

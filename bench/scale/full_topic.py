@@ -1,11 +1,11 @@
-"""Compare one consumer with two on a topic that is already full, and kill one of two half-way.
+"""Compare one consumer with two on a full topic, and kill one of two half-way.
 
-The consumers start, share the partitions and wait while the topic is filled. They are released together, and the time runs until every
-stream is stored. Runs with one and two consumers alternate, their order too, and each ratio is that of one pair. Every run reads the
-same messages. The rows of all runs, and of a SQLite store filled from the same topic, are compared by a sum over all columns.
+The consumers start, share the partitions and are stopped while the topic is filled. Then they continue together, and the time is
+measured until every stream is stored. Runs with one and with two consumers alternate in changing order, and each pair gives one
+ratio. Every run reads the same messages. The rows of all runs, and of a SQLite store, are compared by checksums over all columns.
 
-On two cores each consumer is pinned to one core. Kafka and PostgreSQL use any core, so they have a core for themselves only next to a
-single consumer.
+Each consumer is pinned to one core. Kafka and PostgreSQL may use any core. On two cores they have an idle core only with a single
+consumer.
 """
 
 from __future__ import annotations
@@ -37,58 +37,59 @@ from tests.postgres import Postgres
 
 POLL_S = 0.1
 KILLED_SESSION_MS = 30_000
-"""Session timeout after which a killed consumer is detected. Consumers wait for less before their release."""
+"""Session timeout after which a killed consumer is detected. Consumers are stopped for a shorter time."""
 STORED_S = 240.0
-"""Timeout of a run, far above its duration, for consumers that have died."""
+"""Timeout of a run, far above its usual duration."""
 STALL_NS, STALL_FACTOR = 500_000_000, 5.0
 """The defaults of `analyze`."""
 
 
 @dataclass
 class Result:
-    """Of one run."""
+    """Cost and rows of one run."""
 
     events: int
     took_s: float
     cpu_s: dict[str, float]
     slept: list[float]
-    """Of each consumer's main thread: the share of the time in which it had nothing to run."""
+    """Share of the time in which each consumer's main thread slept."""
     waited: list[float]
-    """And the share in which it had, and no core to run on."""
+    """Share of the time in which it waited for a core."""
     rows: tuple[object, ...]
 
     HEAD: ClassVar = (
-        "consumers", "events/s by the clock", "events a CPU second of the consumers", "CPU: consumers, Kafka, PostgreSQL",
-        "main threads asleep", "without a core",
+        "consumers", "events/s", "events per CPU second of the consumers", "CPU: consumers, Kafka, PostgreSQL",
+        "main threads asleep", "waiting for a core",
     )  # fmt: skip
 
     @property
     def per_s(self) -> float:
-        """Events by the clock."""
+        """Events per second of wall time."""
         return self.events / self.took_s
 
     @property
     def per_cpu_s(self) -> float:
-        """Events a CPU second of the consumers."""
+        """Events per second of CPU time of the consumers."""
         return self.events / sum(s for name, s in self.cpu_s.items() if name.startswith("consumer"))
 
     def row(self) -> list[str]:
-        """Under `HEAD`."""
-        own_s = sum(s for name, s in self.cpu_s.items() if name.startswith("consumer"))
-        spent = f"{own_s:.1f} s, {self.cpu_s['Kafka']:.1f} s, {self.cpu_s['PostgreSQL']:.1f} s of {self.took_s:.1f} s"
+        """The cells of the columns `HEAD`."""
+        consumers_s = sum(s for name, s in self.cpu_s.items() if name.startswith("consumer"))
+        spent = f"{consumers_s:.1f} s, {self.cpu_s['Kafka']:.1f} s, {self.cpu_s['PostgreSQL']:.1f} s of {self.took_s:.1f} s"
         idle = (", ".join(f"{share:.0%}" for share in shares) for shares in (self.slept, self.waited))
         return [str(len(self.slept)), f"{self.per_s:,.0f}", f"{self.per_cpu_s:,.0f}", spent, *idle]
 
     def __str__(self) -> str:
         cpu = ", ".join(f"{name} {s:.1f} s" for name, s in self.cpu_s.items())
         threads = ", ".join(
-            f"{s:.0%} asleep, {w:.0%} without a core" for s, w in zip(self.slept, self.waited, strict=True)
+            f"{s:.0%} asleep, {w:.0%} waiting for a core"
+            for s, w in zip(self.slept, self.waited, strict=True)
         )
         return f"{self.events} events in {self.took_s:.1f} s, {self.per_s:,.0f} events/s; CPU {cpu}; main threads {threads}"
 
 
 def compare(broker: Broker, postgres: Postgres, streams: int, rounds: int, *, pin: bool) -> list[str]:
-    """Print each run; the lines of the page."""
+    """Print each run. Returns the lines of the page."""
     cores = [{core} for core in sorted(os.sched_getaffinity(0))] if pin else []
     topic = f"scale-{os.getpid()}"
     ensure_topic(broker.address, topic, {}, partitions=PARTITIONS)
@@ -108,11 +109,11 @@ def compare(broker: Broker, postgres: Postgres, streams: int, rounds: int, *, pi
     return [
         *page.table(Result.HEAD, [_median([pair[n] for pair in pairs]) for n in (1, 2)]),
         "",
-        f"**{ratio:.2f} ×** by the clock, the median of {rounds} pairs over {streams * len(READS):,} events"
-        f"{', each consumer on a core of its own' if pin else ''}. "
+        f"**{ratio:.2f} ×** the throughput, the median of {rounds} pairs over {streams * len(READS):,} events"
+        f"{', each consumer pinned to one core' if pin else ''}. "
         + (
-            f"The rows of all {len(sums)} runs are the same, among them those in SQLite, and those of two consumers "
-            "with one killed half-way."
+            f"The rows of all {len(sums)} runs are equal, including the run in SQLite and the run with one of two "
+            "consumers killed half-way."
             if same
             else f"ROWS DIFFER: {sums}"
         ),
@@ -120,13 +121,13 @@ def compare(broker: Broker, postgres: Postgres, streams: int, rounds: int, *, pi
 
 
 def _median(results: Sequence[Result]) -> list[str]:
-    """A line of the table: the run that is the median by the clock."""
+    """The table row of the run with the median throughput."""
     result = sorted(results, key=lambda one: one.per_s)[len(results) // 2]
     return result.row()
 
 
 def _in_sqlite(broker: Broker, topic: str) -> tuple[object, ...]:
-    """The sums over the rows of the topic as one process reads it into a SQLite store."""
+    """The checksums of the rows after one process has read the topic into a SQLite store."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(locate("sqlite", Path(folder)), stall=StallLimit(STALL_NS, STALL_FACTOR))
         reader = KafkaReader(broker.address, topic, {})
@@ -153,7 +154,7 @@ def _in_sqlite(broker: Broker, topic: str) -> tuple[object, ...]:
 def _one_is_killed(
     broker: Broker, postgres: Postgres, entries: Sequence[Entry], streams: int
 ) -> tuple[object, ...]:
-    """The sums over the rows of two consumers. One is killed when half of the streams are stored."""
+    """The checksums of the rows of two consumers. One is killed when half of the streams are stored."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Run(broker, postgres, Path(folder), 2, session_ms=KILLED_SESSION_MS) as run,
@@ -169,7 +170,9 @@ def _one_is_killed(
                 run.processes[0].kill()
             time.sleep(POLL_S)
         if not killed:
-            raise RuntimeError("all streams were stored before one consumer could be killed: too few of them")
+            raise RuntimeError(
+                "all streams were stored before one consumer could be killed. Pass more --streams"
+            )
         print(f"two consumers, one of them killed half-way: {stored} streams", flush=True)
         return run.ask(f"SELECT {CHECKSUM}")[0]
 
@@ -207,7 +210,7 @@ def _one_run(
 
 
 def _check(began_s: float, stored: int, streams: int) -> None:
-    """Raise RuntimeError when it takes too long."""
+    """Raise RuntimeError after the timeout."""
     if time.monotonic() - began_s > STORED_S:
         raise RuntimeError(f"{stored} of {streams} streams were stored after {STORED_S:.0f} s")
 
@@ -216,4 +219,4 @@ CHECKSUM = (
     "(SELECT count(*) || ' ' || sum(hash(streams::VARCHAR)) FROM streams), "
     "(SELECT count(*) || ' ' || sum(hash(events::VARCHAR)) FROM events), (SELECT sum(streams)::VARCHAR FROM stream_minutes)"
 )
-"""One number a table, the same in whatever order its rows were written."""
+"""One checksum per table, independent of the order of rows."""

@@ -1,5 +1,5 @@
-"""Streams at a time, as taps and a ship would bring them: what the consumer, Kafka and PostgreSQL take, and how old rows are
-when they can be seen.
+"""Live traffic with a fixed number of concurrent streams, in messages as `ship` sends them: CPU of consumer, Kafka and PostgreSQL,
+and delay of rows.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tests.postgres import Postgres
 
 TICK_S = 0.1
 TOKENS_S = 50.0
-"""Events a second of one live stream: a fast model."""
+"""Events per second of one stream of a fast model."""
 
 
 HEAD = (
-    "streams at a time", "events/s", "consumer, cores", "by the arithmetic", "Kafka", "PostgreSQL", "rows seen after (median)",
+    "concurrent streams", "events/s", "consumer, cores", "planned", "Kafka", "PostgreSQL", "delay of rows (median)",
 )  # fmt: skip
-EVENTS_A_CPU_S = 100_000
-"""Of a consumer with a full topic, as docs/how-to/plan-capacity.md plans with."""
+EVENTS_PER_CPU_S = 100_000
+"""Throughput of a consumer with a full topic, as in docs/how-to/plan-capacity.md."""
 
 
 def live(broker: Broker, postgres: Postgres, level: int, seconds: float) -> list[str]:
-    """`level` streams at a time, one after the other. Prints what it took; the row of the table."""
+    """Run `level` concurrent streams for `seconds` and print the cost. Returns the row of the table."""
     with tempfile.TemporaryDirectory() as folder, Run(broker, postgres, Path(folder), 1) as run:
         before, began_s = run.cpu_s(), time.monotonic()
         events, ages_s = _play(run, level, seconds)
@@ -41,19 +41,19 @@ def live(broker: Broker, postgres: Postgres, level: int, seconds: float) -> list
     cores = {name: spent_s / took_s for name, spent_s in spent.items()}
     seen_s = statistics.median(ages_s)
     print(
-        f"{level} streams at a time: {events / took_s:,.0f} events/s; cores: "
-        f"{', '.join(f'{name} {share:.3f}' for name, share in cores.items())}; rows seen after {seen_s:.2f} s (median); "
+        f"{level} concurrent streams: {events / took_s:,.0f} events/s; cores: "
+        f"{', '.join(f'{name} {share:.3f}' for name, share in cores.items())}; delay of rows {seen_s:.2f} s (median); "
         f"{stored:,.0f} rows of events, files {size / 2**20:.2f} MiB",
         flush=True,
     )
-    planned = f"{events / took_s / EVENTS_A_CPU_S:.2f} + idle"
+    planned = f"{events / took_s / EVENTS_PER_CPU_S:.2f} + idle"
     shares = [f"{cores[name]:.2f}" for name in ("consumer 1", "Kafka", "PostgreSQL")]
     return [f"{level:,}", f"{events / took_s:,.0f}", shares[0], planned, *shares[1:], f"{seen_s:.1f} s"]
 
 
 @dataclass
 class _Slot:
-    """One of the streams at a time."""
+    """The current stream of one of the concurrent senders."""
 
     sid: str = ""
     seq: int = 0
@@ -66,16 +66,16 @@ def _play(run: Run, level: int, seconds: float) -> tuple[int, list[float]]:
     slots = [_Slot() for _ in range(level)]
     events, number, ages_s = 0, 0, []
     ended: dict[str, float] = {}
-    began_s = asked_s = time.monotonic()
+    began_s = queried_s = time.monotonic()
     ticks = 0
     while time.monotonic() - began_s < seconds:
         batch: list[AnyRecord] = []
-        for place, slot in enumerate(slots):
+        for index, slot in enumerate(slots):
             if slot.sent >= len(READS):
                 number += 1
                 ms = int(time.time() * 1000)
-                # Streams begin one after the other, not all in one tick.
-                sent = 0 if ticks else place * 7 % len(READS)
+                # The first streams start at different positions, so they do not all end in the same tick.
+                sent = 0 if ticks else index * 7 % len(READS)
                 slot.sid, slot.seq, slot.sent = stream_id(number, ms), 2, sent
                 batch += opening(slot.sid, ms)
             reads = READS[slot.sent : slot.sent + int(TOKENS_S * TICK_S)]
@@ -91,8 +91,8 @@ def _play(run: Run, level: int, seconds: float) -> tuple[int, list[float]]:
             batch.append(Alive("tap-1", 0, INCARNATION, time.time_ns(), mono_ns, mono_ns))
         writer.append([pack(batch, compress=True)])
         ticks += 1
-        if time.monotonic() - asked_s > 0.5:
-            asked_s = time.monotonic()
+        if time.monotonic() - queried_s > 0.5:
+            queried_s = time.monotonic()
             newest = "SELECT stream_id::VARCHAR FROM streams ORDER BY started_at DESC LIMIT 500"
             ages_s += [
                 time.monotonic() - ended.pop(str(sid)) for (sid,) in run.ask(newest) if str(sid) in ended

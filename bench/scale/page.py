@@ -1,4 +1,4 @@
-"""The figures of this bench: written into docs/explanation/performance.md, between the marks of each part."""
+"""Write the results of this bench to docs/explanation/performance.md, between the markers of each part."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def write(part: str, lines: Sequence[str]) -> None:
-    """Put the lines where the page has that part, with when and where they were measured."""
+    """Replace a part of the page by these lines, the date and the machine."""
     before, begin, rest = PAGE.read_text().partition(f"<!-- bench scale, {part}: begin -->")
     _, end, after = rest.partition(f"<!-- bench scale, {part}: end -->")
-    assert end, f"{PAGE} has no marks of {part}"
+    assert end, f"{PAGE} has no markers of {part}"
     at = f"{datetime.now(UTC):%Y-%m-%d}, {machine()}."
     PAGE.write_text("\n".join([before + begin, "", *lines, "", at, "", end + after]))

@@ -1,4 +1,4 @@
-"""What processes take, as Linux counts it: CPU time of a process, and where its main thread's time went."""
+"""CPU time of processes, and running and waiting time of their main threads, as Linux counts them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 
 class Spent(NamedTuple):
-    """Where a thread's time went: it ran, it could have run and had no core, and, of the wall clock's rest, it slept."""
+    """Seconds in which a thread ran and in which it waited for a core. The rest of the wall time it slept."""
 
     ran_s: float
     waited_s: float
 
 
 def main_thread(pid: int) -> Spent:
-    """Of a process, so far."""
+    """Times of a process's main thread since its start."""
     ran_ns, waited_ns, _ = map(int, Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split())
     return Spent(ran_ns / 1e9, waited_ns / 1e9)
 
 
 def cpu_s_of(pid: int) -> float:
-    """CPU seconds of a process so far, with its children that have ended."""
+    """CPU seconds of a process since its start, including children that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Some `streamgauge analyze` processes on a topic and a store of their own, with a real broker and a real PostgreSQL."""
+"""Run `streamgauge analyze` processes with a new topic and store, a real broker and a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tests.postgres import Postgres
 
 PARTITIONS = 4
 SESSION_MS = 60_000
-"""Consumers may be held for longer than an ordinary session lasts."""
+"""Consumers are stopped for longer than the default session timeout."""
 SHARED_S = 120.0
 
 
 @contextmanager
 def servers() -> Iterator[tuple[Broker, Postgres]]:
-    """A broker, and a PostgreSQL that waits for its disk."""
+    """A broker, and a PostgreSQL with durable commits."""
     with tempfile.TemporaryDirectory() as folder:
         broker, postgres = Broker(Path(folder) / "kafka"), Postgres(durable=True)
         try:
@@ -48,9 +48,9 @@ def servers() -> Iterator[tuple[Broker, Postgres]]:
 
 @dataclass
 class Run:
-    """A context: consumers that share the partitions when it begins, and are ended with it.
+    """A context manager. On entry it starts consumers and waits until they share the partitions. On exit it stops them.
 
-    `cores`: for each consumer the cores that it may use, as `taskset` sets it; none: all.
+    `cores`: the cores that each consumer may use, set with `taskset`. Empty: all.
     """
 
     broker: Broker
@@ -68,9 +68,7 @@ class Run:
         try:
             for number in range(self.consumers):
                 self._start(number)
-                self._until_shared(
-                    number + 1
-                )  # one joins after the other: a member that is lost in joining holds all
+                self._until_shared(number + 1)  # a member that fails while joining would block the others
             self._database = new_database()
             self._catalog = Catalog(self._database, StoreLocation(dsn=self.dsn))
         except BaseException:
@@ -107,19 +105,19 @@ class Run:
         command += ["--kafka", self.broker.address, "--kafka-topic", self.topic]
         if self.cores:
             command = ["taskset", "--cpu-list", ",".join(map(str, sorted(self.cores[number]))), *command]
-        with (self.folder / f"log{number}").open("wb") as said:
-            self.processes.append(subprocess.Popen(command, env=environment, stderr=said))
+        with (self.folder / f"log{number}").open("wb") as output:
+            self.processes.append(subprocess.Popen(command, env=environment, stderr=output))
 
-    def _until_shared(self, many: int) -> None:
+    def _until_shared(self, consumers: int) -> None:
         deadline_s, owners = time.monotonic() + SHARED_S, None
         while True:
             if time.monotonic() > deadline_s:
-                said = [
+                outputs = [
                     (self.folder / f"log{number}").read_text()[-2000:]
                     for number in range(len(self.processes))
                 ]
                 raise RuntimeError(
-                    "\n".join(["the consumers do not share the partitions:", str(owners), *said])
+                    "\n".join(["the consumers do not share the partitions:", str(owners), *outputs])
                 )
             time.sleep(0.2)
             try:
@@ -128,7 +126,7 @@ class Run:
                 owners = self.reader.query("SELECT count(*) AS n FROM log_positions GROUP BY owner", 100, 20)
             except StoreUnavailable:
                 continue
-            if owners["n"].to_list() == [PARTITIONS // many] * many:
+            if owners["n"].to_list() == [PARTITIONS // consumers] * consumers:
                 return
 
     def ask(self, sql: str) -> list[tuple[object, ...]]:
@@ -140,7 +138,7 @@ class Run:
         return float(str(self.ask(sql)[0][0] or 0))
 
     def streams(self) -> int:
-        """How many streams are stored, by the catalog's own count: asking costs next to nothing."""
+        """Number of stored streams, from the catalog's statistics, which are cheap to read."""
         count = (
             "SELECT record_count FROM ducklake_table_stats JOIN ducklake_table USING (table_id) "
             "WHERE table_name = 'streams'"
@@ -149,12 +147,12 @@ class Run:
         return int(str(found[0][0])) if found else 0
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to every consumer."""
+        """Send a signal to every consumer."""
         for process in self.processes:
             process.send_signal(number)
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU seconds so far, by who took them."""
+        """CPU seconds by process."""
         assert self.postgres.process is not None
         return {
             **{f"consumer {n + 1}": cpu_s_of(process.pid) for n, process in enumerate(self.processes)},
@@ -164,11 +162,11 @@ class Run:
         }
 
     def main_threads(self) -> list[Spent]:
-        """Where the consumers' main threads were, so far."""
+        """Times of the consumers' main threads."""
         return [main_thread(process.pid) for process in self.processes]
 
     def close(self) -> None:
-        """End the consumers, in order."""
+        """Stop the consumers and close the connections."""
         for process in self.processes:
             process.send_signal(signal.SIGCONT)
             process.terminate()

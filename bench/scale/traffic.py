@@ -1,4 +1,4 @@
-"""Streams of 100 chat chunks as records, alike at every run, and a topic that is filled with them in a moment."""
+"""Reproducible streams of 100 chat chunks as log records, and functions that fill a topic with them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ingest.records import AnyRecord, Closed, Frames, Opened, Request, ResponseH
 
 CHAT = WORKLOADS[0]
 READS = reads_of(CHAT, 97, 1)
-"""100 events, one a read."""
+"""100 events, one per read."""
 GAP_NS = 20_000_000
 INCARNATION = "01a0c450-6c00-7000-8000-000000000000"
 BATCH = 200
 
 
 def record_of_topic(broker: str, topic: str, streams: int, start_ms: int) -> list[Entry]:
-    """Write whole streams into an empty topic as ship does, and read back what each partition holds then."""
+    """Write whole streams into an empty topic as ship does, and read back all entries."""
     writer = KafkaWriter(broker, topic, {})
     for first in range(0, streams, BATCH):
         batch: list[AnyRecord] = []
@@ -78,7 +78,7 @@ def opening(sid: str, ms: int) -> list[AnyRecord]:
 
 
 def head() -> ResponseHeaders:
-    """What comes with the first frames."""
+    """Response headers, sent with the first frames."""
     return ResponseHeaders(200, [("content-type", "text/event-stream")], 50_000_000)
 
 

@@ -1,4 +1,4 @@
-"""Each part of the bench: run its script in the trees, hold the result against its gate, write it as Markdown."""
+"""Each part of the bench: run its script in the trees, check its gates, format the result as Markdown."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from bench.analytics.page import table
-from bench.store.trees import Tree, in_turns
+from bench.store.trees import Tree, run_alternately
 
 Given = argparse.Namespace
 LEAST_RATIO = 0.9
 FRESH_P50_S, FRESH_P99_S = 0.6, 1.5
 MOST_CPU = 1.3
-"""Times the parent's cores, at a high rate."""
+"""Maximum ratio to the parent's cores at a high rate."""
 MORE_CORES = 0.05
-"""Than the parent's, at a low rate."""
+"""Maximum difference to the parent's cores at a low rate."""
 CORES = ("analytics_cores", "dashboard_cores", "reader_cores")
-"""The parent's analytics runs the queries of readers, too."""
+"""Processes that are compared. The parent's analytics also runs the queries of readers."""
 HIGH_RATE = 1_000
 LEAST_STREAMS = 20
-"""Freshness of fewer streams has no percentiles worth a gate."""
+"""With fewer streams the percentiles of freshness are not checked."""
 MOST_BYTES = 14.0
 VIEW_S, TIMELINE_S = 1.0, 0.1
 TIMELINE = "one stream's timeline"
@@ -41,29 +41,29 @@ class Found:
     lines: list[str]
     values: dict[str, Any]
     name: str = ""
-    """Under which it is kept."""
+    """Name under which the result is saved."""
     arguments: str = ""
-    """Of the command that repeats it, without PART."""
+    """Arguments of the command that repeats it, without PART."""
 
 
 @dataclass
 class Gates:
-    """What must hold, and whether it did."""
+    """Checked limits and their results."""
 
     rows: list[list[str]] = field(default_factory=list)
 
-    def add(self, what: str, value: str, limit: str, met: bool) -> None:
-        """One gate."""
-        self.rows.append([what, value, limit, "met" if met else "**missed**"])
+    def add(self, name: str, value: str, limit: str, met: bool) -> None:
+        """Add one gate."""
+        self.rows.append([name, value, limit, "met" if met else "**missed**"])
 
     def lines(self) -> list[str]:
-        """As a table; nothing without gates."""
+        """The gates as a table, empty without gates."""
         return ["", *table(["gate", "measured", "limit", "result"], self.rows)] if self.rows else []
 
 
 def backlog(trees: list[Tree], given: Given) -> Found:
     """From an embedded log to rows, events per second of CPU time."""
-    results = in_turns(trees, given.rounds, "backlog", given.streams)
+    results = run_alternately(trees, given.rounds, "backlog", given.streams)
     rates = {name: [one["events_per_s"] for one in runs] for name, runs in results.items()}
     rows = [
         [name, f"{statistics.median(found):,.0f}", f"{min(found):,.0f} … {max(found):,.0f}"]
@@ -82,7 +82,7 @@ def live(trees: list[Tree], given: Given) -> Found:
     rounds = max(1, given.rounds // ROUNDS_EACH)
     found = {
         rate: _medians(
-            in_turns(trees, rounds, "live", rate, given.seconds, int(given.dashboard and rate > 0))
+            run_alternately(trees, rounds, "live", rate, given.seconds, int(given.dashboard and rate > 0))
         )
         for rate in (0, *given.rates)
     }
@@ -190,7 +190,7 @@ def queries(trees: list[Tree], given: Given) -> Found:
 def commit(trees: list[Tree], given: Given) -> Found:
     """One commit by its number of streams."""
     rounds = max(1, given.rounds // ROUNDS_EACH)
-    runs = in_turns(trees, rounds, "commit", given.commits, *SIZES)
+    runs = run_alternately(trees, rounds, "commit", given.commits, *SIZES)
     found = {
         way if name == "current" else f"{name}, {way}": {
             streams: {key: statistics.median(run[way][streams][key] for run in results) for key in took}

@@ -59,7 +59,7 @@ class Tree:
         return found
 
 
-def in_turns(
+def run_alternately(
     trees: list[Tree], rounds: int, script: str, *arguments: object
 ) -> dict[str, list[dict[str, Any]]]:
     """Results by tree; every other round begins with the other tree."""

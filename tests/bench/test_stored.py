@@ -1,4 +1,4 @@
-"""Stores that benches fill: roll-ups, upkeep, size."""
+"""Generated stores of the benches: roll-ups, upkeep, size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def fill(folder: Path) -> None:
     day.fill(folder, streams=STREAMS, hours=1.0, events=10)
 
 
-def test_filled_day_has_its_rows_and_roll_ups(tmp_path: Path) -> None:
+def test_filled_day_has_rows_and_rollups(tmp_path: Path) -> None:
     fill(tmp_path)
     found = row_counts(tmp_path)
     assert (found["streams"], found["events"]) == (STREAMS, 10 * STREAMS)
@@ -30,7 +30,7 @@ def test_filled_day_has_its_rows_and_roll_ups(tmp_path: Path) -> None:
         reader.close()
 
 
-def test_maintained_store_keeps_its_rows_and_only_the_files_of_its_newest_snapshot(tmp_path: Path) -> None:
+def test_maintained_store_has_all_rows_and_only_the_newest_files(tmp_path: Path) -> None:
     fill(tmp_path)
     store = Store(locate("sqlite", tmp_path))
     try:

@@ -1,4 +1,4 @@
-"""Real processes for the end-to-end tests: started, awaited, ended by pid."""
+"""Start, await and stop real processes for the end-to-end tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def until(question: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """Ask again until there is an answer; fail with what was awaited."""
+    """Repeat until the answer is neither None nor False. The error names `what`."""
     end_s = time.monotonic() + deadline_s
     while time.monotonic() < end_s:
         answer = question()
@@ -60,8 +60,8 @@ class Up:
     store: str = "sqlite"
 
     def part(self, name: str) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads((self.data / "run" / f"{name}.json").read_text())
-        return said
+        content: dict[str, Any] = json.loads((self.data / "run" / f"{name}.json").read_text())
+        return content
 
     @property
     def tap(self) -> str:
@@ -75,7 +75,7 @@ class Up:
         return tables(self.data, self.store).query(query).to_dicts()
 
     def run(self, *argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """A `streamgauge` command on this data folder, to its end."""
+        """Run a `streamgauge` command on this data folder."""
         return subprocess.run(
             [sys.executable, "-m", "streamgauge", *argv, "--data", str(self.data)],
             cwd=self.data.parent,
@@ -86,7 +86,7 @@ class Up:
         )
 
     def rows(self, count: int, where: str = "true") -> list[dict[str, Any]]:
-        """The streams that fulfil `where`, once there are `count`; fails when there come more."""
+        """Wait for `count` streams that match `where`. Fails if there are more."""
 
         def enough() -> list[dict[str, Any]] | None:
             try:
@@ -110,7 +110,7 @@ class Up:
 def up(
     upstreams: str | list[str], data: Path, *argv: str, dashboard: bool = False, **environment: str
 ) -> Iterator[Up]:
-    """`streamgauge up` on free ports, ready."""
+    """Run `streamgauge up` on free ports until it is ready."""
     log = data.parent / f"{data.name}.log"
     names = [upstreams] if isinstance(upstreams, str) else upstreams
     command = [sys.executable, "-m", "streamgauge", "up", "--data", str(data)]
@@ -151,7 +151,7 @@ def up(
 
 @contextmanager
 def simulator(*argv: str) -> Iterator[str]:
-    """The simulated upstream as a process of its own; its URL."""
+    """Run the simulated upstream as a process. Yields its URL."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(
@@ -167,7 +167,7 @@ def simulator(*argv: str) -> Iterator[str]:
 
 
 def litellm_answers(url: str) -> None:
-    """Wait until that LiteLLM takes requests."""
+    """Wait until LiteLLM accepts requests."""
     until(lambda: answers(f"{url}/health/liveliness"), f"LiteLLM at {url}", 120)
 
 
@@ -175,9 +175,9 @@ def litellm_answers(url: str) -> None:
 def litellm(
     config: str, folder: Path, port: int | None = None, *, wait: bool = True, **environment: str
 ) -> Iterator[str]:
-    """The real LiteLLM proxy with this configuration (YAML); its URL. Its master key is `sk-test`.
+    """Run the real LiteLLM proxy with this configuration (YAML). Yields its URL. The master key is `sk-test`.
 
-    It takes a minute to start on a busy machine: without `wait` the caller awaits it (`litellm_answers`).
+    It takes a minute to start on a busy machine. Without `wait` the caller waits for it (`litellm_answers`).
     """
     if not LITELLM.exists():
         pytest.skip("the LiteLLM proxy is not installed: make test-setup")

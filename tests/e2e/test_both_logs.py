@@ -32,7 +32,7 @@ STABLE = """request_id, gateway, method, path, provider, dialect, operation, req
 
 
 def traffic(tap: str) -> int:
-    """Send every case once; how many requests there were."""
+    """Send every case once. Returns the number of requests."""
     count = 0
     for path in PATHS:
         for number, case in enumerate(CASES):
@@ -50,7 +50,7 @@ def traffic(tap: str) -> int:
                 with httpx.stream("POST", tap + path, json=body, headers=headers) as response:
                     response.read()
             except httpx.HTTPError:
-                pass  # that is what some of the cases are for
+                pass  # some cases end in an error
             count += 1
     return count
 

@@ -1,4 +1,4 @@
-"""From a fresh clone to the first row, before a LiteLLM that runs: the three commands of docs/how-to/own-gateway.md, literally."""
+"""From a fresh clone to the first row with a running LiteLLM: the three commands of docs/how-to/own-gateway.md."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PROMISED_S = 180
 (SECTION,) = re.findall(r"^## First row\n(.*?)(?=^## )", (HOW_TO / "own-gateway.md").read_text(), re.M | re.S)
 
 
-def test_there_are_three_commands() -> None:
+def test_first_row_takes_three_commands() -> None:
     assert len(steps(SECTION)) == 3
 
 
 @pytest.mark.slow
 @pytest.mark.litellm
 @pytest.mark.timeout(600)
-def test_they_lead_from_a_clone_to_a_row_in_three_minutes(
+def test_clone_to_first_row_takes_at_most_three_minutes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The time depends on package cache and processor, so it is printed."""

@@ -1,4 +1,4 @@
-"""kill -9 of analytics in the middle of traffic: every stream exactly once."""
+"""kill -9 of analytics during traffic: every stream is stored exactly once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.e2e.running import simulator, until, up
 STREAMS = 120
 
 
-def test_kill_9_of_analytics_in_the_middle_of_traffic_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_every_stream_is_stored_once_despite_kills_of_analytics(tmp_path: Path) -> None:
     with simulator("--seed", "5") as upstream, up(f"sim={upstream}", tmp_path / "data") as running:
         tap = running.tap
         done = threading.Semaphore(0)
@@ -47,7 +47,7 @@ def test_kill_9_of_analytics_in_the_middle_of_traffic_loses_and_doubles_nothing(
                 except (OSError, ValueError):
                     return None
 
-            until(back, "analytics to be back")
+            until(back, "analytics to restart")
         for thread in threads:
             thread.join(60)
 

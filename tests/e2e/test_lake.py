@@ -1,4 +1,4 @@
-"""A store in PostgreSQL and S3 from end to end: tap, ship, real Kafka, analytics, and each of its readers."""
+"""A store in PostgreSQL and S3 end to end: tap, ship, real Kafka, analytics and all readers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MANY_EVENTS = {
     "x-request-id": "many-events",
     "x-simulate": json.dumps({"ttft_ms": 1, "gap_ms": 0, "tokens": 4 * INLINED_ROWS, "fault": "none"}),
 }
-"""More events than a commit may leave in the catalog."""
+"""More events than a commit inlines in the catalog."""
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -39,7 +39,7 @@ def store(postgres: Postgres) -> str:
 def filled(
     kafka_broker: str, store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Up, int]]:
-    """A running `up` whose analytics writes to S3, and how many requests went through its tap."""
+    """A running `up` whose analytics writes to S3, and its number of requests."""
     folder = tmp_path_factory.mktemp("lake")
     with pytest.MonkeyPatch.context() as patch, s3_server(folder) as s3:
         for name, value in {**s3.environment, "STREAMGAUGE_STORE": store}.items():
@@ -60,7 +60,7 @@ def filled(
 
 
 def streamgauge(*argv: str) -> subprocess.CompletedProcess[str]:
-    """A command that gets the store from the environment alone."""
+    """Run a command that gets the store from the environment only."""
     return subprocess.run(
         [sys.executable, "-m", "streamgauge", *argv], capture_output=True, text=True, timeout=90, check=False
     )

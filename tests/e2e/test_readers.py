@@ -1,4 +1,4 @@
-"""Readers and analytics in processes of their own: neither waits for, slows or ends the other."""
+"""Readers and analytics in separate processes do not block, slow or stop each other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHAT = {"model": "any", "stream": True, "messages": [{"role": "user", "content":
 QUICK = {"x-simulate": '{"ttft_ms": 5, "gap_ms": 1, "tokens": 8, "fault": "none"}'}
 COUNT = "SELECT count(*) AS n FROM streams"
 BACK_S = 5.0
-"""Within this long a killed analytics has committed new streams, readers attached or not."""
+"""A killed analytics must commit new streams within this time, also with attached readers."""
 ATTACH_AND_HOLD = """
 import sys
 from pathlib import Path
@@ -68,7 +68,7 @@ def counted(done: subprocess.CompletedProcess[str]) -> int:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process that does not run for the time of the block."""
+    """Stop the process with SIGSTOP within the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -104,7 +104,7 @@ def test_sql_and_status_answer_while_analytics_is_stopped_killed_and_absent(
         answered()
 
 
-def test_analytics_killed_under_three_attached_readers_is_back_in_five_seconds(
+def test_analytics_killed_with_three_attached_readers_restarts_within_five_seconds(
     upstream: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
@@ -142,10 +142,10 @@ def is_back(running: Up, former: int) -> bool | None:
 
 
 @pytest.mark.timeout(300)
-def test_hostile_statements_leave_analytics_unmoved(
+def test_hostile_statements_do_not_affect_analytics(
     upstream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Through `sql`, the SQL page and `serve`: same process, no more memory, and new streams are stored meanwhile."""
+    """Through `sql`, the SQL page and `serve`. Analytics keeps its pid and memory size, and stores new streams meanwhile."""
     with up(upstream, tmp_path / "data", "--serve", "--sql-port", "0") as running:
         send(running, 3)
         running.rows(3)
@@ -157,7 +157,7 @@ def test_hostile_statements_leave_analytics_unmoved(
             done = running.run("sql", "-", "--timeout", "2", "--max-rows", "10000", stdin=HOSTILE[name])
             assert done.returncode == 2, name
             assert done.stderr.count("\n") == 1, done.stderr
-            if len(HOSTILE[name]) <= 20_000:  # the page takes no longer text
+            if len(HOSTILE[name]) <= 20_000:  # the longest text that the page accepts
                 assert "\n" not in error_of(page, HOSTILE[name])
             with pytest.raises(duckdb.Error):
                 served(running, directive(10_000, 2.0) + HOSTILE[name])
@@ -187,7 +187,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def served(running: Up, sql: str) -> list[tuple[Any, ...]]:
-    """What the SQL port answers to a stock DuckDB client."""
+    """Rows that a stock DuckDB client receives from the SQL port."""
     here = running.part("serve")
     with duckdb.connect() as connection:
         load(connection, "httpfs", "quack")
@@ -247,7 +247,7 @@ def test_up_without_serve_opens_no_sql_port(upstream: str, tmp_path: Path) -> No
         assert running.part("analyze").keys() == {"pid", "metrics", "otlp"}
 
 
-def test_a_moved_data_folder_is_read_and_written_on(upstream: str, tmp_path: Path) -> None:
+def test_moved_data_folder_can_be_read_and_written(upstream: str, tmp_path: Path) -> None:
     with up(upstream, tmp_path / "data") as running:
         send(running, 2)
         running.rows(2)
@@ -260,7 +260,7 @@ def test_a_moved_data_folder_is_read_and_written_on(upstream: str, tmp_path: Pat
         assert running.run("status").returncode == 0
 
 
-def test_streams_in_flight_are_queryable_and_gone_when_they_end(upstream: str, tmp_path: Path) -> None:
+def test_streams_in_flight_are_queryable_until_they_end(upstream: str, tmp_path: Path) -> None:
     force = json.dumps({"ttft_ms": 20, "gap_ms": 50, "tokens": 100, "fault": "none"})
     with up(upstream, tmp_path / "data") as running:
         send(running)

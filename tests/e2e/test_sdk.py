@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.running import Up, simulator, up
 
-OWN = {"id", "created", "created_at", "completed_at"}
+VARYING_FIELDS = {"id", "created", "created_at", "completed_at"}
 """Fields that differ between two responses to the same request."""
 
 
@@ -33,10 +33,10 @@ def forced(request_id: str, **what: Any) -> dict[str, str]:
     }
 
 
-def without_own(value: Any) -> Any:
+def without_varying_fields(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: without_own(v) for k, v in value.items() if k not in OWN}
-    return [without_own(v) for v in value] if isinstance(value, list) else value
+        return {k: without_varying_fields(v) for k, v in value.items() if k not in VARYING_FIELDS}
+    return [without_varying_fields(v) for v in value] if isinstance(value, list) else value
 
 
 def openai_chunks(base: str, headers: dict[str, str]) -> list[Any]:
@@ -48,7 +48,7 @@ def openai_chunks(base: str, headers: dict[str, str]) -> list[Any]:
         stream_options={"include_usage": True},
         extra_headers=headers,
     )
-    return [without_own(chunk.model_dump()) for chunk in stream]
+    return [without_varying_fields(chunk.model_dump()) for chunk in stream]
 
 
 def anthropic_events(base: str, headers: dict[str, str]) -> list[Any]:
@@ -60,7 +60,7 @@ def anthropic_events(base: str, headers: dict[str, str]) -> list[Any]:
         stream=True,
         extra_headers=headers,
     )
-    return [without_own(event.model_dump()) for event in stream]
+    return [without_varying_fields(event.model_dump()) for event in stream]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_error_reaches_the_sdk_unchanged_and_is_in_the_row(running: tuple[str, U
     for base in (upstream, instance.tap):
         with pytest.raises(openai.RateLimitError) as error:
             openai_chunks(base, forced("limited", fault="http_429"))
-        caught.append(without_own(error.value.body))
+        caught.append(without_varying_fields(error.value.body))
     assert caught[0] == caught[1]
     (row,) = instance.rows(1, "request_id = 'limited'")
     assert (row["outcome"], row["http_status"], row["error_phase"]) == ("http_error", 429, "pre_headers")

@@ -1,4 +1,4 @@
-"""All parts against a broker that speaks TLS and asks who they are; the password is nowhere to be read."""
+"""All parts with a broker that requires TLS and authentication. The password is not logged, stored or shown."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ PASSWORD = "pw-plantedzwiebel"
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("way", ["environment", pytest.param("flag", marks=pytest.mark.slow)])
-def test_ship_and_analytics_sign_in_over_tls(
-    way: str,
+@pytest.mark.parametrize("method", ["environment", pytest.param("flag", marks=pytest.mark.slow)])
+def test_ship_and_analytics_authenticate_over_tls(
+    method: str,
     tmp_path: Path,
     own_broker: Callable[..., Broker],
     certificate: tuple[Path, Path],  # noqa: F811
 ) -> None:
     store, pem = certificate
-    arguments, wanted = sasl_ssl(store, pem, PASSWORD)
+    arguments, kafka_options = sasl_ssl(store, pem, PASSWORD)
     broker = own_broker(*arguments)
-    options = json.dumps(wanted)
+    options = json.dumps(kafka_options)
     data = tmp_path / "data"
-    flags = ["--kafka", broker.address, *(["--kafka-options", options] if way == "flag" else [])]
-    environment = {"STREAMGAUGE_KAFKA_OPTIONS": options} if way == "environment" else {}
+    flags = ["--kafka", broker.address, *(["--kafka-options", options] if method == "flag" else [])]
+    environment = {"STREAMGAUGE_KAFKA_OPTIONS": options} if method == "environment" else {}
     with (
         simulator("--seed", "11") as upstream,
         up(f"sim={upstream}", data, *flags, dashboard=False, **environment) as running,

@@ -1,4 +1,4 @@
-"""`streamgauge up` as an operator meets it: ready, refused, restarted, stopped."""
+"""`streamgauge up`: ready, rejected, restarted, stopped."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_only_the_dashboard_loads_pandas(
             assert "pandas" not in done.stderr
 
 
-def test_everything_in_the_data_folder_is_for_its_owner_only(upstream: str, tmp_path: Path) -> None:
+def test_data_folder_is_readable_only_by_its_owner(upstream: str, tmp_path: Path) -> None:
     with up(upstream, tmp_path / "data") as running:
         ask(running.tap)
         running.rows(1)
@@ -78,7 +78,7 @@ def test_everything_in_the_data_folder_is_for_its_owner_only(upstream: str, tmp_
         assert stat.S_IMODE(running.data.stat().st_mode) & 0o077 == 0
 
 
-def test_a_second_up_on_the_same_folder_is_refused_in_one_line(upstream: str, tmp_path: Path) -> None:
+def test_second_up_on_the_same_folder_is_rejected_in_one_line(upstream: str, tmp_path: Path) -> None:
     with up(upstream, tmp_path / "data") as running:
         done = once("up", "--upstream", upstream, "--data", str(running.data), cwd=tmp_path)
         assert done.returncode == 2
@@ -89,7 +89,7 @@ def test_a_second_up_on_the_same_folder_is_refused_in_one_line(upstream: str, tm
 
 
 @pytest.mark.parametrize("flag", ["--listen", "--admin", "--metrics", "--sql-port", "--dashboard-port"])
-def test_a_port_in_use_is_refused_in_one_line(flag: str, upstream: str, tmp_path: Path) -> None:
+def test_port_in_use_is_rejected_in_one_line(flag: str, upstream: str, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -111,7 +111,7 @@ def test_a_port_in_use_is_refused_in_one_line(flag: str, upstream: str, tmp_path
         assert flag in errors[0]
 
 
-def test_part_that_dies_is_restarted_and_the_restart_is_shown(upstream: str, tmp_path: Path) -> None:
+def test_killed_part_is_restarted_and_the_restart_is_logged(upstream: str, tmp_path: Path) -> None:
     with up(upstream, tmp_path / "data") as running:
         ask(running.tap)
         running.rows(1)
@@ -134,7 +134,7 @@ def test_part_that_dies_is_restarted_and_the_restart_is_shown(upstream: str, tmp
         assert "SIGKILL" in running.log.read_text()
 
 
-def test_ctrl_c_stops_everything_cleanly_and_rows_stay_readable(upstream: str, tmp_path: Path) -> None:
+def test_ctrl_c_stops_all_parts_cleanly_and_rows_remain_readable(upstream: str, tmp_path: Path) -> None:
     with up(upstream, tmp_path / "data") as running:
         for _ in range(5):
             ask(running.tap)

@@ -33,7 +33,7 @@ class At:
 
 
 def batches(streams: int, commits: int) -> Iterator[dict[str, Any]]:
-    """The measured tables of each commit, of streams that are new."""
+    """The measured tables of each commit, with new streams."""
     assembler = module("analytics.assembly.assembler").Assembler()
     measure, unpack = module("analytics.measures.measure").measure, module("ingest.records").unpack
     for number in range(commits):
@@ -56,7 +56,7 @@ def timed(commit: Callable[[int, dict[str, Any]], None], streams: int, commits: 
 
 
 def by_our_commit(folder: Path, streams: int, commits: int) -> dict[str, float]:
-    """`Store.commit`, with a position and a counter as in life."""
+    """`Store.commit`, with a position and a counter as in production."""
     store, Commit = open_store(folder), module("analytics.storage.commit").Commit
     store.acquire_partition("log", "w0")
 
@@ -76,7 +76,7 @@ def by_our_commit(folder: Path, streams: int, commits: int) -> dict[str, float]:
 
 
 def by_insert(folder: Path, streams: int, commits: int) -> dict[str, float]:
-    """DuckLake's INSERT into the same tables of a DuckLake that is none of ours."""
+    """DuckLake's INSERT into the same tables of a plain DuckLake."""
     rollups = module("analytics.measures.rollup").rollups
     location = module("analytics.storage.location").locate("sqlite", folder)
     module("analytics.storage.sqlite_catalog").create_file(location.catalog)

@@ -25,7 +25,7 @@ ASK_EVERY_S = 0.05
 WARM_UP_S = 3.0
 CATCH_UP_S = 20.0
 SETTLE_S = 3.0
-"""Between ready and idle: the start is not measured."""
+"""Pause after the start, which is not measured."""
 NEW = "SELECT stream_id::VARCHAR AS stream_id FROM streams WHERE stream_id > '{}'::UUID ORDER BY ALL"
 
 
@@ -67,7 +67,7 @@ def main(rate: float, seconds: float, dashboard: bool) -> None:
 
 @dataclass
 class Observed:
-    """What a reader sees of one load."""
+    """Delays and CPU of one load, measured by a reader."""
 
     rate: float
     seconds: float
@@ -78,7 +78,7 @@ class Observed:
     took_s: float = 0.0
 
     def _cpu_s(self) -> dict[str, float]:
-        # This process is the parent of all others: its own time alone.
+        # This process is the parent of all others, so its children are excluded.
         return {
             name: time.process_time() if pid == os.getpid() else family_cpu_s(pid)
             for name, pid in self.pids.items()
@@ -92,12 +92,12 @@ class Observed:
         last, seen, over_s = "00000000-0000-0000-0000-000000000000", 0, float("inf")
         before, began_s = self._cpu_s(), time.monotonic()
         while seen < streams and time.monotonic() < over_s:
-            asked_s = time.monotonic()
+            queried_s = time.monotonic()
             if load.poll() is None:
                 self.spent = {name: now - before[name] for name, now in self._cpu_s().items()}
-                self.took_s = asked_s - began_s
+                self.took_s = queried_s - began_s
             elif over_s == float("inf"):
-                over_s = asked_s + CATCH_UP_S
+                over_s = queried_s + CATCH_UP_S
             found = ask(NEW.format(last))["stream_id"].to_list()
             now_ns = time.monotonic_ns()
             for sid in found:
@@ -106,7 +106,7 @@ class Observed:
                     self.delays_s.append((now_ns - self.start_ns - number * between_ns - work.LAST_NS) / 1e9)
             if found:
                 last, seen = found[-1], seen + len(found)
-            time.sleep(max(0.0, asked_s + ASK_EVERY_S - time.monotonic()))
+            time.sleep(max(0.0, queried_s + ASK_EVERY_S - time.monotonic()))
         if seen < streams:
             raise RuntimeError(f"{seen} of {streams} streams were seen")
 

@@ -16,7 +16,7 @@ LIMITS = {"slo_ttft_s": 2.0, "slo_itl_s": 0.1}
 
 
 def draw(ask: Ask) -> None:
-    """What `dashboard.views.overview` queries once."""
+    """Run the queries of `dashboard.views.overview` once."""
     overview, streams = module("dashboard.queries.overview"), module("dashboard.queries.streams")
     now = datetime.now(UTC)
     chosen = module("dashboard.queries.selection").Selection(since=now - RANGE, until=now)

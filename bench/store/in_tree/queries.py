@@ -1,4 +1,4 @@
-"""Seconds of each public view and of a timeline. Called with FOLDER EVENTS; the store in FOLDER is filled the first time."""
+"""Seconds of each public view and of a timeline. Called with FOLDER EVENTS; the first call fills the store in FOLDER."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ def main(folder: Path, events: int) -> None:
         stored.fill(data, events)
     filled_s = time.monotonic() - began_s
     stored.bring_up_to_now(data)
-    asked = stored.ask(data)
-    report(events=asked.events, filled_s=filled_s, seconds=asked.seconds, bytes_an_event=asked.bytes_an_event)
+    measured = stored.ask(data)
+    report(
+        events=measured.events,
+        filled_s=filled_s,
+        seconds=measured.seconds,
+        bytes_an_event=measured.bytes_an_event,
+    )
 
 
 if __name__ == "__main__":

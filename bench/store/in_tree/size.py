@@ -15,7 +15,7 @@ AGO_MS = 3_600_000
 
 
 def store_chat(folder: Path, events: int) -> Any:
-    """Chat streams of 100 events, stored by the tree's own path."""
+    """Chat streams of 100 events, stored by the code of the tree."""
     mixture, chat = module("bench.analytics.mixture"), module("bench.analytics.chat")
     rng, start_ms = random.Random(9), int(time.time() * 1000) - AGO_MS
     return mixture._stored(

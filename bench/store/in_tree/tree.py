@@ -90,10 +90,10 @@ def family_cpu_s(pid: int) -> float:
             for task in Path(f"/proc/{pid}/task").iterdir()
             for child in (task / "children").read_text().split()
         ]
-    except OSError:  # it has ended; its parent counts it from now on
+    except OSError:  # it has ended, and its parent counts it
         return 0.0
-    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return own + sum(family_cpu_s(int(child)) for child in children)
+    used_s = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return used_s + sum(family_cpu_s(int(child)) for child in children)
 
 
 def report(**values: Any) -> None:

@@ -71,7 +71,7 @@ def test_stored_span_is_not_stored_again(store: Store) -> None:
     }  # fmt: skip
 
 
-def test_own_span_is_not_replaced_by_its_copy_from_a_collector(store: Store) -> None:
+def test_stored_span_is_not_replaced_by_a_copy_from_a_collector(store: Store) -> None:
     from_tap = frame_of_rows(SPANS, rows_of(7)).with_columns(pl.lit("span of the tap").alias("name"))
     store.commit(Commit("", tables={"spans": from_tap}))
     queue = SpanQueue(store.cursor)

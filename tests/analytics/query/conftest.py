@@ -1,4 +1,4 @@
-"""A small store, made with DuckDB alone."""
+"""A small store that DuckDB alone has created."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ with writer(locate("sqlite", Path(sys.argv[1]))) as connection:
 
 
 def add_stream(location: StoreLocation) -> None:
-    """Commit one more row, in a process of its own like analytics."""
+    """Commit one more row, in a separate process, as analytics does."""
     assert location.catalog is not None
     root = Path(__file__).parents[3]
     subprocess.run(
@@ -77,5 +77,5 @@ def add_stream(location: StoreLocation) -> None:
 
 @pytest.fixture(scope="module")
 def location(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
-    """Shared by the tests of a module: for reading only."""
+    """A store shared by the tests of a module. Tests only read it."""
     return make_store(tmp_path_factory.mktemp("store"))

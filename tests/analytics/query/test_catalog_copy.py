@@ -16,7 +16,7 @@ from analytics.query.reader import Reader
 from tests.analytics.query.conftest import add_stream, make_store
 
 
-def test_a_refreshed_copy_shows_new_commits_to_an_open_reader(tmp_path: Path) -> None:
+def test_open_reader_sees_new_commits_after_a_refresh(tmp_path: Path) -> None:
     location = make_store(tmp_path, rows=3)
     assert location.catalog is not None
     folder = tmp_path / "private"
@@ -66,7 +66,7 @@ def test_an_unchanged_catalog_is_not_copied_again(tmp_path: Path) -> None:
     assert copy.path.stat().st_mtime_ns != first
 
 
-def test_a_store_that_was_created_again_is_copied(tmp_path: Path) -> None:
+def test_recreated_store_is_copied_again(tmp_path: Path) -> None:
     location = make_store(tmp_path, rows=3)
     assert location.catalog is not None
     folder = tmp_path / "private"

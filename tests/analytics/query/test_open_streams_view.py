@@ -23,7 +23,7 @@ def write(tables: Path, owner: str, streams: list[str]) -> None:
 
 
 @pytest.mark.parametrize("lock_down", [False, True])
-def test_view_follows_the_files(tmp_path: Path, lock_down: bool) -> None:
+def test_view_shows_the_current_files(tmp_path: Path, lock_down: bool) -> None:
     data = tmp_path / "a [b] c"  # characters that patterns use
     data.mkdir()
     location = make_store(data, rows=1)

@@ -1,4 +1,4 @@
-"""Frames between processes, over a real pipe."""
+"""Messages between processes over a real pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queries in child processes: what hostile statements can and cannot do to the caller and to other queries."""
+"""Queries in child processes: hostile statements affect neither the caller nor other queries."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def trusted(location: StoreLocation) -> Iterator[QueryPool]:
 
 
 @pytest.mark.parametrize("sql", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_statement_ends_in_time_and_the_next_query_works(untrusted: QueryPool, sql: str) -> None:
+def test_hostile_statement_ends_at_the_deadline_and_the_next_query_works(
+    untrusted: QueryPool, sql: str
+) -> None:
     started_s = time.monotonic()
     with pytest.raises((QueryRejected, QueryTimeout)) as error:
         untrusted.query(sql, timeout_s=TIMEOUT_S)
@@ -80,12 +82,12 @@ def test_a_crash_is_reported_with_its_signal(untrusted: QueryPool) -> None:
         untrusted.query(HOSTILE["from_json"])
 
 
-def test_too_much_memory_names_the_limit(untrusted: QueryPool) -> None:
+def test_out_of_memory_error_names_the_limit(untrusted: QueryPool) -> None:
     with pytest.raises(QueryRejected, match="more than 512 MiB of memory"):
         untrusted.query(HOSTILE["repeat"])
 
 
-def test_a_large_answer_is_refused(location: StoreLocation) -> None:
+def test_large_answer_is_rejected(location: StoreLocation) -> None:
     with QueryPool(location, untrusted=True, limits=replace(LIMITS, max_answer_bytes=MIB)) as process:
         with pytest.raises(QueryRejected, match="larger than 1 MiB"):
             process.query("SELECT repeat('x', 1000) FROM range(2000)")
@@ -141,7 +143,7 @@ def test_caller_does_not_wait_for_a_child_that_stops_responding(untrusted: Query
 
 
 def run_all(actions: list[Callable[[], object]]) -> list[object]:
-    """Run them at once; each result or QueryError, in order."""
+    """Run the actions concurrently. Returns each result or QueryError, in order."""
     results: list[object] = [None] * len(actions)
 
     def run(place: int) -> None:
@@ -182,7 +184,7 @@ def test_trusted_queries_share_one_child(trusted: QueryPool) -> None:
     assert len(trusted._children) == 1
 
 
-def test_queries_beyond_the_limits_wait_or_are_refused(location: StoreLocation) -> None:
+def test_queries_beyond_the_limits_wait_or_are_rejected(location: StoreLocation) -> None:
     limits = replace(TRUSTED, concurrent=1, waiting=1)
     with QueryPool(location, untrusted=False, limits=limits) as process:
         process.query("SELECT 1")

@@ -1,4 +1,4 @@
-"""Queries in this process: rows, types, freshness, errors and what the lock-down prevents."""
+"""Queries in this process: rows, types, freshness, errors and the lock-down."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def locked(location: StoreLocation) -> Iterator[Reader]:
     reader.close()
 
 
-def test_tables_views_and_the_catalogue_query_work(reader: Reader) -> None:
+def test_tables_views_and_the_list_of_tables_can_be_queried(reader: Reader) -> None:
     assert reader.query("SELECT count(*), sum(ttft_ns) FROM streams", 10, 5).row(0) == (
         ROWS,
         ROWS * (ROWS - 1) // 2,
@@ -45,7 +45,7 @@ def test_tables_views_and_the_catalogue_query_work(reader: Reader) -> None:
     assert set(columns["table_name"]) == {"streams", "events", "by_outcome"}
 
 
-def test_types_are_those_that_pages_expect(reader: Reader) -> None:
+def test_column_types_match_those_the_dashboard_expects(reader: Reader) -> None:
     row = reader.query(
         "SELECT stream_id, started_at, 1::HUGEINT AS h, INTERVAL 90 SECOND AS i, [1, 2] AS l, NULL AS n, "
         "sum(ttft_ns) OVER () AS total FROM streams ORDER BY stream_id LIMIT 1",
@@ -63,7 +63,7 @@ def test_empty_answers_keep_their_columns(reader: Reader) -> None:
     assert (found.height, found.columns) == (0, ["stream_id", "ttft_ns"])
 
 
-def test_more_rows_than_allowed_are_refused(reader: Reader) -> None:
+def test_more_rows_than_allowed_are_rejected(reader: Reader) -> None:
     assert reader.query("FROM streams LIMIT 10", 10, 5).height == 10
     with pytest.raises(QueryRejected, match="more than 10 rows"):
         reader.query("FROM streams LIMIT 11", 10, 5)

@@ -1,4 +1,4 @@
-"""What a confined process can still do, tried in a real one."""
+"""Rights of a confined process, tested in a real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real SQL server and real clients: hostile SQL changes nothing, and a server that dies is replaced."""
+"""A real SQL server and real clients: hostile SQL changes nothing, and a crashed server is restarted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIMITS = replace(SERVE_LIMITS, memory_bytes=512 * MIB, max_rows=10_000)
 
 @dataclass
 class Client:
-    """A stock DuckDB."""
+    """A stock DuckDB client."""
 
     connection: duckdb.DuckDBPyConnection
     endpoint: Endpoint
@@ -153,7 +153,7 @@ def test_new_commits_are_visible_at_once(served: tuple[StoreLocation, Client]) -
         ("SELECT no_such FROM streams", "no_such"),
     ],
 )
-def test_other_statements_are_refused(client: Client, sql: str, reason: str) -> None:
+def test_other_statements_are_rejected(client: Client, sql: str, reason: str) -> None:
     with pytest.raises(duckdb.Error, match=reason):
         client.query(sql)
 
@@ -179,7 +179,7 @@ def test_a_crash_ends_the_child_and_another_answers_at_the_same_address(client: 
     assert time.monotonic() - started_s < 10
 
 
-def test_a_query_that_ignores_its_interrupt_is_killed(client: Client) -> None:
+def test_query_that_ignores_the_interrupt_is_killed(client: Client) -> None:
     started_s = time.monotonic()
     with pytest.raises(duckdb.Error):
         client.query("SELECT levenshtein(s, s || 'x') FROM (SELECT repeat('ab', 200000) AS s)", timeout_s=0.5)

@@ -1,4 +1,4 @@
-"""Which statements are allowed, on the parsed tree alone. What a process does with the rest is in test_process."""
+"""Allowed and rejected statements. test_query_pool runs hostile statements in real processes."""
 
 from __future__ import annotations
 
@@ -193,14 +193,14 @@ REFUSED = [
     "SELECT (WITH kept AS (SELECT 1) FROM kept), * FROM internal.kept",
     "SELECT main.getenv('HOME')",
     "SELECT 'x'.getenv()",
-    # a CTE of another scope lends its name to something that is not public
+    # a CTE in another scope has the name of a hidden table
     "WITH x AS (SELECT (WITH pragma_database_list AS (SELECT 1) SELECT 1)) FROM pragma_database_list, x",
     "SELECT (WITH sqlite_master AS (SELECT 1) SELECT 1), * FROM sqlite_master",
     "SELECT (WITH duckdb_logs AS (SELECT 1) FROM duckdb_logs), * FROM duckdb_logs",
     "SELECT (WITH pg_settings AS (SELECT 1) FROM pg_settings), * FROM pg_settings",
     "SELECT (WITH \"/etc/passwd\" AS (SELECT 1) SELECT 1), * FROM '/etc/passwd'",
     "SELECT (WITH \"x.csv\" AS (SELECT 1) SELECT 1), * FROM \"x.csv\"",
-    # other ways to name the same thing
+    # other spellings of the same name
     'SELECT "getenv"(\'HOME\')',
     "SELECT system.main.getenv('HOME')",
     "SELECT pg_catalog.current_setting('threads')",
@@ -240,7 +240,7 @@ def test_statements_that_only_read_are_allowed(statement_filter: StatementFilter
 
 
 @pytest.mark.parametrize("sql", REFUSED)
-def test_anything_else_is_refused_in_one_line(statement_filter: StatementFilter, sql: str) -> None:
+def test_other_statements_are_rejected_in_one_line(statement_filter: StatementFilter, sql: str) -> None:
     with pytest.raises(QueryRejected) as refused:
         statement_filter.check(sql)
     assert str(refused.value)
@@ -262,7 +262,7 @@ def test_anything_else_is_refused_in_one_line(statement_filter: StatementFilter,
         "FROM parquet_scan('x')",
     ],
 )
-def test_the_catalogs_own_tables_and_functions_are_refused(
+def test_tables_and_functions_of_the_catalog_are_rejected(
     statement_filter: StatementFilter, sql: str
 ) -> None:
     with pytest.raises(QueryRejected):
@@ -283,13 +283,13 @@ def test_nesting_counts_the_deepest_brackets() -> None:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=60))
-def test_any_text_is_allowed_or_refused(statement_filter: StatementFilter, text: str) -> None:
+def test_any_text_is_allowed_or_rejected(statement_filter: StatementFilter, text: str) -> None:
     with contextlib.suppress(QueryRejected):
         assert statement_filter.check(text)["statements"]
 
 
-def test_every_volatile_function_is_known_to_be_harmless_or_denied() -> None:
-    """A newer DuckDB may have others: look at them before they are allowed."""
+def test_every_volatile_function_is_listed_as_harmless_or_denied() -> None:
+    """Review new volatile functions of a newer DuckDB before they are allowed."""
     connection = new_database()
     volatile = connection.execute(
         "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'scalar' "

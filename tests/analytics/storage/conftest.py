@@ -1,4 +1,4 @@
-"""The same store twice: with its catalog in SQLite and in PostgreSQL."""
+"""Fixtures that run each test with the catalog in SQLite and in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def postgres_template(postgres: Postgres, tmp_path_factory: pytest.TempPathFacto
 def make_location(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], StoreLocation]:
-    """Makes an empty store with its catalog in `sqlite` or `postgres`."""
+    """Creates an empty store with its catalog in `sqlite` or `postgres`."""
 
     def make(catalog: str) -> StoreLocation:
         folder = tmp_path_factory.mktemp(catalog)
@@ -68,13 +68,13 @@ def make_location(
 
 @pytest.fixture(params=CATALOGS)
 def location(request: pytest.FixtureRequest, make_location: Callable[[str], StoreLocation]) -> StoreLocation:
-    """An empty store of the test's own."""
+    """An empty store for one test."""
     return make_location(request.param)
 
 
 @pytest.fixture
 def store(location: StoreLocation) -> Iterator[Store]:
-    """An empty store of the test's own, open."""
+    """An open, empty store for one test."""
     store = Store(location)
     yield store
     store.close()

@@ -46,7 +46,7 @@ def events(ids: Sequence[str], each: int) -> pl.DataFrame:
 def commit_of(
     log_id: str, partition: str, high: int, ids: Sequence[str], *, each: int = 0, open_ids: Sequence[str] = ()
 ) -> Commit:
-    """Streams with `each` events, and the position that goes with them."""
+    """Commit of streams with `each` events, and of the position after them."""
     tables = {"streams": streams(*ids)}
     if each:
         tables["events"] = events(ids, each)

@@ -48,7 +48,7 @@ def test_an_export_has_every_row_view_and_comment(store: Store, tmp_path: Path) 
     ]
 
 
-def test_a_range_takes_the_streams_that_began_in_it(store: Store, tmp_path: Path) -> None:
+def test_range_selects_streams_by_their_start(store: Store, tmp_path: Path) -> None:
     fill(store, days=5, per_day=10, each=2)
     since, until = (dt.datetime.fromtimestamp(NOW_S - days * DAY_S, dt.UTC) for days in (4, 2))
     path = tmp_path / "range.duckdb"
@@ -72,7 +72,7 @@ def test_export_runs_while_analytics_commits(store: Store, tmp_path: Path) -> No
     assert found(path, QUERY.format("streams")) == [(3, 3)]
 
 
-def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
+def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     new_store(tmp_path / "data").close()
     path = tmp_path / "there.duckdb"
     path.write_text("precious")
@@ -86,7 +86,7 @@ def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_failed_export_leaves_no_file(tmp_path: Path, where: str) -> None:
     location = locate("sqlite", tmp_path / "data")
     if where.startswith("data"):
-        (tmp_path / "data").mkdir()  # without a store
+        (tmp_path / "data").mkdir()  # a folder without a store
     else:
         new_store(tmp_path / "data").close()
     before = {path.name for path in tmp_path.rglob("*")}
@@ -94,4 +94,4 @@ def test_a_failed_export_leaves_no_file(tmp_path: Path, where: str) -> None:
         export(location, tmp_path / where)
     assert "\n" not in str(failed.value)
     added = {path.name for path in tmp_path.rglob("*")} - before
-    assert added <= {"catalog.sqlite-shm", "catalog.sqlite-wal"}  # of any reader
+    assert added <= {"catalog.sqlite-shm", "catalog.sqlite-wal"}  # created by every reader

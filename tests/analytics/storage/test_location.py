@@ -1,4 +1,4 @@
-"""`--store` and `--lake-path` name a store; what they cannot name is refused in one line."""
+"""`--store` and `--lake-path` locate a store, and invalid values are errors in one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_sqlite_is_in_the_data_folder(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found.label == f"{tmp_path}/data/catalog.sqlite"
 
 
-def test_postgres_has_its_files_where_lake_path_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lake_path_sets_the_folder_of_parquet_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     dsn = "host=db dbname=streamgauge"
     assert locate(f"postgres:{dsn}", Path("data")) == StoreLocation(dsn=dsn)
@@ -40,13 +40,13 @@ def test_unknown_store_is_an_error(store: str) -> None:
 
 
 @pytest.mark.parametrize(("store", "lake_path"), [("sqlite", "/files"), ("postgres:host=x", "gs://bucket")])
-def test_an_impossible_lake_path_is_refused(store: str, lake_path: str) -> None:
+def test_invalid_lake_path_is_an_error(store: str, lake_path: str) -> None:
     with pytest.raises(ValueError, match="--lake-path") as refused:
         locate(store, Path("data"), lake_path)
     assert "\n" not in str(refused.value)
 
 
-def test_the_password_is_in_the_uri_alone() -> None:
+def test_only_the_uri_contains_the_password() -> None:
     found = locate("postgres:postgresql://u:geheim@db/streamgauge", Path("data"))
     assert "geheim" in found.uri
     assert "geheim" not in repr(found) + found.label + found.attach_statement

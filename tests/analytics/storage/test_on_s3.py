@@ -1,4 +1,4 @@
-"""A store whose files are in S3: a real server of that interface, real PostgreSQL; credentials as users give them."""
+"""A store with its files in S3: a real S3 server, real PostgreSQL, credentials in the environment."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def signed_in(s3: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
     return s3
 
 
-def test_rows_are_written_maintained_and_read_in_s3(
+def test_rows_are_written_merged_and_read_in_s3(
     signed_in: S3, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     dsn = postgres.new_database()
@@ -58,7 +58,7 @@ def test_rows_are_written_maintained_and_read_in_s3(
         assert len(merged) == 1
         assert not merged & written
         assert count_of(store, ids) == 1200
-        # A reader names the catalog alone: it has the path of the files from there, and the keys from its environment.
+        # A reader only has the catalog, which contains the path of the files. The keys are in its environment.
         location = StoreLocation(dsn=dsn)
         (one,) = new_ids(1)
         store.write_open_streams(rows_of(one))
@@ -80,7 +80,7 @@ def test_rows_are_written_maintained_and_read_in_s3(
         store.close()
 
 
-def test_wrong_keys_are_reported_without_naming_them(
+def test_invalid_s3_keys_are_reported_but_not_shown(
     signed_in: S3,
     postgres: Postgres,
     monkeypatch: pytest.MonkeyPatch,

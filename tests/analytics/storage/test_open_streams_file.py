@@ -1,4 +1,4 @@
-"""The file of streams in flight is replaced as a whole, and readers show it as a table."""
+"""The file of streams in flight is replaced atomically, and readers see it as a view."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def live_files(store: Store) -> list[Path]:
     return sorted(Path(store.data_path).glob("open_streams/*"))
 
 
-def test_each_write_replaces_what_readers_see(store: Store, location: StoreLocation) -> None:
+def test_each_write_replaces_the_rows_that_readers_see(store: Store, location: StoreLocation) -> None:
     ids = sorted(new_ids(2))
     assert shown(location) == []
     store.write_open_streams(rows_of(*ids))
@@ -56,7 +56,7 @@ def test_a_stopped_process_has_no_streams_in_flight(location: StoreLocation) -> 
     assert shown(location) == []
 
 
-def test_a_process_that_wrote_none_leaves_no_file(location: StoreLocation) -> None:
+def test_process_without_open_streams_leaves_no_file(location: StoreLocation) -> None:
     store = Store(location)
     store.close()
     assert live_files(store) == []
@@ -69,20 +69,20 @@ def test_commits_do_not_change_streams_in_flight(store: Store, location: StoreLo
     assert shown(location) == [(one, 3)]
 
 
-def test_a_file_that_cannot_be_written_is_an_oserror_and_the_last_one_stays(
+def test_failed_write_raises_oserror_and_keeps_the_previous_file(
     store: Store, location: StoreLocation
 ) -> None:
     (one,) = new_ids(1)
     store.write_open_streams(rows_of(one))
     [path] = live_files(store)
-    path.with_suffix(".new").mkdir()  # in the way
+    path.with_suffix(".new").mkdir()  # blocks the temporary file
     with pytest.raises(OSError, match=r"directory"):
         store.write_open_streams(rows_of(one, event_count=9))
     path.with_suffix(".new").rmdir()
     assert shown(location) == [(one, 3)]
 
 
-def test_processes_that_share_a_folder_have_a_file_each(
+def test_each_process_has_a_separate_file(
     make_location: Callable[[str], StoreLocation],
 ) -> None:
     location, ids = make_location("postgres"), sorted(new_ids(2))

@@ -26,7 +26,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def filled(data: Path) -> Iterator[tuple[Store, Upkeep]]:
-    """Files, some of them merged and not deleted yet, and inlined rows."""
+    """A store with inlined rows and files, some of them merged and not deleted yet."""
     store = new_store(data)
     upkeep = Upkeep(store, events_s=None, streams_s=None)
     store.acquire_partition("log", "0")
@@ -54,7 +54,7 @@ def close(filled: tuple[Store, Upkeep]) -> None:
         closing.close()
 
 
-def test_from_the_backup_rows_positions_and_counters_are_those_of_its_time(
+def test_rebuild_from_backup_restores_its_rows_positions_and_counters(
     data: Path, filled: tuple[Store, Upkeep]
 ) -> None:
     store, upkeep = filled
@@ -66,17 +66,17 @@ def test_from_the_backup_rows_positions_and_counters_are_those_of_its_time(
     assert rebuild(location) is Source.BACKUP
     [kept] = data.glob("catalog.damaged*.sqlite")
     assert kept.read_bytes().startswith(b"damaged")
-    again = Store(location)
-    assert (count(again), count(again, "events")) == (rows, 2 * rows)
-    assert again.acquire_partition("log", "0") == LogPosition(4, 3, ())
-    assert again.totals()["records"] == rows
-    again.commit(commit_of("log", "0", 5, new_ids(LARGE)))  # read again from the log
-    assert count(again) == rows + LARGE
-    again.close()
+    reopened = Store(location)
+    assert (count(reopened), count(reopened, "events")) == (rows, 2 * rows)
+    assert reopened.acquire_partition("log", "0") == LogPosition(4, 3, ())
+    assert reopened.totals()["records"] == rows
+    reopened.commit(commit_of("log", "0", 5, new_ids(LARGE)))  # read again from the log
+    assert count(reopened) == rows + LARGE
+    reopened.close()
 
 
 @pytest.mark.parametrize("backup", ["none", "damaged", "not used"])
-def test_from_the_files_every_row_is_there_once_and_rollups_are_computed(
+def test_rebuild_from_files_restores_each_row_once_and_computes_rollups(
     data: Path, filled: tuple[Store, Upkeep], backup: str
 ) -> None:
     store, upkeep = filled
@@ -92,16 +92,16 @@ def test_from_the_files_every_row_is_there_once_and_rollups_are_computed(
     source = rebuild(location, use_backup=backup != "not used", report=reported.__setitem__)
     assert source is Source.FILES
     assert (reported["streams"], reported["events"]) == (rows, 2 * rows)
-    again = Store(location)
-    assert ask(again, "SELECT count(*), count(DISTINCT stream_id) FROM streams") == [(rows, rows)]
-    assert ask(again, "SELECT count(*), count(DISTINCT (stream_id, seq)) FROM events") == [
+    reopened = Store(location)
+    assert ask(reopened, "SELECT count(*), count(DISTINCT stream_id) FROM streams") == [(rows, rows)]
+    assert ask(reopened, "SELECT count(*), count(DISTINCT (stream_id, seq)) FROM events") == [
         (2 * rows, 2 * rows)
     ]
-    assert ask(again, "SELECT * FROM errors_by_minute") == minutes
-    assert again.acquire_partition("log", "0") is None
-    again.commit(commit_of("log", "0", 1, new_ids(2)))
-    assert count(again) == rows + 2
-    again.close()
+    assert ask(reopened, "SELECT * FROM errors_by_minute") == minutes
+    assert reopened.acquire_partition("log", "0") is None
+    reopened.commit(commit_of("log", "0", 1, new_ids(2)))
+    assert count(reopened) == rows + 2
+    reopened.close()
 
 
 def test_missing_catalog_with_files_is_an_error_and_not_an_empty_store(
@@ -116,12 +116,12 @@ def test_missing_catalog_with_files_is_an_error_and_not_an_empty_store(
     assert "\n" not in str(refused.value)
     assert not location.catalog.exists()
     assert rebuild(location) is Source.FILES
-    again = Store(location)
-    assert count(again) == 3 * LARGE + 5
-    again.close()
+    reopened = Store(location)
+    assert count(reopened) == 3 * LARGE + 5
+    reopened.close()
 
 
-def test_rebuild_that_fails_leaves_no_empty_catalog(data: Path, filled: tuple[Store, Upkeep]) -> None:
+def test_failed_rebuild_leaves_no_empty_catalog(data: Path, filled: tuple[Store, Upkeep]) -> None:
     close(filled)
     location = damage(data)
     [broken, *_] = Path(str(location.tables)).glob("main/events/*.parquet")

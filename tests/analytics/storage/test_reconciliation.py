@@ -1,4 +1,4 @@
-"""The account: each term from its own source, and what cannot be known is said."""
+"""Reconciliation: separate sources of the terms, and reports of unknown terms."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ def run(number: int, opened: int, *, stopped: bool) -> TapRun:
     )
 
 
-def test_last_report_of_a_cleanly_ended_run_elsewhere_is_exact() -> None:
+def test_last_report_of_a_cleanly_ended_remote_run_is_exact() -> None:
     assert captured([run(1, 5, stopped=True), run(2, 7, stopped=True)], {}, {}, now_ms=10_000) == Captured(
         12, 12
     )
 
 
-def test_run_totals_before_and_after_bound_captured_while_it_grows() -> None:
+def test_run_totals_before_and_after_are_the_bounds_of_captured() -> None:
     before = {"incarnation-2": RunTotals(streams_opened=9, streams_in_log=8)}
     after = {"incarnation-2": RunTotals(streams_opened=11, streams_in_log=10)}
-    said = captured([run(1, 5, stopped=True), run(2, 7, stopped=False)], before, after, now_ms=10_000)
-    assert said == Captured(5 + 8, 5 + 11)
+    found = captured([run(1, 5, stopped=True), run(2, 7, stopped=False)], before, after, now_ms=10_000)
+    assert found == Captured(5 + 8, 5 + 11)
 
 
-def test_totals_of_a_killed_run_are_known() -> None:
-    noted = {"incarnation-1": RunTotals(streams_opened=7, streams_in_log=6)}
-    assert captured([run(1, 5, stopped=False)], noted, noted, now_ms=61_500) == Captured(6, 7)
+def test_killed_run_has_exact_totals() -> None:
+    totals = {"incarnation-1": RunTotals(streams_opened=7, streams_in_log=6)}
+    assert captured([run(1, 5, stopped=False)], totals, totals, now_ms=61_500) == Captured(6, 7)
 
 
-def test_run_that_began_between_the_two_reads_has_no_lower_bound_yet() -> None:
+def test_run_that_began_between_the_reads_has_lower_bound_zero() -> None:
     after = {"incarnation-1": RunTotals(streams_opened=3, streams_in_log=3)}
     assert captured([], {}, after, now_ms=0) == Captured(0, 3)
 
 
-def test_unfinished_run_elsewhere_gives_a_lower_bound_and_is_reported_as_unknown() -> None:
-    said = captured([run(1, 5, stopped=False)], {}, {}, now_ms=61_500)
-    assert (said.at_least, said.at_most) == (5, None)
-    assert "60 s old" in said.unknown[0]
+def test_unfinished_remote_run_adds_to_the_lower_bound_and_is_reported_as_unknown() -> None:
+    found = captured([run(1, 5, stopped=False)], {}, {}, now_ms=61_500)
+    assert (found.at_least, found.at_most) == (5, None)
+    assert "60 s old" in found.unknown[0]
 
 
 @pytest.mark.parametrize(

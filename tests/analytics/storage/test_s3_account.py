@@ -1,4 +1,4 @@
-"""The S3 account is found where other tools find it."""
+"""The S3 account comes from the same sources as in AWS tools."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_environment_takes_precedence_over_files(home: dict[str, str]) -> None:
     assert account(home | said | more) == Account("AK1", "s1", "t1", "us-west-1", "http://127.0.0.1:8")
 
 
-def test_files_may_be_elsewhere(home: dict[str, str], tmp_path: Path) -> None:
+def test_paths_of_the_files_are_configurable(home: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("[default]\naws_access_key_id=AK4\naws_secret_access_key=s4\n")
     found = account(
         home | {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "secret"), "AWS_CONFIG_FILE": "/nowhere"}

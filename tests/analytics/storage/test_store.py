@@ -1,6 +1,6 @@
 """The contract of the store, with its catalog in SQLite and in PostgreSQL.
 
-Tests share two consumers of one store, because opening one takes half a second. Each uses a log and streams of its own.
+Tests share three consumers of one store, because opening one takes half a second. Each test uses its own log and streams.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def log_id() -> str:
 
 
 def in_threads(work: Callable[[int], object], *numbers: int) -> list[BaseException]:
-    """Runs `work` with each number at once; what it raised."""
+    """Run `work` with each number concurrently. Returns the exceptions."""
     failures: list[BaseException] = []
 
     def run(number: int) -> None:
@@ -90,7 +90,7 @@ def in_threads(work: Callable[[int], object], *numbers: int) -> list[BaseExcepti
 
 
 def disturb_once(monkeypatch: pytest.MonkeyPatch, store: Store, disturb: Callable[[], object]) -> None:
-    """In the next transaction of this store, after the positions were moved."""
+    """Call `disturb` in the next transaction of this store, after its positions were moved."""
     move, done = store._positions.move, list[object]()
 
     def move_and_be_disturbed(*arguments: Any) -> Any:
@@ -106,7 +106,7 @@ def disturb_once(monkeypatch: pytest.MonkeyPatch, store: Store, disturb: Callabl
 
 
 @pytest.mark.parametrize("rows", [1, LARGE])
-def test_committed_rows_positions_records_taps_and_counters_are_there_for_the_next_owner(
+def test_next_owner_reads_committed_rows_positions_records_taps_and_counters(
     consumers: list[Store], log_id: str, rows: int
 ) -> None:
     first, second, _ = consumers
@@ -139,7 +139,7 @@ def test_partition_that_was_acquired_but_never_moved_has_no_position(
     assert consumers[1].acquire_partition(log_id, "w0") is None
 
 
-def test_kept_records_are_those_of_their_partition_in_order(consumers: list[Store], log_id: str) -> None:
+def test_kept_records_are_read_in_order_by_partition(consumers: list[Store], log_id: str) -> None:
     store = consumers[0]
     one, other = new_ids(2)
     for partition in ("0", "1"):
@@ -180,14 +180,14 @@ def test_counters_are_summed_in_one_row_for_each_name(consumers: list[Store], lo
     assert rows == [(1,)]
 
 
-def test_a_commit_of_nothing_makes_no_snapshot(consumers: list[Store], log_id: str) -> None:
+def test_empty_commit_creates_no_snapshot(consumers: list[Store], log_id: str) -> None:
     newest = "SELECT max(snapshot_id) FROM catalog.ducklake_snapshot"
     before = ask(consumers[0], newest)
     consumers[0].commit(Commit(log_id, tables={"streams": streams()}))
     assert ask(consumers[0], newest) == before
 
 
-def test_few_rows_are_inlined_and_many_are_a_file(store: Store) -> None:
+def test_few_rows_are_inlined_and_many_are_written_to_a_file(store: Store) -> None:
     store.commit(Commit("log", tables={"streams": streams(*new_ids(INLINED_ROWS))}))
     assert files(store, "streams") == set()
     store.commit(Commit("log", tables={"streams": streams(*new_ids(LARGE))}))
@@ -250,7 +250,7 @@ def test_every_value_of_every_type_is_read_back(
 ) -> None:
     monkeypatch.setattr(
         store_module, "rollups", lambda tables, stall: {}
-    )  # it has no minute for these instants
+    )  # these instants are outside the range of minutes
     given = odd_streams(rows).sort("stream_id")
     consumers[0].commit(Commit(log_id, tables={"streams": given}))
     columns = ", ".join(
@@ -261,8 +261,8 @@ def test_every_value_of_every_type_is_read_back(
         f"SELECT {columns} FROM streams WHERE stream_id IN (SELECT unnest(?::UUID[])) ORDER BY streams.stream_id",
         [given["stream_id"].to_list()],
     )
-    wanted = given.with_columns(pl.col("started_at").dt.timestamp("us")).rows()
-    assert [*map(repr, found)] == [*map(repr, wanted)]  # NaN is not equal to itself
+    expected = given.with_columns(pl.col("started_at").dt.timestamp("us")).rows()
+    assert [*map(repr, found)] == [*map(repr, expected)]  # NaN is not equal to itself
 
 
 @pytest.mark.parametrize("rows", [4, LARGE])
@@ -292,10 +292,10 @@ def test_lists_and_small_floats_are_read_back(consumers: list[Store], log_id: st
 
 
 @pytest.mark.parametrize("rows", [1, LARGE])
-def test_a_nul_character_stops_neither_the_commit_nor_readers(
+def test_text_with_a_nul_character_can_be_committed_and_read(
     consumers: list[Store], second_process: SecondProcess, log_id: str, rows: int
 ) -> None:
-    """SQLite's text ends at a NUL, and PostgreSQL's has none."""
+    """Text in SQLite ends at a NUL, and PostgreSQL rejects it."""
     store, ids = consumers[0], new_ids(rows)
     store.commit(Commit(log_id, tables={"streams": streams(*ids, path="a\x00b", gateway=log_id)}))
     tap = Alive("t\x00ap", 0, f"{log_id}\x00", 10**18, 0, 10**18, False, {"a\x00": 1})
@@ -309,7 +309,7 @@ def test_a_nul_character_stops_neither_the_commit_nor_readers(
     assert len(ask(store, "SELECT tap FROM taps WHERE starts_with(incarnation, ?)", [log_id])) == 1
 
 
-def test_columns_are_matched_by_name_and_those_missing_are_null(consumers: list[Store], log_id: str) -> None:
+def test_columns_are_matched_by_name_and_missing_ones_are_null(consumers: list[Store], log_id: str) -> None:
     for rows in (1, LARGE):
         ids = new_ids(rows)
         given = streams(*ids, ttft_ns=5).select("outcome", "ttft_ns", "started_at", "stream_id")
@@ -325,9 +325,7 @@ def test_columns_are_matched_by_name_and_those_missing_are_null(consumers: list[
 # -- failures ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_fails_leaves_no_rows_and_no_file(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_commit_leaves_no_rows_and_no_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.acquire_partition("log", "w0")
     ids = new_ids(3)
     store.commit(commit_of("log", "w0", 1, ids))
@@ -350,12 +348,12 @@ def test_a_commit_that_fails_leaves_no_rows_and_no_file(
     assert files(store) == set()
     assert store.totals() == {"records": 3}
     assert ask(store, "SELECT high FROM log_positions") == [(1,)]
-    store.commit(failing)  # the same commit, with room again
+    store.commit(failing)  # the same commit succeeds
     assert (count(store), count(store, "losses")) == (3 + LARGE, 1)
     assert ask(store, "SELECT sum(streams)::BIGINT FROM stream_minutes") == [(3 + LARGE,)]
 
 
-def test_a_commit_with_a_file_that_cannot_be_written_leaves_nothing(store: Store) -> None:
+def test_commit_with_an_unwritable_file_stores_nothing(store: Store) -> None:
     store.acquire_partition("log", "w0")
     blocked = Path(store.data_path) / "main" / "events"
     blocked.parent.mkdir(parents=True, exist_ok=True)
@@ -424,7 +422,7 @@ def test_partition_that_was_not_acquired_cannot_be_committed(consumers: list[Sto
         consumers[0].commit(commit_of(log_id, "0", 2, new_ids(1)))
 
 
-def test_one_of_several_consumers_that_acquire_a_partition_at_once_can_commit(
+def test_only_one_of_several_consumers_that_acquire_a_partition_can_commit(
     consumers: list[Store], log_id: str
 ) -> None:
     assert in_threads(lambda n: consumers[n].acquire_partition(log_id, "0"), 0, 1, 2) == []
@@ -439,9 +437,7 @@ def test_one_of_several_consumers_that_acquire_a_partition_at_once_can_commit(
     assert ask(consumers[0], "SELECT count(*) FROM log_positions WHERE log_id = ?", [log_id]) == [(1,)]
 
 
-def test_consumers_of_different_partitions_commit_at_once_and_lose_nothing(
-    consumers: list[Store], log_id: str
-) -> None:
+def test_concurrent_commits_to_different_partitions_lose_nothing(consumers: list[Store], log_id: str) -> None:
     commits, name = 8, f"counted {log_id}"
     batches = [[new_ids((1, LARGE)[n % 4 == 3]) for n in range(commits)] for _ in consumers]
 
@@ -456,14 +452,14 @@ def test_consumers_of_different_partitions_commit_at_once_and_lose_nothing(
     started_s = time.monotonic()
     assert in_threads(work, 0, 1, 2) == []
     assert time.monotonic() - started_s < 50
-    wanted = [i for batch in batches for ids in batch for i in ids]
-    assert count_of(consumers[0], wanted) == len(wanted)
+    expected = [i for batch in batches for ids in batch for i in ids]
+    assert count_of(consumers[0], expected) == len(expected)
     assert consumers[0].totals()[name] == 3 * commits
     positions = ask(consumers[0], "SELECT high, version FROM log_positions WHERE log_id = ?", [log_id])
     assert positions == [(commits, commits + 1)] * 3
 
 
-def test_commit_that_conflicts_with_another_is_repeated(
+def test_conflicting_commit_is_repeated(
     consumers: list[Store], log_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other, _ = consumers
@@ -481,7 +477,7 @@ def test_commit_that_conflicts_with_another_is_repeated(
     assert count_of(store, ids) == 3
 
 
-def test_a_commit_that_never_succeeds_fails_in_one_line(
+def test_commit_that_always_conflicts_fails_in_one_line(
     consumers: list[Store], log_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_module, "MAX_ATTEMPTS", 3)
@@ -499,7 +495,7 @@ def test_a_commit_that_never_succeeds_fails_in_one_line(
     assert len(tries) == 3
 
 
-def test_commits_wait_for_an_exclusive_section_but_not_forever(
+def test_commits_wait_for_an_exclusive_section_up_to_a_timeout(
     consumers: list[Store], log_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, other, _ = consumers
@@ -517,7 +513,7 @@ def test_commits_wait_for_an_exclusive_section_but_not_forever(
         released_s = time.monotonic()
     thread.join(30)
     assert ended[0] >= released_s
-    if store.catalog.is_postgres:  # a holder that hangs, on another host
+    if store.catalog.is_postgres:  # the holder hangs on another host
         monkeypatch.setattr("analytics.storage.catalog.LOCK_WAIT_S", 0.2)
         with other.catalog.exclusive():
             ids = new_ids(1)
@@ -528,7 +524,7 @@ def test_commits_wait_for_an_exclusive_section_but_not_forever(
 # -- together with DuckLake's own functions ------------------------------------------------------------------------------
 
 
-def test_counts_hold_while_ducklake_inserts_deletes_and_maintains_between_commits(store: Store) -> None:
+def test_counts_are_correct_with_ducklake_inserts_deletes_and_upkeep_between_commits(store: Store) -> None:
     store.acquire_partition("log", "0")
     cursor = store.cursor()
     upkeep = Upkeep(store, events_s=None, streams_s=None)
@@ -538,17 +534,19 @@ def test_counts_hold_while_ducklake_inserts_deletes_and_maintains_between_commit
         ids, each = new_ids(3 if number % 2 else LARGE), number + 1
         store.commit(commit_of("log", "0", number + 1, ids, each=each))
         kept |= dict.fromkeys(ids, each)
-        (own,) = new_ids(1)
-        cursor.execute("INSERT INTO streams (stream_id, started_at, outcome) VALUES (?, now(), 'own')", [own])
+        (inserted,) = new_ids(1)
+        cursor.execute(
+            "INSERT INTO streams (stream_id, started_at, outcome) VALUES (?, now(), 'own')", [inserted]
+        )
         cursor.execute(
             "INSERT INTO events (stream_id, seq, read_seq, at_ns, kind) VALUES (?, 0, 0, 2000000, 'own')",
-            [own],
+            [inserted],
         )
-        kept[own] = 1
-        for gone in (ids[0], ids[-1]):
-            cursor.execute("DELETE FROM events WHERE stream_id = ?", [gone])
-            cursor.execute("DELETE FROM streams WHERE stream_id = ?", [gone])
-            del kept[gone]
+        kept[inserted] = 1
+        for deleted in (ids[0], ids[-1]):
+            cursor.execute("DELETE FROM events WHERE stream_id = ?", [deleted])
+            cursor.execute("DELETE FROM streams WHERE stream_id = ?", [deleted])
+            del kept[deleted]
         if number % 2:
             upkeep.flush(least_rows=1)
         upkeep._call("ducklake_merge_adjacent_files")
@@ -559,7 +557,7 @@ def test_counts_hold_while_ducklake_inserts_deletes_and_maintains_between_commit
         assert dict(ask(store, "SELECT stream_id, count(*) FROM events GROUP BY 1")) == kept
         assert (count(store), sum(kept.values())) == (len(kept), count(store, "events"))
     upkeep.close()
-    for sql, wanted in {
+    for sql, expected in {
         "SELECT count(*) FROM events WHERE kind = 'own'": 6,
         "SELECT count(*) FROM events WHERE at_ns >= 2000000": 6,
         "SELECT max(at_ns) FROM events": 2_000_000,
@@ -567,7 +565,7 @@ def test_counts_hold_while_ducklake_inserts_deletes_and_maintains_between_commit
         "SELECT count(*) FROM streams WHERE started_at > TIMESTAMPTZ '2026-09-22'": 6,
         "SELECT count(*) FROM streams WHERE gateway IS NULL": len(kept),
     }.items():
-        assert ask(store, sql) == [(wanted,)], sql
+        assert ask(store, sql) == [(expected,)], sql
     again = Store(store.location)
     assert count(again) == len(kept)
     again.close()
@@ -585,8 +583,8 @@ def test_row_ids_are_unique_after_commits_flush_and_merge(store: Store) -> None:
     assert rows == ids == 3 * LARGE + 18
 
 
-def test_table_statistics_stay_unknown(store: Store) -> None:
-    """DuckLake then prunes nothing by them, however far the values of our commits are from those of its own."""
+def test_table_statistics_remain_unknown(store: Store) -> None:
+    """So DuckLake does not prune by them, even if values of commits and of its own INSERTs differ widely."""
     cursor = store.cursor()
     store.commit(Commit("log", tables={"streams": streams(*new_ids(LARGE), end_ns=5, http_status=200)}))
     cursor.execute(
@@ -594,7 +592,7 @@ def test_table_statistics_stay_unknown(store: Store) -> None:
     )
     store.commit(Commit("log", tables={"streams": streams(*new_ids(LARGE), end_ns=10**9, http_status=500)}))
     store.commit(Commit("log", tables={"streams": streams(*new_ids(1), end_ns=-7, http_status=100)}))
-    for where, wanted in {
+    for where, expected in {
         "end_ns = 5": LARGE,
         "end_ns >= 1000000000": LARGE,
         "end_ns < 0": 1,
@@ -602,11 +600,11 @@ def test_table_statistics_stay_unknown(store: Store) -> None:
         "http_status IS NULL": 1,
         "end_ns > 10 AND end_ns < 10000": 1,
     }.items():
-        assert ask(store, f"SELECT count(*) FROM streams WHERE {where}") == [(wanted,)], where
+        assert ask(store, f"SELECT count(*) FROM streams WHERE {where}") == [(expected,)], where
     assert ask(store, "SELECT min(end_ns), max(end_ns) FROM streams") == [(-7, 10**9)]
 
 
-def test_files_are_pruned_by_their_own_statistics(store: Store) -> None:
+def test_files_are_pruned_by_file_statistics(store: Store) -> None:
     early, late = sorted(new_ids(2 * LARGE)[:LARGE]), sorted(new_ids(LARGE))
     early = [f"0{i[1:]}" for i in early]
     late = [f"f{i[1:]}" for i in late]
@@ -620,7 +618,7 @@ def test_files_are_pruned_by_their_own_statistics(store: Store) -> None:
 # -- opening -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_store_of_another_schema_is_refused_in_one_line(location: StoreLocation) -> None:
+def test_store_with_another_schema_is_rejected_in_one_line(location: StoreLocation) -> None:
     store = Store(location)
     store.cursor().execute("UPDATE catalog.streamgauge_meta SET value = 'another' WHERE key = 'schema'")
     store.close()
@@ -629,7 +627,7 @@ def test_a_store_of_another_schema_is_refused_in_one_line(location: StoreLocatio
     assert "\n" not in str(refused.value)
 
 
-def test_a_catalog_of_another_format_is_refused_in_one_line(
+def test_catalog_with_another_format_is_rejected_in_one_line(
     location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("analytics.storage.create_schema.FORMAT_VERSION", "2.0")
@@ -676,11 +674,11 @@ def test_every_view_can_be_read_and_is_documented(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 1000, b"", b"\x00" * 5000])
-def test_a_damaged_catalog_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+def test_damaged_catalog_is_rejected_in_one_line(tmp_path: Path, content: bytes) -> None:
     location = locate("sqlite", tmp_path)
     assert location.catalog is not None
     location.catalog.write_bytes(content)
-    if not content:  # SQLite takes an empty file for an empty database
+    if not content:  # to SQLite an empty file is an empty database
         Store(location).close()
         return
     with pytest.raises(OSError, match="catalog") as refused:
@@ -704,7 +702,7 @@ def test_a_catalog_damaged_in_the_middle_is_reported_in_one_line(tmp_path: Path)
     assert "\n" not in str(refused.value)
 
 
-def test_a_postgres_that_does_not_answer_is_reported_without_its_password(postgres: Postgres) -> None:
+def test_unreachable_postgres_is_reported_without_its_password(postgres: Postgres) -> None:
     dsn = f"host=127.0.0.1 port={postgres.port} user=x dbname=none password=geheim"
     location = StoreLocation(dsn=dsn, tables="/nowhere")
     with pytest.raises(OSError, match="cannot") as refused:
@@ -729,13 +727,13 @@ def test_a_moved_data_folder_works(tmp_path: Path) -> None:
     assert len(files(store, "streams")) == 2
     assert not (tmp_path / "before").exists()
     store.close()
-    with duckdb.connect() as stranger:  # any DuckDB finds the files by the catalog alone
-        load(stranger, "ducklake", "sqlite_scanner")
-        stranger.execute(locate("sqlite", tmp_path / "it's moved").attach_statement)
-        assert stranger.execute("SELECT count(*) FROM lake.streams").fetchall() == [(2 * LARGE,)]
+    with duckdb.connect() as client:  # a stock DuckDB needs only the catalog to find the files
+        load(client, "ducklake", "sqlite_scanner")
+        client.execute(locate("sqlite", tmp_path / "it's moved").attach_statement)
+        assert client.execute("SELECT count(*) FROM lake.streams").fetchall() == [(2 * LARGE,)]
 
 
-def test_two_processes_that_create_a_postgres_store_at_once_share_one(
+def test_two_processes_that_create_a_postgres_store_concurrently_share_it(
     postgres: Postgres, tmp_path: Path
 ) -> None:
     location = StoreLocation(dsn=postgres.new_database(), tables=str(tmp_path))
@@ -781,7 +779,7 @@ for number in range(1, 200):
     ("room_bytes", "streams_each", "events_each"),
     [pytest.param(100_000, 20, 3, id="catalog"), pytest.param(0, 200, 3000, id="files")],
 )
-def test_on_a_full_disk_a_commit_fails_and_nothing_is_half_written(
+def test_commit_on_a_full_disk_fails_and_stores_nothing(
     tmp_path: Path, room_bytes: int, streams_each: int, events_each: int
 ) -> None:
     new_store(tmp_path).close()
@@ -856,7 +854,7 @@ def numbered(number: int) -> list[str]:
         pytest.param("postgres", "alone", marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_any_moment_every_row_is_stored_once(
+def test_every_row_is_stored_once_despite_kills(
     make_location: Callable[[str], StoreLocation], catalog: str, upkeep: str
 ) -> None:
     location = make_location(catalog)
@@ -872,7 +870,7 @@ def test_killed_at_any_moment_every_row_is_stored_once(
         assert process.stdout.readline() == "ready\n"
         for _ in range(3):
             seen = int(process.stdout.readline() or seen)
-        time.sleep(0.007 * number)  # another place in the next commit
+        time.sleep(0.007 * number)  # at another time within the next commit
         process.kill()
         rest, _ = process.communicate()
         seen = int(rest.split()[-1]) if rest.split() and rest.endswith("\n") else seen
@@ -880,18 +878,18 @@ def test_killed_at_any_moment_every_row_is_stored_once(
     position = store.acquire_partition("log", "0")
     assert position is not None
     assert seen <= position.high <= seen + 1  # the last one may have been committed and not printed
-    wanted = [one for number in range(position.high) for one in numbered(number)]
-    assert ask(store, "SELECT count(*), count(DISTINCT stream_id) FROM streams") == [(len(wanted),) * 2]
+    expected = [one for number in range(position.high) for one in numbered(number)]
+    assert ask(store, "SELECT count(*), count(DISTINCT stream_id) FROM streams") == [(len(expected),) * 2]
     assert ask(store, "SELECT count(*), count(DISTINCT (stream_id, seq)) FROM events") == [
-        (2 * len(wanted),) * 2
+        (2 * len(expected),) * 2
     ]
-    assert count_of(store, wanted) == len(wanted)
-    assert ask(store, "SELECT sum(streams)::BIGINT FROM stream_minutes") == [(len(wanted),)]
-    assert store.totals()["records"] == len(wanted)
+    assert count_of(store, expected) == len(expected)
+    assert ask(store, "SELECT sum(streams)::BIGINT FROM stream_minutes") == [(len(expected),)]
+    assert store.totals()["records"] == len(expected)
     store.close()
 
 
-def test_two_processes_commit_to_one_postgres_store_and_lose_nothing(
+def test_concurrent_commits_of_two_processes_to_postgres_lose_nothing(
     make_location: Callable[[str], StoreLocation], postgres: Postgres
 ) -> None:
     location = make_location("postgres")
@@ -933,11 +931,11 @@ store.close()
     store.close()
 
 
-# -- what the code relies on ---------------------------------------------------------------------------------------------
+# -- assumptions about DuckDB and SQLite ---------------------------------------------------------------------------------------------
 
 
-def test_duckdb_is_the_version_whose_catalog_format_and_conflicts_are_known() -> None:
-    """`layout` writes DuckLake's format and `is_conflict` reads its messages: check both when DuckDB changes."""
+def test_duckdb_and_ducklake_have_the_verified_versions() -> None:
+    """`ducklake_format` writes this format, and `is_conflict` parses the messages. Check both when DuckDB changes."""
     assert duckdb.__version__ == "1.5.5"
     assert ducklake_format.FORMAT_VERSION == "1.0"
 

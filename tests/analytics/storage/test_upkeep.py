@@ -1,4 +1,4 @@
-"""Upkeep changes no number, deletes what is too old, and keeps what readers and backups need."""
+"""Upkeep does not change numbers, deletes old rows, and keeps the files that readers and backups need."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def sqlite_store(tmp_path: Path) -> Iterator[Store]:
 
 
 def everything(upkeep: Upkeep) -> None:
-    """Every task that changes how rows are stored, and none that waits for readers."""
+    """Run the tasks that rewrite rows and do not wait for readers."""
     for task in ("flush_all", "merge", "compact_rollups", "merge_all"):
         upkeep.tasks[task][1]()
     upkeep._call("ducklake_expire_snapshots", "older_than => now()")
@@ -110,7 +110,7 @@ def test_positions_taps_and_counters_are_never_flushed(store: Store, upkeep: Upk
         assert files(store, table) == set()
 
 
-def test_flush_writes_the_tables_that_have_enough_rows(store: Store, upkeep: Upkeep) -> None:
+def test_flush_writes_only_tables_with_enough_rows(store: Store, upkeep: Upkeep) -> None:
     store.commit(Commit("log", tables={"streams": streams(*new_ids(9)), "events": events(new_ids(1), 10)}))
     upkeep.flush(least_rows=10)
     assert (len(files(store, "streams")), len(files(store, "events"))) == (0, 1)
@@ -119,7 +119,7 @@ def test_flush_writes_the_tables_that_have_enough_rows(store: Store, upkeep: Upk
     assert (count(store), count(store, "events")) == (9, 10)
 
 
-def test_merge_needs_enough_small_files(
+def test_merge_requires_enough_small_files(
     store: Store, upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep_module, "MERGED_FILES", 3)
@@ -150,7 +150,7 @@ def test_commits_continue_during_upkeep(store: Store, upkeep: Upkeep) -> None:
             try:
                 task()
             except duckdb.Error as e:
-                if not is_conflict(e):  # those are left to the next round
+                if not is_conflict(e):  # conflicts are retried in the next round
                     failed.append(e)
 
     thread = threading.Thread(target=maintain)
@@ -168,7 +168,7 @@ def test_commits_continue_during_upkeep(store: Store, upkeep: Upkeep) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rollups_stay_the_same_in_any_order_of_tasks(
+def test_order_of_tasks_does_not_change_rollups(
     seed: int, make_location: Callable[[str], StoreLocation]
 ) -> None:
     """Includes flushes of partly deleted inlined rows, written by DuckLake and by commits."""
@@ -196,7 +196,7 @@ def test_rollups_stay_the_same_in_any_order_of_tasks(
     store.close()
 
 
-def test_rollups_of_past_minutes_are_summed_and_views_stay_the_same(store: Store, upkeep: Upkeep) -> None:
+def test_compacting_rollups_does_not_change_views(store: Store, upkeep: Upkeep) -> None:
     for batch in range(3):
         given = streams(*new_ids(5), ttft_ns=10**6 * (batch + 1), gateway="gw", output_tokens=7)
         store.commit(Commit("log", tables={"streams": given}))
@@ -219,10 +219,10 @@ def test_rollups_of_past_minutes_are_summed_and_views_stay_the_same(store: Store
 # -- rounds --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_task_is_due_once_its_interval_is_over(sqlite_store: Store) -> None:
+def test_task_is_due_after_its_interval(sqlite_store: Store) -> None:
     upkeep, done = Upkeep(sqlite_store, events_s=None, streams_s=None), []
     upkeep.tasks = {"always": (0, lambda: done.append(1)), "seldom": (3600, lambda: done.append(2))}
-    assert upkeep.round() == []  # never done: due when the interval is over for the first time
+    assert upkeep.round() == []  # a task without a last run is due after its first interval
     assert upkeep.round() == ["always"]
     assert upkeep.round() == ["always"]
     sqlite_store.cursor().execute(
@@ -256,7 +256,7 @@ def test_failed_task_is_repeated_in_the_next_round_and_the_others_run(
     upkeep.close()
 
 
-def test_the_thread_works_until_it_is_closed(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upkeep_thread_runs_until_close(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep_module, "ROUND_S", 0.01)
     upkeep, done = Upkeep(sqlite_store, events_s=None, streams_s=None), threading.Event()
     upkeep.tasks = {"task": (0, done.set)}
@@ -267,7 +267,7 @@ def test_the_thread_works_until_it_is_closed(sqlite_store: Store, monkeypatch: p
     assert not done.wait(0.1)
 
 
-def test_of_two_processes_the_elected_one_does_the_upkeep(
+def test_only_the_elected_process_does_the_upkeep(
     make_location: Callable[[str], StoreLocation],
 ) -> None:
     location = make_location("postgres")
@@ -355,9 +355,9 @@ def test_rollups_outlive_the_rows_they_count(store: Store) -> None:
     upkeep.retain(NOW_S + 28 * DAY_S)
     assert counts(store)["streams"] == counts(store)["events"] == 0
     assert ask(store, query) == [(60,)]
-    for day, left in ((29, 40), (30, 20), (31, 0)):  # the oldest minutes are three days old by now
+    for day, remaining in ((29, 40), (30, 20), (31, 0)):  # the oldest minutes are three days old by now
         upkeep.retain(NOW_S + day * DAY_S)
-        assert ask(store, query) == [(left,)]
+        assert ask(store, query) == [(remaining,)]
     assert store.totals()["expired_stream_minutes_rows"] >= 3
     assert (count(store, "stream_minutes"), count(store, "histogram_minutes")) == (0, 0)
     upkeep.close()
@@ -381,8 +381,10 @@ class Killed:
         return self._real.execute(sql, *values)
 
 
-def test_rows_are_not_deleted_without_being_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise streams would be missing unexplained after a crash."""
+def test_deleted_rows_are_counted_in_the_same_transaction(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise streams would be missing without explanation after a crash."""
     fill(store, days=4, per_day=5, each=2)
     before, upkeep = counts(store), retaining(store, streams_s=2 * DAY_S)
     with monkeypatch.context() as ended:
@@ -395,7 +397,7 @@ def test_rows_are_not_deleted_without_being_counted(store: Store, monkeypatch: p
     upkeep.close()
 
 
-def test_counters_are_right_before_their_rows_are_summed(
+def test_counters_are_correct_before_their_rows_are_summed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, days=4, per_day=5, each=2)
@@ -457,7 +459,7 @@ def merged(store: Store, upkeep: Upkeep) -> tuple[list[str], set[str]]:
     return ids, before
 
 
-def test_merged_files_stay_as_long_as_a_query_may_take(
+def test_merged_files_are_kept_for_the_longest_query(
     store: Store, upkeep: Upkeep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids, before = merged(store, upkeep)
@@ -495,7 +497,7 @@ def test_a_backup_is_readable_after_merge_and_expiry(sqlite_store: Store) -> Non
     upkeep.close()
 
 
-def test_a_backup_that_cannot_be_written_is_an_error_of_its_task_alone(
+def test_failed_backup_does_not_stop_other_tasks(
     sqlite_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     sqlite_store.location.backup.mkdir()
@@ -507,7 +509,7 @@ def test_a_backup_that_cannot_be_written_is_an_error_of_its_task_alone(
     upkeep.close()
 
 
-def test_old_orphans_are_deleted_and_everything_else_stays(store: Store, upkeep: Upkeep) -> None:
+def test_only_old_orphaned_files_are_deleted(store: Store, upkeep: Upkeep) -> None:
     store.commit(Commit("log", tables={"streams": streams(*new_ids(LARGE))}))
     (named,) = files(store, "streams")
     folder = Path(named).parent

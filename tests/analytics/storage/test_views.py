@@ -1,4 +1,4 @@
-"""The public views say what their comments promise, on streams whose numbers are known."""
+"""The public views compute the numbers in their comments, over streams with known numbers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def ask(store: Store, sql: str) -> list[dict[str, Any]]:
     return store.cursor().execute(sql).pl().to_dicts()
 
 
-def test_latency_quantiles_are_over_requests_and_unknown_counts_for_nothing(store: Store) -> None:
+def test_latency_quantiles_are_over_requests_and_ignore_null(store: Store) -> None:
     fill(store, [row(n, ttft_ns=n * MS, itl_ns=float(n)) for n in range(1, 102)] + [row(200)])
     [minute] = ask(store, "FROM latency_by_minute")
     assert (minute["streams"], minute["streams_with_output"]) == (102, 101)
@@ -92,12 +92,12 @@ def test_error_rate_excludes_client_aborts_and_lost_streams(store: Store) -> Non
     assert (gateway["error_rate"], gateway["errors"]) == (2 / 8, 2)
 
 
-def test_the_error_rate_of_nothing_but_aborts_is_unknown(store: Store) -> None:
+def test_error_rate_of_only_aborted_streams_is_null(store: Store) -> None:
     fill(store, [row(1, outcome="client_abort")])
     assert ask(store, "FROM errors_by_minute")[0]["error_rate"] is None
 
 
-def test_every_outcome_has_its_column(store: Store) -> None:
+def test_every_outcome_has_a_column(store: Store) -> None:
     kinds = (
         "http_error",
         "connect_error",
@@ -132,10 +132,10 @@ def test_stalls_are_gaps_within_a_choice_above_floor_and_factor(store: Store) ->
     events = [
         (1, 0, "text", 0, 100 * MS), (1, 1, "text", 1, 150 * MS),
         (1, 2, "ping", 0, 300 * MS),  # no output: does not end a gap
-        (1, 3, "text", 0, 700 * MS),  # 600 ms after its choice's last
+        (1, 3, "text", 0, 700 * MS),  # 600 ms after the last of its choice
         (1, 4, "text", 1, 500 * MS),  # 350 ms
         (2, 0, "text", 0, 0), (2, 1, "text", 0, 900 * MS),  # below five times its median
-        (3, 0, "text", 0, 0), (3, 1, "text", 0, 900 * MS),  # its row says that nothing stalled
+        (3, 0, "text", 0, 0), (3, 1, "text", 0, 900 * MS),  # its row has no stall
     ]  # fmt: skip
     fill(
         store,
@@ -155,14 +155,14 @@ def test_stalls_are_gaps_within_a_choice_above_floor_and_factor(store: Store) ->
 
 def test_slow_streams_are_above_the_95th_percentile_of_their_gateway_and_model(store: Store) -> None:
     usual = [row(n, ttft_ns=100 * MS, itl_ns=10.0 * MS) for n in range(99)]
-    other = [row(n, gateway=None, ttft_ns=9000 * MS) for n in range(200, 210)]  # slow, but all alike
+    other = [row(n, gateway=None, ttft_ns=9000 * MS) for n in range(200, 210)]  # all equally slow
     fill(store, [*usual, row(100, ttft_ns=900 * MS, itl_ns=10.0 * MS), *other])
     assert ask(
         store, "SELECT stream_id::VARCHAR AS id, slow_start, slow_flow, usual_ttft_ns FROM slow_streams"
     ) == [{"id": sid(100), "slow_start": True, "slow_flow": False, "usual_ttft_ns": 100 * MS}]
 
 
-def test_bucket_spans_its_values_and_has_their_geometric_middle_as_value(store: Store) -> None:
+def test_bucket_value_is_the_geometric_middle_of_its_bounds(store: Store) -> None:
     given = [0, 1, 7, 300 * MS, 2**46]
     fill(store, [row(n, ttft_ns=value) for n, value in enumerate(given)])
     found = ask(store, "FROM histogram_buckets WHERE metric = 'ttft_ns' ORDER BY bucket")

@@ -96,7 +96,7 @@ def test_cumulative_and_delta_readers_are_independent() -> None:
     assert counts(whole, 400) == [([0, 1, 1, 1, 0], 5.55), 3]
 
 
-def test_delta_starts_at_the_previous_read_and_has_only_its_own_exemplars() -> None:
+def test_delta_starts_at_the_previous_read_and_has_only_exemplars_since_then() -> None:
     series = SeriesSet([TIMES], 0)
     reader = series.reader(delta_histograms=True)
     with series.lock:

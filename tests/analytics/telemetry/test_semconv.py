@@ -16,7 +16,7 @@ from analytics.telemetry.semconv import PROFILES, Names, names_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# What the repository of the GenAI conventions names by now, as far as we use it: docs/gen-ai/client-inference.md at
+# Names that we use from the repository of the GenAI conventions: docs/gen-ai/client-inference.md at
 # 024a4f944a12, docs/gen-ai/gen-ai-token-metrics.md at 066d4a7f356f, docs/gen-ai/non-normative/migration.md.
 GENAI_MAIN_ATTRIBUTES = frozenset(
     (
@@ -94,7 +94,7 @@ def test_released_profile_has_only_released_names() -> None:
     assert {i.name for i in convention_metrics(PROFILES["1.41"])} <= metrics
 
 
-def test_main_profile_has_only_names_of_the_read_revision() -> None:
+def test_main_profile_has_only_names_of_the_documented_revision() -> None:
     found = attributes_of(PROFILES["genai-main"])
     assert {n for n in found if n.startswith("gen_ai.")} <= GENAI_MAIN_ATTRIBUTES
     assert {n for n in found if not n.startswith("gen_ai.")} == {
@@ -104,7 +104,7 @@ def test_main_profile_has_only_names_of_the_read_revision() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_metrics_have_the_conventions_kind_unit_and_bounds(profile: str) -> None:
+def test_metrics_have_the_kind_unit_and_bounds_of_the_conventions(profile: str) -> None:
     found = {i.name: (i.kind, i.unit, i.bounds) for i in convention_metrics(PROFILES[profile])}
     assert found == METRICS[profile]
 
@@ -121,7 +121,7 @@ def test_unknown_profile_error_lists_the_profiles() -> None:
 
 
 def strings_of(path: Path) -> set[str]:
-    """The string constants of a file that are no docstrings."""
+    """The string constants of a file without docstrings."""
     tree = ast.parse(path.read_text())
     docstrings = {
         id(node.body[0].value)

@@ -261,7 +261,7 @@ def test_stream_with_failing_spans_is_counted_and_committed() -> None:
     stream = finished(log_entries.stream(1))
     telemetry = Telemetry(TelemetryOptions())
     tables = measure([stream])
-    stream.request = None  # type: ignore[assignment]  # a bug of ours, say
+    stream.request = None  # type: ignore[assignment]  # simulates a bug
     assert telemetry.rows([stream], tables)["spans"].is_empty()
     telemetry.committed()
     assert telemetry.counters()["spans_not_made"] == 1

@@ -335,7 +335,7 @@ def test_exported_metrics_match_their_definitions(profile: str, tmp_path: Path) 
     telemetry.close()
     known = {i.name: (i.unit, i.description) for i in metric_definitions(PROFILES[profile])}
     if profile == "genai-main":
-        del known["gen_ai.client.operation.duration"]  # no operation here is of the other kind
+        del known["gen_ai.client.operation.duration"]  # there are no other operations here
     assert emitted == known
 
 

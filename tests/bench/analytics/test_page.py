@@ -11,7 +11,7 @@ def section(folder: Path) -> Section:
     return Section("store", folder / "results.json", folder / "page.md")
 
 
-def test_kept_parts_are_written_between_the_markers_in_order(tmp_path: Path) -> None:
+def test_saved_parts_are_written_between_the_markers_in_order(tmp_path: Path) -> None:
     one = section(tmp_path)
     one.page.write_text("before\n<!-- bench store: begin -->\nold\n<!-- bench store: end -->\nafter\n")
     one.keep("second", ["2"], "--rounds 5")
@@ -26,7 +26,7 @@ def test_kept_parts_are_written_between_the_markers_in_order(tmp_path: Path) -> 
     )
 
 
-def test_page_without_markers_stays_as_it_is(tmp_path: Path) -> None:
+def test_page_without_markers_is_not_changed(tmp_path: Path) -> None:
     one = section(tmp_path)
     one.page.write_text("nothing here\n")
     one.keep("first", ["1"])

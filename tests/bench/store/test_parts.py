@@ -1,4 +1,4 @@
-"""Gates and tables of `bench store`, over results as the scripts print them."""
+"""Gates and tables of `bench store`, from results as the scripts print them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIVEN = argparse.Namespace(
 
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], dict[str, Any]]:
-    """Result of each script by tree."""
+    """Results by script and tree."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
 
     def run(self: Tree, script: str, *arguments: object) -> dict[str, Any]:
@@ -56,14 +56,14 @@ def live_results(cores: float, p99_s: float) -> dict[tuple[str, str], dict[str, 
 
 
 @pytest.mark.parametrize(("cores", "p99_s", "misses"), [(0.6, 1.4, 0), (0.7, 1.4, 1), (0.7, 1.6, 2)])
-def test_live_is_held_against_freshness_and_the_parents_cores(
+def test_live_has_gates_for_freshness_and_cores(
     results: dict[tuple[str, str], dict[str, Any]], cores: float, p99_s: float, misses: int
 ) -> None:
     results |= live_results(cores, p99_s)
     assert len(missed(parts.live(TREES, GIVEN))) == misses
 
 
-def test_commit_lists_each_way_by_streams(results: dict[tuple[str, str], dict[str, Any]]) -> None:
+def test_commit_lists_each_method_by_streams(results: dict[tuple[str, str], dict[str, Any]]) -> None:
     took = {"1": {"cpu_ms": 10.0, "wall_ms": 11.0}}
     results |= {
         ("current", "commit"): {"commit": took, "insert": took},
@@ -73,12 +73,12 @@ def test_commit_lists_each_way_by_streams(results: dict[tuple[str, str], dict[st
     assert lines[-1] == "| 1 streams | 10.0 / 11.0 | 10.0 / 11.0 | 10.0 / 11.0 |"
 
 
-def test_tree_without_an_interpreter_is_refused(tmp_path: Path) -> None:
+def test_tree_without_an_interpreter_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"has no \.venv"):
         Tree.of("parent", tmp_path)
 
 
-def test_script_that_fails_is_reported_with_its_exit_code(tmp_path: Path) -> None:
+def test_failed_script_is_reported_with_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(Path(__file__).parents[3] / ".venv")
     with pytest.raises(Failed, match=r"backlog in .* failed \(exit code 1\)"):
         Tree("parent", tmp_path, "").run("backlog", 1)

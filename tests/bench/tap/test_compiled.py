@@ -1,4 +1,4 @@
-"""The bench takes a compiled wheel only where it is of the source that is measured beside it."""
+"""The bench measures a compiled wheel only if it was built from the present source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from bench.tap import servers
 
 
-def test_a_wheel_of_this_source_is_unpacked_and_one_of_other_source_left_out(
+def test_compiled_wheel_is_used_only_if_its_source_matches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "ROOT", tmp_path)

@@ -1,4 +1,4 @@
-"""A run of the bench against a real tap accounts for every byte; the load client sees what goes wrong."""
+"""A bench run with a real tap accounts for every byte, and the load client counts errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def target(built: Path) -> Iterator[Target]:
         yield found
 
 
-def test_every_byte_of_a_flood_is_mirrored_or_shed(built: Path, target: Target) -> None:
+def test_every_byte_of_a_flood_is_recorded_or_dropped(built: Path, target: Target) -> None:
     run = measure(built, target, Load("flood", 8), 0.3)
     assert run["errors"] == 0
     assert run["shed_bytes"] > 0
@@ -38,7 +38,7 @@ def test_every_byte_of_a_flood_is_mirrored_or_shed(built: Path, target: Target) 
     assert run["unaccounted_bytes"] == 0
 
 
-def test_paced_chunks_come_whole_and_each_has_its_latency(built: Path, target: Target) -> None:
+def test_paced_chunks_are_complete_and_timed(built: Path, target: Target) -> None:
     run = measure(built, target, Load("paced", 20, 20_000, 2), 0.5)
     assert run["errors"] == run["unaccounted_bytes"] == 0
     assert run["forwarded_bytes"] == run["mirrored_bytes"]
@@ -47,7 +47,7 @@ def test_paced_chunks_come_whole_and_each_has_its_latency(built: Path, target: T
     assert 0 < run["p50_ns"] <= run["p99_ns"]
 
 
-def test_answers_that_are_no_stream_are_errors(built: Path) -> None:
+def test_responses_without_a_stream_are_errors(built: Path) -> None:
     with mock_upstream(built) as upstream, socket.create_server(("127.0.0.1", 0)) as server:
         assert upstream
 
@@ -62,10 +62,10 @@ def test_answers_that_are_no_stream_are_errors(built: Path) -> None:
         thread.start()
         run = measure(built, Target("refuses", server.getsockname()[1], []), Load("flood", 2), 0.1)
         thread.join()
-    assert run["errors"] == 4  # two answers, and neither stream went on
+    assert run["errors"] == 4  # two error responses and two interrupted streams
 
 
-def test_a_target_that_is_not_there_is_a_failed_run(built: Path) -> None:
+def test_missing_target_fails_the_run(built: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(Failed, match="gone"):

@@ -1,4 +1,4 @@
-"""The tap's figures: ratios, noise and what is said of it."""
+"""Results of the tap's bench: ratios, noise, verdict."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ def result(rounds: int = 11, **factors: float) -> Result:
     return Result("a load", ("p50_ns",), "base", runs, "twin")
 
 
-def test_noise_is_what_two_alike_differ_by() -> None:
+def test_noise_is_the_difference_of_two_equal_targets() -> None:
     low, high = result().noise("p50_ns") or (0.0, 0.0)
     assert 0.85 < low < 1.0 < high < 1.15
 
 
-def test_there_is_no_noise_to_tell_without_a_twin() -> None:
+def test_noise_is_none_without_a_twin() -> None:
     alone = Result("a load", ("p50_ns",), "base", {"base": [{"p50_ns": 1.0, "errors": 0.0}]})
     assert alone.noise("p50_ns") is None
     assert verdict(alone) == ""
 
 
-def test_what_differs_by_more_than_noise_is_named() -> None:
-    said = verdict(result(alike=1.0, slower=1.5, faster=0.6))
-    assert "ithin: alike" in said
-    assert "bove: slower" in said
-    assert "elow: faster" in said
+def test_verdict_names_targets_beyond_the_noise() -> None:
+    text = verdict(result(alike=1.0, slower=1.5, faster=0.6))
+    assert "ithin: alike" in text
+    assert "bove: slower" in text
+    assert "elow: faster" in text
 
 
-def test_errors_are_told_where_the_table_has_no_column_for_them() -> None:
-    told = result(broken=1.0)
-    told.runs["broken"][3]["errors"] = 7.0
-    assert "Errors of broken: 7." in table(told)
-    assert "Errors of twin" not in table(told)
+def test_errors_are_listed_below_a_table_without_an_error_column() -> None:
+    found = result(broken=1.0)
+    found.runs["broken"][3]["errors"] = 7.0
+    assert "Errors of broken: 7." in table(found)
+    assert "Errors of twin" not in table(found)
 
 
-def test_bytes_told_twice_are_as_bad_as_bytes_not_told() -> None:
+def test_value_of_unaccounted_bytes_can_be_negative() -> None:
     runs = {"tap": [{"unaccounted_bytes": 0.0}, {"unaccounted_bytes": -220.0}]}
     assert Result("a load", ("unaccounted_bytes",), "nginx", runs).value("tap", "unaccounted_bytes") == -220
