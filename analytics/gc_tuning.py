@@ -1,8 +1,8 @@
 """Garbage collection settings for analytics processes.
 
-The streams of a commit are several hundred thousand objects that live until the commit. Rows, records and decoders contain no
-reference cycles (a test checks this), so reference counting frees them. With Python's default thresholds the cycle collector took
-a sixth of the consumer's CPU, and with a threshold of 50,000 objects still 4 %.
+The streams of a commit are several hundred thousand objects that live until the commit. Rows, records and decoders contain
+no reference cycles (a test checks this), so reference counting frees them. With Python's default thresholds the cycle
+collector took a sixth of the consumer's CPU, and with a threshold of 50,000 objects still 4 %.
 """
 
 from __future__ import annotations

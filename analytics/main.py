@@ -1,8 +1,8 @@
 """`streamgauge analyze`: the analytics process. It reads the log into the store until it is stopped.
 
-It starts in this order: lock of the data folder, store, log, replay, upkeep, then `run/analyze.json`, which marks it as ready. It
-stops in this order: last commit, upkeep, store, lock. A process that cannot start raises one line. If the store cannot be
-written, the process exits with code 1, and the next start continues from the last commit.
+It starts in this order: lock of the data folder, store, log, replay, upkeep, then `run/analyze.json`, which marks it as
+ready. It stops in this order: last commit, upkeep, store, lock. A process that cannot start raises one line. If the store
+cannot be written, the process exits with code 1, and the next start continues from the last commit.
 """
 
 from __future__ import annotations

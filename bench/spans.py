@@ -1,8 +1,8 @@
 """CPU cost of spans and metrics: consumers with and without them. `python -m bench spans`
 
-Three consumers process the same entries (100 output events per stream) alternately, in commits of 150 streams, which equals 1,000
-streams per second with a commit every 0.15 s. Each has its own store without upkeep. The share of a core at that rate is the
-difference in CPU time per stream times 1,000, as median over commits and as mean including the close of the store.
+Three consumers process the same entries (100 output events per stream) alternately, in commits of 150 streams, which equals
+1,000 streams per second with a commit every 0.15 s. Each has its own store without upkeep. The share of a core at that rate
+is the difference in CPU time per stream times 1,000, as median over commits and as mean including the close of the store.
 """
 
 from __future__ import annotations

@@ -41,7 +41,10 @@ PARTS = ("tap", "ship", "analyze", "serve", "dashboard")
 
 @click.command("status")
 @settings_options("data", "store", "kafka", "kafka_topic", "kafka_options")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format.")  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True,
+    help="Output format.",
+)  # fmt: skip
 def status_command(form: str, **given: Any) -> int:
     """Show the counters of the pipeline and check that they reconcile.
 

@@ -5,20 +5,20 @@ Rules of this file and `analytics.assembly.partition`:
 1. (stream, seq) identifies a record. The records of a stream arrive in order within one partition. Duplicate records and
    repeated sequences are dropped. A skipped seq is a record gap, and a stream with a gap ends as `tap_lost`.
 2. A stream ends with its `Closed`. It ends as `tap_lost` when its incarnation is superseded, silent
-   (`analytics.assembly.tap_liveness`) or stopped. A silent stream is not ended, unless it has a gap: its `Closed` may be in the gap,
-   so it ends after `lost_after_ns` of log time without records.
+   (`analytics.assembly.tap_liveness`) or stopped. A silent stream is not ended, unless it has a gap: its `Closed` may be in
+   the gap, so it ends after `lost_after_ns` of log time without records.
 3. Ids of ended streams are remembered so that late duplicates do not reopen them: the newest `remember` ids per
    partition, and after a restart the ids from the store (`recall`).
-4. `position` returns what a restart needs: `high` (all entries before it are consumed), `low` (the oldest entry with a record of
-   an open stream that no checkpoint holds) and the ids of the open streams. To restart, call
-   `resume(partition, ids)`, `restore(...)` with the checkpoints, `feed` with [low, high), then `end_replay(partition)`, and continue
-   from `high`. During the replay only records of those ids are used.
-5. The results of `take_finished`, `checkpoint_records` and `position` belong in one transaction. After a failed commit the state
-   in memory is ahead of the store: discard this object and build a new one from the stored positions.
+4. `position` returns what a restart needs: `high` (all entries before it are consumed), `low` (the oldest entry with a
+   record of an open stream that no checkpoint holds) and the ids of the open streams. To restart, call `resume(partition,
+   ids)`, `restore(...)` with the checkpoints, `feed` with [low, high), then `end_replay(partition)`, and continue from
+   `high`. During the replay only records of those ids are used.
+5. The results of `take_finished`, `checkpoint_records` and `position` belong in one transaction. After a failed commit the
+   state in memory is ahead of the store: discard this object and build a new one from the stored positions.
 6. Every structure is bounded: open streams (the oldest is evicted as `tap_lost`), events of open streams (the largest stream is
    evicted), records held for checkpoints (checkpointed early), ids, incarnations. `counters` counts each eviction.
-7. A stream that was open where log entries are unreadable is suspect. Its next record shows whether it has a gap. If none arrives
-   for a long time, or its tap ends, its end was unreadable and it is lost.
+7. A stream that was open where log entries are unreadable is suspect. Its next record shows whether it has a gap. If none
+   arrives for a long time, or its tap ends, its end was unreadable and it is lost.
 8. A record that cannot be processed becomes a `Failure`, never an exception, and its stream gets a gap.
 """
 

@@ -1,8 +1,9 @@
 """The open streams of one log partition: assign records to streams, detect gaps, decide when a stream ends. No I/O, no clock.
 
-`analytics.assembly.assembler` has the rules. The next expected record of a stream takes the fast path in `feed`. Duplicates,
-records after a gap and first records go through `_stream_expecting`. Frames are decoded in batches (`MAX_PENDING_FRAMES`, at the
-end of the stream, or when its row is requested), which costs a fraction of decoding them one by one.
+`analytics.assembly.assembler` has the rules. The next expected record of a stream takes the fast path in `feed`.
+Duplicates, records after a gap and first records go through `_stream_expecting`. Frames are decoded in batches
+(`MAX_PENDING_FRAMES`, at the end of the stream, or when its row is requested), which costs a fraction of decoding them one
+by one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Anthropic's legacy text completions (`/v1/complete`): events `completion`, `ping`, `error`; no usage.
 
-The last completion has the finish reason (`stop_reason`). Before version 2023-06-01 each event was unnamed and repeated the whole text
-so far, and the stream ended with [DONE].
+The last completion has the finish reason (`stop_reason`). Before version 2023-06-01 each event was unnamed and repeated the
+whole text so far, and the stream ended with [DONE].
 """
 
 from __future__ import annotations

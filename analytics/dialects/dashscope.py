@@ -1,8 +1,8 @@
 """Alibaba's native DashScope API (`/api/v1/services/aigc/…/generation`): events named `result`, the answer under `output`.
 
-Each event repeats the text so far, unless the client requested increments. An event that does not begin with the
-previous text shows that they are increments. Usage is on every event. The finish reason is "null" until the last. Errors are flat, in events named
-`error`. Endpoints under `/compatible-mode/` send OpenAI's chunks and are decoded by `openai_chat`.
+Each event repeats the text so far, unless the client requested increments. An event that does not begin with the previous
+text shows that they are increments. Usage is on every event. The finish reason is "null" until the last. Errors are flat,
+in events named `error`. Endpoints under `/compatible-mode/` send OpenAI's chunks and are decoded by `openai_chat`.
 """
 
 from __future__ import annotations

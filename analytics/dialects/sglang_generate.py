@@ -1,7 +1,7 @@
 """SGLang's own `/generate`: each event repeats the text so far and the counts so far, then [DONE].
 
-Only new text is output; a server configured to stream increments sends only new text. `meta_info` is a usage report on every event,
-and its `finish_reason` an object: {"type": "stop" | "length" | "abort", …}; an abort is an error.
+Only new text is output; a server configured to stream increments sends only new text. `meta_info` is a usage report on
+every event, and its `finish_reason` an object: {"type": "stop" | "length" | "abort", …}; an abort is an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """IBM watsonx.ai's text generation (`/ml/v1/text/generation_stream`): events whose `results` hold a piece of text.
 
-`stop_reason` is "not_finished" until the last event; token counts are running totals. Its chat endpoint sends OpenAI's chunks and
-is decoded by `openai_chat`.
+`stop_reason` is "not_finished" until the last event; token counts are running totals. Its chat endpoint sends OpenAI's
+chunks and is decoded by `openai_chat`.
 """
 
 from __future__ import annotations

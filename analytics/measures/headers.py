@@ -1,7 +1,8 @@
-"""Values taken from recorded header fields: the fields stored in the tables, the request id, the server instance. No I/O, no clock.
+"""Values taken from recorded header fields: the fields stored in the tables, the request id, the server instance. No I/O,
+no clock.
 
-The tap's own allow-list (`ingest.tap.header_rewrite`) decides which fields reach the log. The tables keep fewer: a field needs a
-listed name and a value of short, printable words that cannot be keys. Other fields are omitted, never cut.
+The tap's own allow-list (`ingest.tap.header_rewrite`) decides which fields reach the log. The tables keep fewer: a field
+needs a listed name and a value of short, printable words that cannot be keys. Other fields are omitted, never cut.
 """
 
 from __future__ import annotations

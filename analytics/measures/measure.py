@@ -8,8 +8,8 @@ docs/explanation/measurement.md has the definitions. Rules of this file:
 - N, the token count of the rates, is `output_tokens`, minus reasoning tokens that were reported but never seen in the response.
   It is NULL if the last usage report is older than the last output and the stream did not end `ok`: the report is then partial.
 - Non-numeric server statistics are reduced to known words (`ingest.redaction`) unless content is captured.
-- token_source: `usage` as reported; `usage_delta`, a running count of a stream that never finished; `chunks`, no usage but every
-  output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
+- token_source: `usage` as reported; `usage_delta`, a running count of a stream that never finished; `chunks`, no usage but
+  every output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
 
 Rows are built column by column over the whole batch, which is fast for one stream and for a million events.
 """

@@ -4,9 +4,9 @@ Rules (docs/explanation/measurement.md has them as a table):
 
 - The first cause by time wins. An error event before the client left is the upstream's error, and a client that left before the
   error event is a client abort. If one event is both an error and a terminal, it is an error.
-- The semantic terminal is a terminal event, or the event after which each choice has a finish reason. Nothing after it makes a stream fail:
-  it stays `ok`, with phase `post_finish`, and with `aborted_after_terminal` if a side left or reset. EOF or `[DONE]` alone is no
-  terminal.
+- The semantic terminal is a terminal event, or the event after which each choice has a finish reason. Nothing after it
+  makes a stream fail: it stays `ok`, with phase `post_finish`, and with `aborted_after_terminal` if a side left or reset.
+  EOF or `[DONE]` alone is no terminal.
 - A stream with missing records is always `tap_lost`.
 - In an unfinished stream, the transport's cause takes precedence over invalid JSON: `malformed` requires a clean end.
 - The provider's message is kept only if content is captured, because it can quote the prompt.

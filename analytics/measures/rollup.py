@@ -3,8 +3,8 @@
 Rules
 1. Roll-up rows are appended in the transaction of the rows they are computed from, so each stream is counted exactly once.
    Rows that share a key are parts of one minute and must be added up (`analytics.storage.rollup_compaction` does it later).
-2. Histograms have logarithmic buckets (`analytics.schema.histogram_buckets`). A value read back from its bucket is off by at most
-   0.97 %, and so is every quantile. Adding histograms adds no error.
+2. Histograms have logarithmic buckets (`analytics.schema.histogram_buckets`). A value read back from its bucket is off by
+   at most 0.97 %, and so is every quantile. Adding histograms adds no error.
 3. `minute` is that of `started_at`. `model` is the requested model, else that of the response. Gaps (`icl_ns`) count in the
    minute in which their stream started.
 """

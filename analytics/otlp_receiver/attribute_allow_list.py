@@ -1,8 +1,8 @@
 """Allow-list of attributes of received spans. Other attributes can contain prompts and responses.
 
 Rules
-1. A key is kept only if it is in `KEYS`: names, sizes, settings, addresses and kinds from the GenAI, HTTP and server conventions,
-   old and new. Messages, prompts, tool arguments, headers and whole URLs are not in it.
+1. A key is kept only if it is in `KEYS`: names, sizes, settings, addresses and kinds from the GenAI, HTTP and server
+   conventions, old and new. Messages, prompts, tool arguments, headers and whole URLs are not in it.
 2. A value is a number, a boolean, a word, or a list of up to `MAX_WORDS` words. A word has no whitespace and at most
    `MAX_WORD_CHARS` characters. Longer values and text are dropped. Paths lose their query.
 """

@@ -1,11 +1,13 @@
 """OTLP/HTTP trace receiver: `POST /v1/traces` with protobuf or JSON, gzip or identity, as the OTLP specification defines it.
 
 Rules
-1. 200 means stored (`analytics.otlp_receiver.span_queue`). Invalid spans are reported as a partial success, so senders do not repeat
-   them. If the queue is full or the commit takes too long, the response is 503 with Retry-After, and senders retry.
+1. 200 means stored (`analytics.otlp_receiver.span_queue`). Invalid spans are reported as a partial success, so senders do
+   not repeat them. If the queue is full or the commit takes too long, the response is 503 with Retry-After, and senders
+   retry.
 2. There are limits on body size, decompressed size, time to send a body, bodies in memory, connections and the queue.
 3. Loopback needs no authentication. Any other address requires a bearer token, and the receiver does not start without one.
-4. Only OTLP's content types are accepted. A web page cannot send them without a CORS preflight, to which the receiver does not respond.
+4. Only OTLP's content types are accepted. A web page cannot send them without a CORS preflight, to which the receiver does
+   not respond.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Rules
 1. Stored are ids, name, kind, times, status code, `service.name`, the scope's name and the attributes allowed by
-   `analytics.otlp_receiver.attribute_allow_list`. Status messages, events, links, trace state and all other attributes are dropped,
-   because they can contain prompts and responses. `status_message` and `stream_id` are NULL.
+   `analytics.otlp_receiver.attribute_allow_list`. Status messages, events, links, trace state and all other attributes are
+   dropped, because they can contain prompts and responses. `status_message` and `stream_id` are NULL.
 2. A span with invalid ids or times is rejected and counted. The rest of its request is stored.
 3. Times are the sender's. A span more than an hour in the future is rejected, because retention would never delete it.
 """

@@ -1,11 +1,12 @@
 """A private copy of the SQLite catalog, for processes that run untrusted statements.
 
-Readers of a live SQLite catalog take locks in it and need write permission for its `-shm` file. A copy in rollback-journal mode
-needs only read permission, and its readers cannot delay the writer. `refresh` creates a new copy when the catalog has changed and
-renames it into place. Transactions that have the old file open continue to read it. Internal tables (`streamgauge_…`) are removed from the copy.
+Readers of a live SQLite catalog take locks in it and need write permission for its `-shm` file. A copy in rollback-journal
+mode needs only read permission, and its readers cannot delay the writer. `refresh` creates a new copy when the catalog has
+changed and renames it into place. Transactions that have the old file open continue to read it. Internal tables
+(`streamgauge_…`) are removed from the copy.
 
-Use this only in a process that does not attach the same catalog through DuckDB. DuckDB has its own SQLite library, and POSIX drops
-all locks of a process on a file when either library closes it.
+Use this only in a process that does not attach the same catalog through DuckDB. DuckDB has its own SQLite library, and
+POSIX drops all locks of a process on a file when either library closes it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The view `open_streams`: streams in flight, read from small Parquet files.
 
-Each analytics process replaces its own file TABLES/open_streams/NAME.live atomically, and the view reads all of them. `read_parquet`
-rejects a pattern without matches, so each query that mentions the view creates it with the names of the present files. Without
-files the view is empty.
+Each analytics process replaces its own file TABLES/open_streams/NAME.live atomically, and the view reads all of them.
+`read_parquet` rejects a pattern without matches, so each query that mentions the view creates it with the names of the
+present files. Without files the view is empty.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The gate in front of Quack: Quack calls it before it runs a client's statement, and runs the statement that it returns.
 
-Without the gate a Quack client could run anything without limits. The gate applies the statement filter, runs the statement with a
-row limit and a deadline into a table of the in-memory database `answers`, and returns `FROM answers.main.…`. A plain scan of one
-table, as from a client's ATTACH, is returned unchanged: it streams and holds no memory.
+Without the gate a Quack client could run anything without limits. The gate applies the statement filter, runs the statement
+with a row limit and a deadline into a table of the in-memory database `answers`, and returns `FROM answers.main.…`. A plain
+scan of one table, as from a client's ATTACH, is returned unchanged: it streams and holds no memory.
 
-The gate calls `report` with `{"start": N, "timeout_s": T}` before and `{"end": N}` after each query. The supervisor refreshes the copy
-of the catalog and calls `refreshed(N)`. It kills the process if `end` does not follow in time.
+The gate calls `report` with `{"start": N, "timeout_s": T}` before and `{"end": N}` after each query. The supervisor
+refreshes the copy of the catalog and calls `refreshed(N)`. It kills the process if `end` does not follow in time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Protocol
 1. The first message on stdin holds `ChildOptions`. The child replies `{"ready": true}`, or an error and ends.
-2. Each further message is a request `{"id", "sql", "max_rows", "timeout_s"}`. The answer is `{"id", "grown_bytes"}` with Arrow IPC
-   bytes as the body, or `{"id", "error", "message", "broken"}`. `broken`: the database may be unusable.
+2. Each further message is a request `{"id", "sql", "max_rows", "timeout_s"}`. The answer is `{"id", "grown_bytes"}` with
+   Arrow IPC bytes as the body, or `{"id", "error", "message", "broken"}`. `broken`: the database may be unusable.
 3. The process ends with stdin.
 
 An untrusted child reads a copy of the catalog, checks each statement (`StatementFilter`) and is confined (`sandbox`).

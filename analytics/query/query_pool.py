@@ -1,14 +1,14 @@
 """Run queries in child processes, within limits that no statement can exceed.
 
-A child that exceeds its deadline by `GRACE_S` is killed, and so is one that uses too much memory or CPU time. A crash of DuckDB ends
-only the child. The caller gets an error, and the next query gets another child.
+A child that exceeds its deadline by `GRACE_S` is killed, and so is one that uses too much memory or CPU time. A crash of
+DuckDB ends only the child. The caller gets an error, and the next query gets another child.
 
 - Untrusted: each child runs one statement at a time, confined and filtered. A spare child hides the start-up time.
-- Trusted: one child runs `Limits.concurrent` queries at once. If one of them ends the child, each of the others is repeated once in
-  a child of its own, within its deadline.
+- Trusted: one child runs `Limits.concurrent` queries at once. If one of them ends the child, each of the others is repeated
+  once in a child of its own, within its deadline.
 
-A query waits at most `timeout_s` for a slot and its answer, plus `GRACE_S`, plus the start of a child if none is ready (0.5 s, at
-most `child_process.START_S`).
+A query waits at most `timeout_s` for a slot and its answer, plus `GRACE_S`, plus the start of a child if none is ready (0.5
+s, at most `child_process.START_S`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Run SELECT statements on the store, attached read-only to an in-memory DuckDB of this process.
 
-Each query has its own cursor and sees the newest commits. Names without a schema are looked up in the store, then in the in-memory
-database, which has the view `open_streams`. After `lock_down` a statement cannot read files outside the tables folder or change
-settings. It can still exhaust memory or crash DuckDB (see `analytics.query.query_pool`).
+Each query has its own cursor and sees the newest commits. Names without a schema are looked up in the store, then in the
+in-memory database, which has the view `open_streams`. After `lock_down` a statement cannot read files outside the tables
+folder or change settings. It can still exhaust memory or crash DuckDB (see `analytics.query.query_pool`).
 
 DuckDB opens SQLite per transaction, so the next query reads a catalog file that was replaced.
 """
@@ -164,7 +164,8 @@ def too_many_rows(max_rows: int) -> QueryRejected:
 
 
 def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
-    """The statement as a subquery that returns at most one row more than allowed. Raises QueryRejected unless it is one SELECT."""
+    """The statement as a subquery that returns at most one row more than allowed. Raises QueryRejected unless it is one
+    SELECT."""
     statements = cursor.extract_statements(sql)
     if len(statements) != 1:
         raise not_one_statement(len(statements))

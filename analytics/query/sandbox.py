@@ -1,8 +1,8 @@
 """Restrict a process that runs queries. Linux only; called by the process itself.
 
-`confine` runs before libraries start threads, because Landlock applies to the calling thread and its later threads. `limit` runs
-after the start, because the limit of the address space counts from the size at that moment. A feature that the kernel lacks is
-skipped, and `Confinement` shows it.
+`confine` runs before libraries start threads, because Landlock applies to the calling thread and its later threads. `limit`
+runs after the start, because the limit of the address space counts from the size at that moment. A feature that the kernel
+lacks is skipped, and `Confinement` shows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`streamgauge serve`: answer read-only SQL over DuckDB's Quack protocol until SIGTERM or SIGINT.
 
-A supervisor runs a confined child (`serve_child`), which reads a private copy of the SQLite catalog. If the child ends, the supervisor
-restarts it at once with the same port and token, and clients must attach again.
+A supervisor runs a confined child (`serve_child`), which reads a private copy of the SQLite catalog. If the child ends, the
+supervisor restarts it at once with the same port and token, and clients must attach again.
 
 - Freshness: the child reports each query, and the supervisor refreshes the copy of the catalog before the query runs.
 - Deadlines: the child interrupts a query at its deadline. `OVERDUE_S` later the supervisor kills the child.

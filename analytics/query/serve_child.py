@@ -1,7 +1,8 @@
 """The child process of `streamgauge serve`: a Quack server, confined because it runs untrusted statements.
 
-The first message on stdin holds `ChildOptions` and `host`, `port`, `token`. The child replies `{"ready": true}` or an error. Then it
-sends a message at the start and the end of each query (`quack_gate`) and receives `{"refreshed": N}`. It ends with stdin.
+The first message on stdin holds `ChildOptions` and `host`, `port`, `token`. The child replies `{"ready": true}` or an
+error. Then it sends a message at the start and the end of each query (`quack_gate`) and receives `{"refreshed": N}`. It
+ends with stdin.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The statement filter: an untrusted statement must be one SELECT that only reads the public tables.
 
-The filter checks the tree of DuckDB's own parser (`json_serialize_sql`), never the text. The process it runs in also has limited
-rights and resources (`analytics.query.sandbox`), and DuckDB can read no other files. So the filter does not estimate the cost of a
-statement, and a statement that crashes the parser ends only its own process.
+The filter checks the tree of DuckDB's own parser (`json_serialize_sql`), never the text. The process it runs in also has
+limited rights and resources (`analytics.query.sandbox`), and DuckDB can read no other files. So the filter does not
+estimate the cost of a statement, and a statement that crashes the parser ends only its own process.
 
 1. One statement, a SELECT (WITH, FROM-first, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES count as SELECT).
 2. A table is a table or view of the store's schema `main`, `open_streams`, a WITH query, or in `information_schema`.
-3. Functions are those that DuckDB itself defines, except those that have effects, read the environment or settings, or run SQL in
-   strings. Table functions are listed one by one. Functions of extensions are never allowed.
+3. Functions are those that DuckDB itself defines, except those that have effects, read the environment or settings, or run
+   SQL in strings. Table functions are listed one by one. Functions of extensions are never allowed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Buckets of the stored histograms (`histogram_minutes`): logarithmic, with equal widths.
 
-Bucket b holds values from 10^(b/120) up to 10^((b+1)/120). Its value is the geometric middle, at most 0.97 % from any value in it.
-`ZERO_BUCKET` holds values of 0 and below, and its value is 0.
+Bucket b holds values from 10^(b/120) up to 10^((b+1)/120). Its value is the geometric middle, at most 0.97 % from any value
+in it. `ZERO_BUCKET` holds values of 0 and below, and its value is 0.
 """
 
 from __future__ import annotations

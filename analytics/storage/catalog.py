@@ -4,10 +4,10 @@ DuckDB attaches it as `catalog` next to the lake. So the process has a single SQ
 
 Contract
 1. `transaction()` is one transaction of the database. `query` runs its SQL, `insert` adds a data frame.
-2. Commits are short and sequential. Operations that delete or rewrite rows exclude commits: `exclusive()`. With SQLite this is a lock
-   of the process, because one process owns a data folder. With PostgreSQL it is an advisory lock, which commits hold in shared mode.
-   A holder that hangs loses it with its session (`idle_in_transaction_session_timeout`). The lock only avoids repeated work: the
-   catalog's own keys detect conflicts.
+2. Commits are short and sequential. Operations that delete or rewrite rows exclude commits: `exclusive()`. With SQLite this
+   is a lock of the process, because one process owns a data folder. With PostgreSQL it is an advisory lock, which commits
+   hold in shared mode. A holder that hangs loses it with its session (`idle_in_transaction_session_timeout`). The lock only
+   avoids repeated work: the catalog's own keys detect conflicts.
 3. A SQLite catalog is in WAL mode, so readers in other processes and the writer do not wait for each other.
 """
 
@@ -90,9 +90,9 @@ class Catalog:
     def hold_open(self) -> None:
         """Keep the SQLite file open until this cursor is closed.
 
-        DuckDB opens the file for each transaction. The last connection that closes copies the WAL into the file under an exclusive
-        lock, and all others wait in steps of a second. A transaction with a planned statement that never runs keeps the file
-        open without a lock or a snapshot.
+        DuckDB opens the file for each transaction. The last connection that closes copies the WAL into the file under an
+        exclusive lock, and all others wait in steps of a second. A transaction with a planned statement that never runs
+        keeps the file open without a lock or a snapshot.
         """
         if not self.is_postgres:
             self._connection.execute("BEGIN TRANSACTION")
@@ -152,7 +152,8 @@ class Catalog:
         return ", ".join(f"({', '.join(row)})" for row in zip(*columns, strict=True))
 
     def _literals(self, column: pl.Series, kind: str) -> list[str]:
-        """SQL literals. DuckLake stores instants and lists as text, other text in PostgreSQL as bytes, floats in SQLite as text."""
+        """SQL literals. DuckLake stores instants and lists as text, other text in PostgreSQL as bytes, floats in SQLite as
+        text."""
         if kind == "timestamptz":
             # Exactly as DuckDB writes them: a flush sorts deleted rows by this text.
             column = (

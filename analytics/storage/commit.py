@@ -1,7 +1,7 @@
 """One transaction of the store: rows, log positions, counters, taps and kept records, all or nothing, also under kill -9.
 
-It checks and moves the positions (`partition_positions`) and adds Parquet files and the rows of small tables to a new snapshot. So
-each stream is stored and counted exactly once, however often the log delivers its records.
+It checks and moves the positions (`partition_positions`) and adds Parquet files and the rows of small tables to a new
+snapshot. So each stream is stored and counted exactly once, however often the log delivers its records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Create the tables, views and comments of a store, or check that they are those of this version.
 
-Nothing has been released, so there are no migrations: a store requires the version that created it. Views and comments are replaced
-when they differ.
+Nothing has been released, so there are no migrations: a store requires the version that created it. Views and comments are
+replaced when they differ.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _INTERNAL = (
 
 
 def prepare(connection: duckdb.DuckDBPyConnection, catalog: Catalog, location: StoreLocation) -> str:
-    """Create missing tables, views and comments. Returns the store's id. Requires `Catalog.creation`; can be repeated after an interruption.
+    """Create missing tables, views and comments. Returns the store's id. Requires `Catalog.creation`; can be repeated after
+    an interruption.
 
     Raises OSError for a store of another version, duckdb.Error if the store cannot be written.
     """

@@ -20,8 +20,8 @@ from analytics.storage.s3_account import account
 RETRIES = (
     "SET ducklake_retry_wait_ms = 10; SET ducklake_retry_backoff = 1.2; SET ducklake_max_retry_count = 30"
 )
-"""DuckLake repeats a conflicting transaction for at most 12 s, with pauses of at most 2 s. (With its default backoff of 1.5 the last
-of 30 pauses would take 21 minutes.)"""
+"""DuckLake repeats a conflicting transaction for at most 12 s, with pauses of at most 2 s. (With its default backoff of 1.5
+the last of 30 pauses would take 21 minutes.)"""
 
 DAMAGED = ("malformed", "not a database")
 """Parts of SQLite's messages about a damaged file."""

@@ -1,15 +1,16 @@
 """Append to DuckLake 1.0 tables in its published format.
 
-A table is a set of Parquet files and of rows inlined in the catalog, both valid from a snapshot. `write_file` writes a Parquet file
-with field ids and statistics. `SnapshotBuilder` adds files and inlined rows to a new snapshot within a transaction of the catalog.
+A table is a set of Parquet files and of rows inlined in the catalog, both valid from a snapshot. `write_file` writes a
+Parquet file with field ids and statistics. `SnapshotBuilder` adds files and inlined rows to a new snapshot within a
+transaction of the catalog.
 
-DuckLake's INSERT takes 66 to 183 ms of CPU for a commit that takes 28 to 54 ms here (`python -m bench store commit`). Reading, merging,
-flushing and expiring are DuckLake's own functions.
+DuckLake's INSERT takes 66 to 183 ms of CPU for a commit that takes 28 to 54 ms here (`python -m bench store commit`).
+Reading, merging, flushing and expiring are DuckLake's own functions.
 
 Invariants
 1. A snapshot's id is its predecessor's plus one. The catalog's primary key rejects the second of two equal ids.
-2. The statistics of a table's columns are unknown (NULL), and triggers keep them unknown: commits do not update them, and DuckDB
-   would answer `max(x)` from them. The statistics of files are exact.
+2. The statistics of a table's columns are unknown (NULL), and triggers keep them unknown: commits do not update them, and
+   DuckDB would answer `max(x)` from them. The statistics of files are exact.
 """
 
 from __future__ import annotations

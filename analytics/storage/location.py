@@ -1,7 +1,8 @@
 """Location of the store, from `--store`, `--lake-path` and the data folder.
 
-The store is a DuckLake. Its catalog is a SQLite file in the data folder (one machine) or a PostgreSQL database (several machines).
-Its rows are Parquet files in a folder or in S3. This module does not require DuckDB, which the tap's image lacks.
+The store is a DuckLake. Its catalog is a SQLite file in the data folder (one machine) or a PostgreSQL database (several
+machines). Its rows are Parquet files in a folder or in S3. This module does not require DuckDB, which the tap's image
+lacks.
 
 A PostgreSQL DSN may contain a password. `repr` and `label` hide it.
 """

@@ -1,8 +1,8 @@
 """The file of open streams: written by analytics, read as the view `open_streams`.
 
-Open streams change with every event, so they are not rows of the store. Each analytics process atomically replaces a small Parquet
-file, `<tables>/open_streams/<name>.live`. The file of a killed process stays until that process starts again; `updated_at` shows its
-age.
+Open streams change with every event, so they are not rows of the store. Each analytics process atomically replaces a small
+Parquet file, `<tables>/open_streams/<name>.live`. The file of a killed process stays until that process starts again;
+`updated_at` shows its age.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The table `log_positions`: how far each partition is read, and which process owns it.
 
-A row has an owner and a version. Acquiring a partition sets the owner and increments the version. A commit moves a position only if
-owner and version are as this process last wrote them. Otherwise another process has acquired the partition.
+A row has an owner and a version. Acquiring a partition sets the owner and increments the version. A commit moves a position
+only if owner and version are as this process last wrote them. Otherwise another process has acquired the partition.
 """
 
 from __future__ import annotations

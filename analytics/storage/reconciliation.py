@@ -1,11 +1,11 @@
 """Reconciliation: captured = stored + in flight + lost.
 
 Rules
-1. Each term is counted from a separate source. Captured: the run totals that taps write around each append, which survive kill -9. Stored and
-   lost: counted rows. In flight: the ids in `log_positions`, and the streams in the log after the positions. No term is computed
-   from the others.
-2. The counts of a running pipeline are taken at different times. So captured has two bounds: streams in the log before the other
-   counts, and streams opened by the tap after them. The sum must lie between the two.
+1. Each term is counted from a separate source. Captured: the run totals that taps write around each append, which survive
+   kill -9. Stored and lost: counted rows. In flight: the ids in `log_positions`, and the streams in the log after the
+   positions. No term is computed from the others.
+2. The counts of a running pipeline are taken at different times. So captured has two bounds: streams in the log before the
+   other counts, and streams opened by the tap after them. The sum must lie between the two.
 3. Unknown terms are reported (`unknown`). Captured is then only a lower bound: for a tap on another machine that did not end
    cleanly, the last counters are those of its last `Alive`.
 """
@@ -157,7 +157,8 @@ def count_tables(tables: SqlClient) -> TableCounts:
 def captured(
     taps: Sequence[TapRun], before: Mapping[str, RunTotals], after: Mapping[str, RunTotals], *, now_ms: int
 ) -> Captured:
-    """Bounds of the captured streams. Totals are those of this folder's log by incarnation, read before and after the other counts.
+    """Bounds of the captured streams. Totals are those of this folder's log by incarnation, read before and after the other
+    counts.
 
     Other runs count with their last report in the log: taps on other machines, and old runs without totals.
     """

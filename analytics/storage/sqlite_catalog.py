@@ -1,7 +1,8 @@
 """The SQLite file of a catalog: create it, back it up, add its triggers.
 
-Python's `sqlite3` must not open a file that DuckDB's SQLite library has open in the same process: closing it would drop DuckDB's
-locks and damage the file. So `create_file` runs before anything is attached, and the other functions start a process.
+Python's `sqlite3` must not open a file that DuckDB's SQLite library has open in the same process: closing it would drop
+DuckDB's locks and damage the file. So `create_file` runs before anything is attached, and the other functions start a
+process.
 """
 
 from __future__ import annotations

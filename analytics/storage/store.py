@@ -1,7 +1,7 @@
 """The store as one analytics process writes it: rows, log positions and counters in one transaction.
 
-A commit writes tables of more than `INLINED_ROWS` rows as Parquet files, which are in no snapshot yet, and then runs one transaction
-of the catalog (`commit`). Upkeep deletes the files of a failed transaction.
+A commit writes tables of more than `INLINED_ROWS` rows as Parquet files, which are in no snapshot yet, and then runs one
+transaction of the catalog (`commit`). Upkeep deletes the files of a failed transaction.
 
 Tables whose names begin with `streamgauge_` are internal to the catalog and not part of the DuckLake.
 """

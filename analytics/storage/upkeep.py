@@ -1,13 +1,13 @@
 """Keep the store small and fast: merge files, delete old rows, back up the catalog. One process at a time.
 
 Contract
-1. Every analytics process runs this thread. In each round the elected process (`Catalog.elected`) runs the due tasks. The catalog
-   stores the time of each task's last run, so its interval does not depend on which process runs it.
+1. Every analytics process runs this thread. In each round the elected process (`Catalog.elected`) runs the due tasks. The
+   catalog stores the time of each task's last run, so its interval does not depend on which process runs it.
 2. Flushing, merging and expiring are DuckLake's own functions. With SQLite, commits wait for each call. Tasks that delete rows,
    including flushes, take the exclusive lock, because they would conflict with concurrent commits.
 3. A task that fails is repeated in the next round. The numbers are correct without any of the tasks.
-4. Snapshots and the files that only they need are kept for `READERS_S`: longer than a query may take, and longer than the age of the
-   last backup.
+4. Snapshots and the files that only they need are kept for `READERS_S`: longer than a query may take, and longer than the
+   age of the last backup.
 """
 
 from __future__ import annotations
@@ -193,7 +193,8 @@ class Upkeep:
     def expire(self) -> None:
         """Delete old snapshots and the files that only they need.
 
-        Old snapshots are selected here: with SQLite, DuckLake 1.0 treats every instant of today (UTC) as older than `older_than`.
+        Old snapshots are selected here: with SQLite, DuckLake 1.0 treats every instant of today (UTC) as older than
+        `older_than`.
         """
         before = (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=READERS_S)).strftime("%Y-%m-%d %H:%M:%S+00")
         snapshots = self._catalog.query(

@@ -1,4 +1,5 @@
-"""Every metric of analytics: name, unit, description, buckets. The counting code, the reference page and the tests use this list."""
+"""Every metric of analytics: name, unit, description, buckets. The counting code, the reference page and the tests use this
+list."""
 
 from __future__ import annotations
 

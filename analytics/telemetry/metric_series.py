@@ -7,8 +7,8 @@ Readers return the SDK's own `Metric` objects.
 Rules
 - A bucket is (low, high], as in the SDK.
 - An exemplar is the newest sampled measurement of its bucket. Each delta reader exports it once.
-- An instrument has at most `MAX_SERIES` series. Further ones are added to a series with the attribute `otel.metric.overflow`, as
-  in the SDK.
+- An instrument has at most `MAX_SERIES` series. Further ones are added to a series with the attribute
+  `otel.metric.overflow`, as in the SDK.
 - Adding and reading happen on different threads. Both hold the lock of the set.
 """
 

@@ -1,8 +1,8 @@
 """Convert a captured request body to the conventions' input messages and system instructions. Pure; never raises.
 
-Supported are requests of OpenAI (chat, completions, Responses), Anthropic, Gemini and compatible APIs. Non-text parts (images,
-files) are reduced to their kind. A truncated or invalid body has no messages. Used only if text is captured and content export is
-enabled (`analytics.telemetry.spans`).
+Supported are requests of OpenAI (chat, completions, Responses), Anthropic, Gemini and compatible APIs. Non-text parts
+(images, files) are reduced to their kind. A truncated or invalid body has no messages. Used only if text is captured and
+content export is enabled (`analytics.telemetry.spans`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Attribute and metric names of OpenTelemetry's GenAI semantic conventions, in two profiles.
 
-The conventions left the core repository in 2026 and still change. `1.41` is their last release there (v1.41.0). `genai-main` is
-the unreleased state of their own repository (docs/reference/telemetry.md names the revision and the differences). All `gen_ai.*` names are in
-this file, and a test enforces it. Concepts without a conventional name use the prefix `streamgauge.` (`NAMESPACE`).
+The conventions left the core repository in 2026 and still change. `1.41` is their last release there (v1.41.0).
+`genai-main` is the unreleased state of their own repository (docs/reference/telemetry.md names the revision and the
+differences). All `gen_ai.*` names are in this file, and a test enforces it. Concepts without a conventional name use the
+prefix `streamgauge.` (`NAMESPACE`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Benchmarks of analytics: throughput, comparison with other consumers, freshness, query times, storage size.
 
 `python -m bench analytics [PART …]` runs these parts (default: all), prints the results, saves them in
-`bench/analytics/results.json` and writes the analytics section of docs/explanation/performance.md. Saved results of other parts are
-kept. On a quiet machine each part takes under four minutes:
+`bench/analytics/results.json` and writes the analytics section of docs/explanation/performance.md. Saved results of other
+parts are kept. On a quiet machine each part takes under four minutes:
 
 - `stages`: CPU time of each stage from the embedded log to the commit.
 - `embedded`: events per second of CPU time, end to end from the embedded log.

@@ -1,9 +1,9 @@
 """Consume a full Kafka topic into committed rows: Streamgauge, Quix Streams and a plain script.
 
-Each contender has a topic with the same streams in its own format. Streamgauge reads what `ship` writes. The others read one JSON
-message per event, keyed by stream, or one message per five events (what a tap collects of a stream in 100 ms). All topics have
-one partition. Each run is a new process with a new database. All contenders must produce the same rows. Rounds are interleaved
-and medians are reported.
+Each contender has a topic with the same streams in its own format. Streamgauge reads what `ship` writes. The others read
+one JSON message per event, keyed by stream, or one message per five events (what a tap collects of a stream in 100 ms). All
+topics have one partition. Each run is a new process with a new database. All contenders must produce the same rows. Rounds
+are interleaved and medians are reported.
 """
 
 from __future__ import annotations

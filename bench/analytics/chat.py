@@ -1,4 +1,5 @@
-"""Bodies of chat streams with words of different length. Standard library only, because `bench store` loads it in another tree."""
+"""Bodies of chat streams with words of different length. Standard library only, because `bench store` loads it in another
+tree."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Freshness under load: time from the last byte of a stream to its row in SQL.
 
-A log writer, a real `streamgauge analyze` and a reader in this process, which queries for new streams every 50 ms. The time runs
-from when the last byte was due to the query result with the row, so it includes the reader's delay. Streams of the first
-seconds are not counted.
+A log writer, a real `streamgauge analyze` and a reader in this process, which queries for new streams every 50 ms. The time
+runs from when the last byte was due to the query result with the row, so it includes the reader's delay. Streams of the
+first seconds are not counted.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Compare one consumer with two on a full topic, and kill one of two half-way.
 
-The consumers start, share the partitions and are stopped while the topic is filled. Then they continue together, and the time is
-measured until every stream is stored. Runs with one and with two consumers alternate in changing order, and each pair gives one
-ratio. Every run reads the same messages. The rows of all runs, and of a SQLite store, are compared by checksums over all columns.
+The consumers start, share the partitions and are stopped while the topic is filled. Then they continue together, and the
+time is measured until every stream is stored. Runs with one and with two consumers alternate in changing order, and each
+pair gives one ratio. Every run reads the same messages. The rows of all runs, and of a SQLite store, are compared by
+checksums over all columns.
 
-Each consumer is pinned to one core. Kafka and PostgreSQL may use any core. On two cores they have an idle core only with a single
-consumer.
+Each consumer is pinned to one core. Kafka and PostgreSQL may use any core. On two cores they have an idle core only with a
+single consumer.
 """
 
 from __future__ import annotations

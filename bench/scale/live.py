@@ -1,5 +1,5 @@
-"""Live traffic with a fixed number of concurrent streams, in messages as `ship` sends them: CPU of consumer, Kafka and PostgreSQL,
-and delay of rows.
+"""Live traffic with a fixed number of concurrent streams, in messages as `ship` sends them: CPU of consumer, Kafka and
+PostgreSQL, and delay of rows.
 """
 
 from __future__ import annotations

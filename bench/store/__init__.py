@@ -1,8 +1,8 @@
 """The DuckLake store against the DuckDB file of a parent commit: speed, freshness, bytes, query times, cost of a commit.
 
 `python -m bench store --against PATH [PART …]` runs these parts alternately in this tree and in PATH, a work tree of the
-parent commit with a `.venv`. It prints each with its gates, saves the results in `bench/store/results.json` and writes the section of
-docs/explanation/performance.md, if the page has one. Without --against only this tree is measured. Parts:
+parent commit with a `.venv`. It prints each with its gates, saves the results in `bench/store/results.json` and writes the
+section of docs/explanation/performance.md, if the page has one. Without --against only this tree is measured. Parts:
 
 - `backlog`: events per second of CPU time from an embedded log to rows.
 - `live`: a real `streamgauge analyze` idle, at 10 events/s and at 20,000 events/s: freshness of rows, CPU cores.

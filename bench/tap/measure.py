@@ -1,8 +1,8 @@
 """One run of the load client against one target: throughput, latency, CPU, memory and byte accounting.
 
-CPU and memory refer to the measured interval, during which all streams are open. Bytes refer to the whole run, from before the
-first stream until after the last: the bytes that the client read must equal those that the tap recorded, dropped, or excluded by
-rule.
+CPU and memory refer to the measured interval, during which all streams are open. Bytes refer to the whole run, from before
+the first stream until after the last: the bytes that the client read must equal those that the tap recorded, dropped, or
+excluded by rule.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def wait_until_quiet(targets: list[Target]) -> None:
 
 
 def measure(folder: Path, target: Target, load: Load, seconds: float) -> dict[str, float]:
-    """Do one run. Raises Failed if the load client ends early, RuntimeError if a process may run on a core of the other side."""
+    """Do one run. Raises Failed if the load client ends early, RuntimeError if a process may run on a core of the other
+    side."""
     with tempfile.NamedTemporaryFile() as request:
         argv = [
             str(folder / "load"),

@@ -122,7 +122,8 @@ def _standard_lines(
 
 
 def asks_for_tunnel(head: RequestHead) -> bool:
-    """The client requests an upgrade that the tap forwards. It does not forward h2c, whose later requests it could not record."""
+    """The client requests an upgrade that the tap forwards. It does not forward h2c, whose later requests it could not
+    record."""
     return head.upgrade is not None and b"h2c" not in head.upgrade.lower()
 
 

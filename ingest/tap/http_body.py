@@ -160,9 +160,9 @@ _CHUNKED_HEAD = b"POST / HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chu
 class LlhttpChunkedBody:
     """The chunked body of a response, parsed by llhttp. Raises `BadUpstream` if it is malformed.
 
-    llhttp does not report where in a read the message ended. Only when the upstream sent bytes after the end, we search for it:
-    the first possible end after the last payload. llhttp ignores line ends after the message. Of the line ends at the end of the
-    data only four bytes belong to the message: the end of the last line and the empty line.
+    llhttp does not report where in a read the message ended. Only when the upstream sent bytes after the end, we search for
+    it: the first possible end after the last payload. llhttp ignores line ends after the message. Of the line ends at the
+    end of the data only four bytes belong to the message: the end of the last line and the empty line.
     """
 
     __slots__ = ("_before", "_complete", "_feed", "_pieces", "complete", "excess")

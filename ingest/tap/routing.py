@@ -1,7 +1,7 @@
 """Choose the upstream of a request and the target of the forwarded request.
 
-A single upstream serves every path. With several, the header `x-streamgauge-upstream` or else the path prefix /NAME/ selects one;
-the prefix is removed. The tap answers an unknown name with 404.
+A single upstream serves every path. With several, the header `x-streamgauge-upstream` or else the path prefix /NAME/
+selects one; the prefix is removed. The tap answers an unknown name with 404.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ class Provider:
             return JSONResponse({"error": "invalid_grant"}, status_code=400)
         now = int(time.time())
         claims: dict[str, Any] = {
-            "iss": self._url, "sub": "1", "aud": authorization["client_id"], "iat": now, "exp": now + 600, "nonce": authorization.get("nonce"),
+            "iss": self._url, "sub": "1", "aud": authorization["client_id"], "iat": now, "exp": now + 600,
+            "nonce": authorization.get("nonce"),
             "email": self._email, "email_verified": True,
         }  # fmt: skip
         self.signed_in += 1

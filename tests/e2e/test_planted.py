@@ -1,10 +1,10 @@
 """Requests and responses contain secrets in every field; no output of Streamgauge may contain them.
 
-The tests search: all tables of the store and its catalog (kept records also decoded); the files of the data folder, the catalog
-and the Parquet files; spans, metrics and their OTLP bytes; text and JSON logs, including those of a killed analytics and of
-invalid records; command lines; /metrics; `status`; every dashboard page; with Kafka the bytes of the topic, encoded and decoded;
-with PostgreSQL all tables, a dump of the catalog, PostgreSQL's files, and the Parquet files. Only the record log is unredacted:
-its mode is 0600, and it is deleted after it was read, which a test checks.
+The tests search: all tables of the store and its catalog (kept records also decoded); the files of the data folder, the
+catalog and the Parquet files; spans, metrics and their OTLP bytes; text and JSON logs, including those of a killed
+analytics and of invalid records; command lines; /metrics; `status`; every dashboard page; with Kafka the bytes of the
+topic, encoded and decoded; with PostgreSQL all tables, a dump of the catalog, PostgreSQL's files, and the Parquet files.
+Only the record log is unredacted: its mode is 0600, and it is deleted after it was read, which a test checks.
 """
 
 from __future__ import annotations

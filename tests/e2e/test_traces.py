@@ -1,8 +1,8 @@
 """Spans and metrics with a real OpenTelemetry collector and a real Prometheus; one trace over client, tap and gateway.
 
-Most tests share one setup: simulator → tap → analytics → the collector with deploy/otel/collector.yaml → a collector that logs
-everything and, by collector-to-streamgauge.yaml, back to analytics' OTLP receiver; and Prometheus with deploy/otel/prometheus.yaml
-and alerts.yaml.
+Most tests share one setup: simulator → tap → analytics → the collector with deploy/otel/collector.yaml → a collector that
+logs everything and, by collector-to-streamgauge.yaml, back to analytics' OTLP receiver; and Prometheus with
+deploy/otel/prometheus.yaml and alerts.yaml.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Fuzz the decoder with atheris: any bytes, content type, coding and division into reads. It must not raise or exceed its limits.
+"""Fuzz the decoder with atheris: any bytes, content type, coding and division into reads. It must not raise or exceed its
+limits.
 
     uv pip install atheris && python -m tests.fuzz.decode -max_total_time=600 [folder of seed bodies]
 

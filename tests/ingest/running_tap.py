@@ -190,7 +190,8 @@ async def running_tap(
     clock_ns: Callable[[], int] = time.monotonic_ns,
     **options: Any,
 ) -> AsyncIterator[RunningTap]:
-    """Run a tap in front of an upstream that runs `script` (None: connections are refused). `upstreams` may contain `{port}`."""
+    """Run a tap in front of an upstream that runs `script` (None: connections are refused). `upstreams` may contain
+    `{port}`."""
     log = MemoryLog()
     scripts: set[asyncio.Task[None]] = set()
     connections: list[asyncio.StreamWriter] = []

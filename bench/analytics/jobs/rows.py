@@ -1,6 +1,7 @@
 """The rows that the other contenders compute: one per event, and one per stream with TTFT, ITL and tokens.
 
-This is less work than Streamgauge does: no quantiles, stalls, roll-ups or spans, one dialect, one choice. Standard library only.
+This is less work than Streamgauge does: no quantiles, stalls, roll-ups or spans, one dialect, one choice. Standard library
+only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Median milliseconds of one commit by its number of streams (100 events each). Arguments: COMMITS STREAMS…
 
-`commit` is `Store.commit`. `insert` writes the same tables, roll-ups included, with DuckLake's INSERT in one transaction and the
-same limit of inlined rows.
+`commit` is `Store.commit`. `insert` writes the same tables, roll-ups included, with DuckLake's INSERT in one transaction
+and the same limit of inlined rows.
 """
 
 from __future__ import annotations

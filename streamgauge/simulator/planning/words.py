@@ -1,4 +1,5 @@
-"""Generated text: words with a leading space, one token each. Some are not ASCII, so their numbers of characters and bytes differ."""
+"""Generated text: words with a leading space, one token each. Some are not ASCII, so their numbers of characters and bytes
+differ."""
 
 from __future__ import annotations
 
