@@ -931,8 +931,7 @@ store.close()
     store.close()
 
 
-# -- assumptions about DuckDB and SQLite
-# ---------------------------------------------------------------------------------------------
+# -- assumptions about DuckDB and SQLite ---------------------------------------------------------------
 
 
 def test_duckdb_and_ducklake_have_the_verified_versions() -> None:
