@@ -76,9 +76,17 @@ def request_for_upstream(
             add(line)
     if not had_host:
         lines.insert(1, host_line)
-    add(b"traceparent: %b\r\n" % trace.header)
-    if forwarding.x_forwarded:
-        add(_x_forwarded_lines(head, received, address, scheme))
+    if forwarding.x_forwarded and not received and head.host:
+        # Most requests: one line to encode instead of four costs 1 µs less.
+        add(
+            f"traceparent: {trace.header}\r\nX-Forwarded-For: {address}\r\nX-Forwarded-Proto: {scheme}\r\n"
+            "X-Forwarded-Host: ".encode()
+        )
+        add(head.host + b"\r\n")
+    else:
+        add(f"traceparent: {trace.header}\r\n".encode())
+        if forwarding.x_forwarded:
+            add(_x_forwarded_lines(head, received, address, scheme))
     if forwarding.forwarded or forwarding.via:
         add(_standard_lines(head, received, forwarding, address, scheme))
     if trailers:

@@ -152,8 +152,12 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     if len(head) > limits.head_bytes:
         raise BadRequest(431, "the request's head is too large")
     lines = _lines(head)
-    method, target, minor, authority = _checked_request_line(lines[0], limits)
-    del lines[0]
+    line = lines.pop(0)
+    if len(line) > limits.target_bytes:
+        _check_target_length(line, limits)
+    # A line that is long or has a query, which may carry keys, is not cached.
+    cached = len(line) <= _MAX_CACHED_LINE_BYTES and b"?" not in line
+    method, target, minor, authority = _cached_request_line(line) if cached else _request_line(line)
     try:
         fields = list(map(_read_request_field, lines))
     except MalformedField:
@@ -192,17 +196,9 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     )  # fmt: skip
 
 
-def _checked_request_line(line: bytes, limits: HeadLimits) -> tuple[str, str, int, bytes]:
-    """As `_request_line`. A line that is long or has a query, which may carry keys, is not cached."""
-    if (
-        len(line) > limits.target_bytes
-        and b" HTTP/" in line
-        and len(line.split(b" ")[1]) > limits.target_bytes
-    ):
+def _check_target_length(line: bytes, limits: HeadLimits) -> None:
+    if b" HTTP/" in line and len(line.split(b" ")[1]) > limits.target_bytes:
         raise BadRequest(414, "the request target is too long")
-    if len(line) > _MAX_CACHED_LINE_BYTES or b"?" in line:
-        return _request_line(line)
-    return _cached_request_line(line)
 
 
 def _length_of(value: bytes) -> tuple[Body, int]:

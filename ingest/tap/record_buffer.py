@@ -92,7 +92,8 @@ class RecordBuffer:
 
     def reserve(self, size_bytes: int, *, margin: bool = False) -> bool:
         """Count bytes that a recorder keeps for its records. False: there is no room."""
-        granted = self.has_room(size_bytes, margin=margin)
+        limit_bytes = self._margin_limit_bytes if margin else self.limit_bytes
+        granted = self.added_bytes - self.sink.done_bytes + size_bytes <= limit_bytes
         if granted:
             self.added_bytes += size_bytes
         return granted
@@ -105,7 +106,9 @@ class RecordBuffer:
 
     def add(self, record: AnyRecord, size_bytes: int) -> bool:
         """Append a record if it fits with the margin. False: no room, or `append` failed."""
-        return self.has_room(size_bytes, margin=True) and self.append(record, size_bytes)
+        if self.added_bytes - self.sink.done_bytes + size_bytes > self._margin_limit_bytes:
+            return False
+        return self.append(record, size_bytes)
 
     def append(self, record: AnyRecord, size_bytes: int) -> bool:
         """Append a record without a check for room: its data was reserved. False: it cannot be encoded, which is a bug."""

@@ -367,7 +367,7 @@ class StreamRecorder:
             record = Frames(self.stream, seq, frames, headers, uncaptured_bytes)
         else:
             record = Frames(self.stream, seq, frames)
-        buffer.release(reserved_bytes)
+        buffer.added_bytes -= reserved_bytes  # `release`, inlined
         if (not buffer.unreported or buffer.report(self.stream)) and buffer.append(
             record, reserved_bytes + RECORD_OVERHEAD_BYTES
         ):
@@ -379,7 +379,7 @@ class StreamRecorder:
     def _write(self, record: AnyRecord, size_bytes: int, reserved_bytes: int) -> None:
         """Write the next record. `reserved_bytes`: the part of `size_bytes` that was reserved."""
         buffer = self._buffer
-        buffer.release(reserved_bytes)
+        buffer.added_bytes -= reserved_bytes  # `release`, inlined
         seq = self._seq
         self._seq = seq + 1
         if (buffer.unreported and not buffer.report(self.stream)) or not buffer.add(record, size_bytes):

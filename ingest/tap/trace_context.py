@@ -23,10 +23,10 @@ class TraceContext(NamedTuple):
     flags: int
 
     @property
-    def header(self) -> bytes:
+    def header(self) -> str:
         """The value of `traceparent` for the upstream."""
         trace_id, span_id, _, flags = self
-        return f"00-{trace_id}-{span_id}-{flags:02x}".encode()
+        return f"00-{trace_id}-{span_id}-{flags:02x}"
 
 
 def join_trace(traceparent: bytes | None) -> TraceContext:

@@ -18,7 +18,7 @@ def test_trace_of_the_client_is_joined():
     trace = join_trace(f"00-{TRACE}-{SPAN}-01".encode())
     assert (trace.trace_id, trace.parent_span_id, trace.flags) == (TRACE, SPAN, 1)
     assert trace.span_id != SPAN
-    assert trace.header == f"00-{TRACE}-{trace.span_id}-01".encode()
+    assert trace.header == f"00-{TRACE}-{trace.span_id}-01"
     assert join_trace(f"00-{TRACE}-{SPAN}-00".encode()).flags == 0
 
 
