@@ -158,8 +158,7 @@ class _Ship:
         return grouped
 
     def _save_redaction_state(self) -> None:
-        """Save the state; only warn on a full disk, because releasing entries frees space. A kill before the next save
-        loses the open streams."""
+        """Save the state. On a full disk only warn: releasing entries frees space, but a kill would lose open streams."""
         if self._redaction is None:
             return
         try:

@@ -68,8 +68,7 @@ class OpenStream:
     held_since_ns: int = 0
     held_bytes: int = 0
     only_in_log: bool = False
-    """No checkpoint can hold its records: its text must not be stored, and cannot be removed from parts of a compressed
-    body."""
+    """No checkpoint can hold its records: its text must not be stored and cannot be removed from a compressed body."""
     redactor: Redactor | None = None
     """Removes text from checkpoints."""
 

@@ -164,8 +164,7 @@ def too_many_rows(max_rows: int) -> QueryRejected:
 
 
 def limited(cursor: duckdb.DuckDBPyConnection, sql: str, max_rows: int) -> str:
-    """The statement as a subquery that returns at most one row more than allowed. Raises QueryRejected unless it is one
-    SELECT."""
+    """The statement as a subquery with at most one row more than allowed. Raises QueryRejected unless it is one SELECT."""
     statements = cursor.extract_statements(sql)
     if len(statements) != 1:
         raise not_one_statement(len(statements))

@@ -55,8 +55,7 @@ def rebuild(
     use_backup: bool = True,
     report: Callable[[str, int], None] = lambda table, rows: None,
 ) -> Source:
-    """Restore the catalog. Requires the lock of the data folder. Calls `report` with each table and its rows. Raises
-    OSError."""
+    """Restore the catalog. Requires the data folder's lock. Calls `report` with each table and its rows. Raises OSError."""
     catalog = location.catalog
     if catalog is None or location.tables is None:
         raise OSError(

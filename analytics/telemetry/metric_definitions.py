@@ -1,5 +1,4 @@
-"""Every metric of analytics: name, unit, description, buckets. The counting code, the reference page and the tests use this
-list."""
+"""Every metric of analytics: name, unit, description, buckets."""
 
 from __future__ import annotations
 

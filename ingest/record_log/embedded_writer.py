@@ -124,8 +124,7 @@ class EmbeddedWriter:
         return self._next
 
     def append(self, payloads: Sequence[bytes]) -> None:
-        """Append, see `LogWriter`. Raises `LogFull` at the cap, OSError for a full or failing disk. The entries may be lost
-        then."""
+        """See `LogWriter`. Raises `LogFull` at the cap, OSError for a full or failing disk; the entries may be lost then."""
         if not payloads:
             return
         if len(payloads) > SEGMENT_OFFSETS:

@@ -130,8 +130,7 @@ def _standard_lines(
 
 
 def asks_for_tunnel(head: RequestHead) -> bool:
-    """The client requests an upgrade that the tap forwards. It does not forward h2c, whose later requests it could not
-    record."""
+    """The client requests an upgrade that the tap forwards. h2c is not forwarded: its requests could not be recorded."""
     return head.upgrade is not None and b"h2c" not in head.upgrade.lower()
 
 

@@ -1,5 +1,4 @@
-"""Generated text: words with a leading space, one token each. Some are not ASCII, so their numbers of characters and bytes
-differ."""
+"""Generated text: words with a leading space, one token each. Some are not ASCII."""
 
 from __future__ import annotations
 
