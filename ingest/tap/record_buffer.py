@@ -86,7 +86,10 @@ class RecordBuffer:
         return self.added_bytes - self.sink.done_bytes
 
     def has_room(self, size_bytes: int, *, margin: bool = False) -> bool:
-        """Whether this many bytes fit. `margin`: heads and small records may use the margin."""
+        """Whether this many bytes fit. `margin`: heads and small records may use the margin.
+
+        `reserve`, `add` and `StreamRecorder._frame` inline this check: they run for each request or read.
+        """
         limit_bytes = self._margin_limit_bytes if margin else self.limit_bytes
         return self.added_bytes - self.sink.done_bytes + size_bytes <= limit_bytes
 
