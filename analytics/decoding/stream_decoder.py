@@ -278,13 +278,16 @@ class StreamDecoder(DecodedStream):
         )
 
     @property
-    def usage_source(self) -> str | None:
-        """`usage`, or `usage_delta` if the stream never finished."""
+    def usage_denies_output(self) -> bool:
+        """The usage reports 0 output tokens although there was output."""
         found = self._accumulator
-        if found.usage is None:
-            return None
-        finished = found.finish_ns is not None or found.terminal_seen or not self.streamed
-        return "usage" if finished else "usage_delta"
+        return found.usage is not None and found.usage.output_tokens == 0 and found.output_event_count > 0
+
+    @property
+    def usage_is_final(self) -> bool:
+        """The stream finished, so its last usage report is no running count."""
+        found = self._accumulator
+        return found.finish_ns is not None or found.terminal_seen or not self.streamed
 
     @property
     def server_stats(self) -> list[tuple[int | None, ServerStat]]:

@@ -8,8 +8,9 @@ docs/explanation/measurement.md has the definitions. Rules of this file:
 - N, the token count of the rates, is `output_tokens`, minus reasoning tokens that were reported but never seen in the response.
   It is NULL if the last usage report is older than the last output and the stream did not end `ok`: the report is then partial.
 - Non-numeric server statistics are reduced to known words (`ingest.redaction`) unless content is captured.
-- token_source: `usage` as reported; `usage_delta`, a running count of a stream that never finished; `chunks`, no usage but
-  every output event lists its tokens (logprobs, token_ids). Chunks themselves are never counted as tokens.
+- token_source: `usage` as reported; `usage_delta`, a running count of output of a stream that never finished; `chunks`, every
+  output event lists its tokens (logprobs, token_ids) and no usage counts them; `reported_zero`, a report of 0 that contradicts
+  the output, so that `output_tokens` is NULL. Chunks themselves are never counted as tokens.
 
 Rows are built column by column over the whole batch, which is fast for one stream and for a million events.
 """
@@ -167,17 +168,26 @@ def _add_tokens(
         output, reasoning = _count(usage.output_tokens), _count(usage.reasoning_tokens)
         row["input_tokens"] = _count(usage.input_tokens)
         row["cached_input_tokens"] = _count(usage.cached_input_tokens)
-        row["output_tokens"], row["reasoning_tokens"] = output, reasoning
-        row["token_source"] = decoder.usage_source
+        row["output_tokens"] = output = None if decoder.usage_denies_output else output
+        row["reasoning_tokens"] = reasoning
+        row["token_source"] = _token_source(decoder, row["input_tokens"], output)
         if output is not None and (ended_ok or _usage_covers_output(decoder, chunks)):
             n = output if not reasoning or decoder.reasoning_seen else output - reasoning
     listed = _count(chunks.listed_tokens)
-    if row["output_tokens"] is None and listed is not None:
+    if row["output_tokens"] is None and listed:
         row["output_tokens"] = n = listed
         row |= {"token_source": "chunks"}
     last_ns = row["last_output_ns"]
-    if n is not None and n >= 0 and last_ns is not None:
+    if n is not None and n > 0 and last_ns is not None:
         row.update(token_rates(n, last_ns, chunks.output_span_ns))
+
+
+def _token_source(decoder: StreamDecoder, input_tokens: int | None, output_tokens: int | None) -> str | None:
+    if decoder.usage_denies_output:
+        return "reported_zero"
+    if output_tokens is not None and not decoder.usage_is_final:
+        return "usage_delta"
+    return None if output_tokens is None and input_tokens is None else "usage"
 
 
 def _usage_covers_output(decoder: StreamDecoder, chunks: ChunkLatencies) -> bool:

@@ -19,7 +19,7 @@ def open_stream_frame(streams: Sequence[OpenStream]) -> pl.DataFrame:
 
 def _row(stream: OpenStream) -> dict[str, object]:
     opened, decoder = stream.opened, stream.decoder
-    usage = decoder.usage if decoder is not None else None
+    usage = decoder.usage if decoder is not None and not decoder.usage_denies_output else None
     return {
         "stream_id": stream.stream_id,
         "gateway": opened.gateway if opened else None,

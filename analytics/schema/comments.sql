@@ -42,7 +42,7 @@ COMMENT ON COLUMN streams.input_tokens IS 'Reported input tokens, including cach
 COMMENT ON COLUMN streams.output_tokens IS 'Reported output tokens, including reasoning.';
 COMMENT ON COLUMN streams.reasoning_tokens IS 'Reported reasoning tokens, part of output_tokens.';
 COMMENT ON COLUMN streams.cached_input_tokens IS 'Reported input tokens read from a cache, part of input_tokens.';
-COMMENT ON COLUMN streams.token_source IS 'Source of the token counts: usage, usage_delta (running count of an unfinished stream) or chunks (listed in each output event).';
+COMMENT ON COLUMN streams.token_source IS 'Source of the counts: usage, usage_delta (running count, unfinished stream), chunks (listed in each output event), reported_zero (0 despite output).';
 COMMENT ON COLUMN streams.itl_ns IS 'Inter-token latency: (last - first output) / (N - 1) in ns. NULL if N < 2 or unknown, with fewer than 2 outputs or several choices.';
 COMMENT ON COLUMN streams.icl_p50_ns IS 'Inter-chunk latency: median gap between output events of one choice in ns. NULL with fewer than 2.';
 COMMENT ON COLUMN streams.icl_p95_ns IS '95th percentile of the gaps between output events in ns.';

@@ -83,6 +83,13 @@ def test_open_streams_show_current_values() -> None:
     assert (row["event_count"], row["output_event_count"]) == (2, 2)
 
 
+def test_open_stream_that_reports_no_tokens_despite_output_has_no_count() -> None:
+    reads = [(100, chunk("a", usage={"completion_tokens": 0}))]
+    assembler = fed(*whole_stream(A)[:2], Frames(A, 2, reads, head()))
+    (row,) = open_stream_frame(assembler.open_streams()).to_dicts()
+    assert (row["output_event_count"], row["output_tokens"]) == (1, None)
+
+
 def test_client_can_forbid_capture() -> None:
     allowed = [opened(A), *whole_stream(A)[1:]]
     forbidden = [opened(B, capture_content=False), *whole_stream(B)[1:]]

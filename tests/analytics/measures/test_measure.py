@@ -224,6 +224,50 @@ def test_listed_tokens_are_counted_but_chunks_are_not() -> None:
     assert (reported["output_tokens"], reported["token_source"]) == (10, "usage")
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_reported_zero_despite_output_is_unknown(streamed: bool) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 0}
+    if streamed:
+        found = row((10, chunk("a")), (40, chunk("b")), (50, finish_chunk() + usage_chunk(**usage)))
+    else:
+        message = {"index": 0, "message": {"content": "hi"}, "finish_reason": "stop"}
+        body = {"object": "chat.completion", "choices": [message], "usage": usage}
+        found = row((30, json.dumps(body).encode()), response=head(content_type="application/json"))
+    assert (found["outcome"], found["input_tokens"], found["token_source"]) == ("ok", 7, "reported_zero")
+    for name in ("output_tokens", "itl_ns", "tps_user", "tps_e2e"):
+        assert found[name] is None, name
+
+
+def test_reported_zero_despite_output_yields_to_listed_tokens() -> None:
+    logprobs = {"content": [{"token": "t", "logprob": -1, "bytes": [], "top_logprobs": []}]}
+    listing = chunk(choices=[{"index": 0, "delta": {"content": "a"}, "logprobs": logprobs}])
+    found = row((10, listing), (20, listing), (30, finish_chunk() + usage_chunk(completion_tokens=0)))
+    assert (found["output_tokens"], found["token_source"]) == (2, "chunks")
+
+
+def test_running_count_that_stays_zero_despite_output_is_unknown() -> None:
+    found = row(*((10 * i, chunk("a", usage={"completion_tokens": 0})) for i in range(1, 4)))
+    assert (found["output_tokens"], found["token_source"]) == (None, "reported_zero")
+
+
+def test_reported_zero_without_output_is_a_count() -> None:
+    found = row((10, finish_chunk()), (20, usage_chunk(completion_tokens=0)))
+    assert (found["output_tokens"], found["token_source"], found["tps_e2e"]) == (0, "usage", None)
+
+
+def test_hidden_reasoning_that_leaves_no_tokens_for_the_output_gives_no_speed() -> None:
+    usage = TEN | {"completion_tokens_details": {"reasoning_tokens": 10}}
+    found = row((10, chunk("a")), (40, chunk("b")), (50, finish_chunk() + usage_chunk(**usage)))
+    assert (found["output_tokens"], found["token_source"], found["tps_e2e"]) == (10, "usage", None)
+
+
+def test_input_count_of_an_unfinished_stream_is_no_running_count() -> None:
+    found = row((10, chunk("a", usage={"prompt_tokens": 9})), cause="upstream_reset")
+    assert (found["input_tokens"], found["output_tokens"], found["token_source"]) == (9, None, "usage")
+    empty = row((10, chunk("a")), (20, finish_chunk() + usage_chunk()))
+    assert (empty["input_tokens"], empty["output_tokens"], empty["token_source"]) == (None, None, None)
+
+
 @pytest.mark.parametrize("count", [-5, 2**63, 10**30])
 def test_impossible_count_is_null(count: int) -> None:
     found = tables(
