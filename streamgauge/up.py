@@ -207,8 +207,6 @@ def _check(settings: Settings) -> None:
         if path is not None and not path.is_file():
             raise OSError(f"cannot read {path}: no such file. Check {flag(name)}.")
     addresses = [(flag(name), *split_address(getattr(settings, name))) for name in ("listen", "admin")]
-    if settings.serve:
-        addresses.append(("--sql-port", settings.sql_host, settings.sql_port))
     if settings.metrics:
         addresses.append(("--metrics", *split_address(settings.metrics)))
     if settings.otlp_listen:
@@ -216,10 +214,29 @@ def _check(settings: Settings) -> None:
     if not settings.no_dashboard:
         addresses.append(("--dashboard-port", settings.dashboard_host, settings.dashboard_port))
     for name, host, port in addresses:
-        try:
-            bind(join_address(host, port), shared=False).close()
-        except OSError as e:
-            raise OSError(f"{e} (set with {name})") from None
+        _check_address(name, host, port)
+    if settings.serve:
+        _check_address("--sql-port", settings.sql_host, settings.sql_port, quack=True)
+
+
+def _check_address(name: str, host: str, port: int, *, quack: bool = False) -> None:
+    """Raise OSError if a part could not listen there.
+
+    `quack`: Quack sets only SO_REUSEPORT. Its closed connections occupy the port for a minute for any socket without that
+    option. With the option, binding succeeds beside a live server, so we also connect.
+    """
+    try:
+        bind(join_address(host, port), shared=quack).close()
+    except OSError as e:
+        raise OSError(f"{e} (set with {name})") from None
+    if quack and port:
+        from analytics.query.serve import is_listening
+
+        if is_listening(host, port):
+            raise OSError(
+                f"cannot listen on {join_address(host, port)}: address already in use. "
+                f"Choose another address (set with {name})"
+            )
 
 
 def _parts(settings: Settings) -> list[Part]:
