@@ -143,8 +143,8 @@ def flags(settings: Settings, names: Iterable[str]) -> list[str]:
         if isinstance(value, bool):
             argv += [flag(name)] if value else []
         elif isinstance(value, tuple):
-            for upstream in value:
-                argv += [flag(name), f"{upstream.name}={upstream.url}"]
+            for item in value:
+                argv += [flag(name), str(item)]
         else:
             argv += [flag(name), str(value)]
     return argv

@@ -30,6 +30,7 @@ def tap_options(settings: Settings) -> TapOptions:
     _warn_if_exposed("the tap's admin port", settings.admin)
     return TapOptions(
         upstreams=settings.upstream,
+        default_upstream=settings.default_upstream,
         data=settings.data,
         listen=settings.listen,
         admin=settings.admin,

@@ -31,7 +31,7 @@ from pydantic_settings import (
 )
 
 from ingest.tap.options import split_address
-from ingest.tap.upstreams import Upstream, parse_upstreams
+from ingest.tap.upstreams import Upstream, default_index, parse_upstreams
 from streamgauge.durations import parse_duration_s, parse_seconds
 
 CONFIG_FILE = "streamgauge.toml"
@@ -116,6 +116,9 @@ class Settings(BaseSettings):
     capture_content: bool = _switch(
         COMMON, "Store generated text and error messages; do not redact prompts and text sent to Kafka.")
 
+    default_upstream: str | None = _setting(
+        TAP, "NAME",
+        "Upstream of several for requests that name none; by default the first, 'none' answers them with status 404.")
     admin: str = _setting(
         TAP, "HOST:PORT", "Address of the tap's /healthz, /readyz and /metrics.", default="127.0.0.1:4101")
     tap_name: str = _setting(TAP, "NAME", "Name of this tap in every row.", default_factory=socket.gethostname)
@@ -219,6 +222,15 @@ class Settings(BaseSettings):
         from analytics.storage.location import locate
 
         locate(self.store, self.data, self.lake_path)
+        return self
+
+    @model_validator(mode="after")
+    def _default_upstream(self) -> Self:
+        if self.upstream:
+            try:
+                default_index(self.upstream, self.default_upstream)
+            except ValueError as e:
+                raise ValueError(f"--default-upstream: {e}") from None
         return self
 
     @field_validator("upstream", mode="before")

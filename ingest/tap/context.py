@@ -43,7 +43,7 @@ class TapContext:
         self.loop = loop
         self.clock_ns = clock_ns
         self.counters = Counters()
-        self.router = Router(options.upstreams)
+        self.router = Router(options.upstreams, options.default_upstream)
         self.timeouts = Timeouts(options)
         self.hangups = HangupWatch(loop)
         self.recorder_factory: RecorderFactory | None = None  # None: do not record

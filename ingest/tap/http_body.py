@@ -15,9 +15,10 @@ from typing import Protocol
 import httptools
 
 from ingest.tap.http_head import CHUNKED, UNTIL_CLOSE, BadRequest, BadUpstream, Body
+from ingest.tap.http_header_fields import reads_as_framing
 
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})((?:;[\t\x20-\x7e\x80-\xff]*)?)\r\n")
-_TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
+_TRAILER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[\t\x20-\x7e\x80-\xff]*\r\n")
 MAX_CHUNK_LINE_BYTES = 4096
 MAX_TRAILER_BYTES = 16_384
 
@@ -140,6 +141,8 @@ class StrictChunkedBody:
         self._trailer_bytes += line.end() - at
         if self._trailer_bytes > MAX_TRAILER_BYTES:
             raise BadRequest(431, "the trailer is too large")
+        if reads_as_framing(line[1].lower()):
+            raise BadRequest(400, "a trailer reads as Content-Length or Transfer-Encoding")
         return line.end()
 
     def _keep_partial(self, data: bytes, at: int, limit: int, start: re.Pattern[bytes]) -> None:
@@ -163,16 +166,23 @@ class LlhttpChunkedBody:
     llhttp does not report where in a read the message ended. Only when the upstream sent bytes after the end, we search for
     it: the first possible end after the last payload. llhttp ignores line ends after the message. Of the line ends at the
     end of the data only four bytes belong to the message: the end of the last line and the empty line.
+
+    llhttp keeps an incomplete trailer line in memory, so bytes without payload are limited as well as whole trailers.
     """
 
-    __slots__ = ("_before", "_complete", "_feed", "_pieces", "complete", "excess")
+    __slots__ = (
+        "_before", "_callbacks", "_complete", "_feed", "_pieces", "_without_payload_bytes", "complete", "excess",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._before = b""  # last bytes of earlier reads, for a last line split between reads
         self._pieces: list[bytes] = []
         self._complete: list[int] = []
-        self._feed = httptools.HttpRequestParser(_Callbacks(self._pieces, self._complete)).feed_data
+        self._callbacks = _Callbacks(self._pieces, self._complete)
+        self._feed = httptools.HttpRequestParser(self._callbacks).feed_data
         self._feed(_CHUNKED_HEAD)
+        self._callbacks.trailer_bytes = 0
+        self._without_payload_bytes = 0  # since the last payload
         self.complete = False
         self.excess = 0
 
@@ -185,6 +195,7 @@ class LlhttpChunkedBody:
                 raise BadUpstream("the chunked body is malformed") from None
             self.excess = len(data) - _end_of_chunks(self._before, data, pieces)
         if self._complete:
+            self._check_trailers()
             self.complete = True
             tail = self._before + data
             self.excess = max(self.excess, len(tail) - len(tail.rstrip(b"\r\n")) - len(b"\r\n\r\n"))
@@ -192,11 +203,23 @@ class LlhttpChunkedBody:
             self._before = data[-4:]
         else:
             self._before = (self._before + data)[-4:]
-        if len(pieces) == 1:
-            return pieces.pop()
+        if pieces:
+            self._without_payload_bytes = 0
+            if len(pieces) == 1:
+                return pieces.pop()
+        elif not self.complete:
+            self._without_payload_bytes += len(data)
+            self._check_trailers()
         payload = b"".join(pieces)
         pieces.clear()
         return payload
+
+    def _check_trailers(self) -> None:
+        if (
+            self._callbacks.trailer_bytes > MAX_TRAILER_BYTES
+            or self._without_payload_bytes > MAX_CHUNK_LINE_BYTES + MAX_TRAILER_BYTES
+        ):
+            raise BadUpstream("a chunk line or the trailers are too large")
 
 
 def _end_of_chunks(before: bytes, data: bytes, pieces: list[bytes]) -> int:
@@ -216,6 +239,11 @@ class _Callbacks:
     def __init__(self, pieces: list[bytes], complete: list[int]) -> None:
         self.on_body = pieces.append
         self._complete = complete
+        self.trailer_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One trailer."""
+        self.trailer_bytes += len(name) + len(value) + len(b": \r\n")
 
     def on_message_complete(self) -> None:
         self._complete.append(1)

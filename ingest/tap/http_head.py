@@ -14,13 +14,20 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from ingest.tap.http_header_fields import REQUEST_FIELDS, RESPONSE_FIELDS, TOKEN, Field, MalformedField
+from ingest.tap.http_header_fields import (
+    REQUEST_FIELDS,
+    RESPONSE_FIELDS,
+    TOKEN,
+    UPSTREAM,
+    Field,
+    MalformedField,
+)
 
 _REQUEST_LINE = re.compile(rb"(" + TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _MAX_LENGTH_DIGITS = 18
 _MAX_CACHED_LINE_BYTES = 256
-_AT_MOST_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding"})
+_AT_MOST_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", UPSTREAM})
 _SLASH = ord("/")
 _BARE_LF_OR_NUL = re.compile(rb"(?<!\r)\n|\0")
 _REQUEST_LINE_WITH_VERSION = re.compile(rb"[^\r\n]* HTTP/[0-9.]+")
@@ -160,8 +167,8 @@ def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:
     method, target, minor, authority = _cached_request_line(line) if cached else _request_line(line)
     try:
         fields = list(map(_read_request_field, lines))
-    except MalformedField:
-        raise BadRequest(400, "a header field is malformed") from None
+    except MalformedField as e:
+        raise BadRequest(400, str(e)) from None
     if len(fields) > limits.fields:
         raise BadRequest(431, "too many header fields")
 
@@ -249,8 +256,8 @@ def read_response_head(head: bytes) -> ResponseHead:
     del lines[0]
     try:
         fields = list(map(_read_response_field, lines))
-    except MalformedField:
-        raise BadUpstream("a header field is malformed") from None
+    except MalformedField as e:
+        raise BadUpstream(str(e)) from None
     connection = _NO_OPTIONS
     coding = content_type = b""
     lengths: list[bytes] = []

@@ -20,6 +20,8 @@ _MAX_LINES = 2048
 _MAX_LINE_BYTES = 256
 OWN_PREFIX = b"x-streamgauge-"
 """Prefix of the fields for the tap itself, which are not forwarded."""
+UPSTREAM = b"x-streamgauge-upstream"
+"""Name of the upstream for a request (`routing`)."""
 
 
 class Field(NamedTuple):
@@ -33,43 +35,61 @@ class Field(NamedTuple):
 
 
 class MalformedField(Exception):
-    """The line is not a header field."""
+    """The line is not a header field, or its name resembles a framing field. The message is the reason."""
+
+
+_FRAMING_NAMES = frozenset({b"content-length", b"transfer-encoding"})
+_FRAMING_LENGTHS = frozenset(map(len, _FRAMING_NAMES))
+_SEPARATOR = re.compile(rb"[^0-9a-z]")
+
+
+def reads_as_framing(name: bytes) -> bool:
+    """Whether a back end may read this lower-case name as that of a framing field.
+
+    CGI, WSGI and similar interfaces turn `-` and other separators of a name into `_`, so `content_length` becomes equal to
+    `content-length`.
+    """
+    return len(name) in _FRAMING_LENGTHS and _SEPARATOR.sub(b"-", name) in _FRAMING_NAMES
 
 
 class FieldTable(dict[bytes, Field]):
     """Parsed fields by line (without CRLF). `table[line]` parses an unknown line. Raises `MalformedField`.
 
-    `normalized` names fields that are forwarded without whitespace around the value. They determine where a message ends, and
-    servers differ in the whitespace that they strip.
+    `strict`, for requests: names that resemble framing fields are malformed, and framing fields are forwarded without
+    whitespace around the value, because servers differ in the whitespace that they strip.
     """
 
     def __init__(
         self,
         special: frozenset[bytes],
         recorded: Callable[[bytes, bytes], tuple[str, str] | None],
-        normalized: frozenset[bytes] = frozenset(),
+        *,
+        strict: bool = False,
     ) -> None:
         self._special = special
         self._recorded = recorded
-        self._normalized = normalized
+        self._strict = strict
 
     def __missing__(self, line: bytes) -> Field:
         match = _LINE.fullmatch(line)
         if match is None:
-            raise MalformedField
+            raise MalformedField("a header field is malformed")
         name, value = match[1].lower(), match[2].strip(b" \t")
+        framing = name in _FRAMING_NAMES
+        if self._strict and not framing and reads_as_framing(name):
+            raise MalformedField("a header field resembles Content-Length or Transfer-Encoding")
         special = name in self._special
         recorded = self._recorded(name, value)
-        forwarded = (line[: len(name)] + b": " + value if name in self._normalized else line) + b"\r\n"
+        forwarded = (line[: len(name)] + b": " + value if framing and self._strict else line) + b"\r\n"
         field = Field(name, forwarded, value, special or name.startswith(OWN_PREFIX), recorded)
-        if len(line) <= _MAX_LINE_BYTES and (recorded is not None or name in _FRAMING):
+        if len(line) <= _MAX_LINE_BYTES and (recorded is not None or name in _CACHED):
             if len(self) >= _MAX_LINES:
                 self.clear()
             self[line] = field
         return field
 
 
-_FRAMING = frozenset(b"host connection content-length transfer-encoding keep-alive te upgrade".split())
+_CACHED = frozenset(b"host connection content-length transfer-encoding keep-alive te upgrade".split())
 REQUEST_FIELDS = FieldTable(
     frozenset(
         b"""
@@ -79,7 +99,7 @@ REQUEST_FIELDS = FieldTable(
         """.split()
     ).union(API_KEY_FIELDS),
     allow_list.request_field,
-    normalized=frozenset({b"content-length", b"transfer-encoding"}),
+    strict=True,
 )
 RESPONSE_FIELDS = FieldTable(
     frozenset(

@@ -26,6 +26,7 @@ from ingest.tap.options import TapOptions, join_address
 from ingest.tap.sockets import bind
 from ingest.tap.supervisor import Supervisor
 from ingest.tap.tls import client_context, upstream_context
+from ingest.tap.upstreams import default_index
 from ingest.tap.worker import TapWorker, reduce_gc
 
 logger = logging.getLogger("streamgauge.tap")
@@ -37,9 +38,10 @@ def run(options: TapOptions) -> int:
     """Serve until SIGTERM or SIGINT. Returns 0. Raises OSError or ValueError, with one line, if the tap cannot start."""
     if not options.upstreams:
         raise ValueError("no upstream is configured. Pass one, for example --upstream http://localhost:4000.")
-    # Report invalid TLS files here: once instead of in each worker, and even if no upstream uses https.
+    # Report invalid options here: once instead of in each worker, and even if no upstream uses https.
     client_context(options)
     upstream_context(options)
+    default_index(options.upstreams, options.default_upstream)
     _create_folders(options.data)
     key = options.client_key
     if key is None:
@@ -100,7 +102,12 @@ async def _ready(
     admin_url = f"http://{join_address(*admin_sock.getsockname()[:2])}"
     path = options.data / "run" / "tap.json"
     write_ready_file(path, {"listen": listen, "admin": admin_url})
-    upstreams = ", ".join(f"{u.name} ({u.url})" for u in options.upstreams)
+    default = default_index(options.upstreams, options.default_upstream)
+    several = len(options.upstreams) > 1
+    upstreams = ", ".join(
+        f"{u.name} ({u.url}{', default' if several and i == default else ''})"
+        for i, u in enumerate(options.upstreams)
+    )
     logger.info("tap ready: %s, upstreams: %s, admin: %s", listen, upstreams, admin_url)
     try:
         yield

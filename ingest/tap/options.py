@@ -49,6 +49,7 @@ class TapOptions:
     write_buffer_bytes: int = 65_536  # per connection, before a slow reader pauses the other side
 
     # upstreams
+    default_upstream: str | None = None  # see `upstreams.default_index`
     forwarding: Forwarding = field(default_factory=Forwarding)
     upstream_ca: Path | None = None  # PEM file with the CAs for https upstreams, instead of the system's
     upstream_verify: bool = True

@@ -9,6 +9,7 @@ from functools import cached_property
 from urllib.parse import urlsplit
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+NO_DEFAULT = "none"
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,10 @@ class Upstream:
     host: str
     port: int
     base_path: str
+
+    def __str__(self) -> str:
+        """As `parse_upstream` accepts it."""
+        return f"{self.name}={self.url}"
 
     @property
     def url(self) -> str:
@@ -70,3 +75,17 @@ def parse_upstreams(items: Iterable[str | Upstream]) -> tuple[Upstream, ...]:
         if names.count(name) > 1:
             raise ValueError(f"two upstreams are named {name!r}. Give them different names with NAME=URL.")
     return upstreams
+
+
+def default_index(upstreams: tuple[Upstream, ...], name: str | None) -> int | None:
+    """The position of the upstream for requests that name none: `name`, by default the first. None: they get a 404.
+
+    Raises ValueError for an unknown name.
+    """
+    for i, upstream in enumerate(upstreams):
+        if name in (None, upstream.name):
+            return i
+    if name is None or name == NO_DEFAULT:
+        return None
+    names = ", ".join(u.name for u in upstreams)
+    raise ValueError(f"no upstream is named {name!r}. Choose one of {names}, or {NO_DEFAULT!r}.")

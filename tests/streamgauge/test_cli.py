@@ -35,6 +35,10 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
         (["up"], "no upstream"),
         (["up", "--upstream", "localhost"], "is not a URL"),
         (["up", "--upstream", "http://a", "--upstream", "http://a"], "two upstreams are named"),
+        (
+            ["up", "--upstream", "http://a", "--default-upstream", "b"],
+            "no upstream is named 'b'. Choose one of a",
+        ),
         (["up", "--upstream", "http://a", "--nope"], "--nope"),
         (["up", "--upstream", "http://a", "--listen", "4100"], "HOST:PORT"),
         (["up", "--upstream", "http://a", "--sql-port", "99999"], "--sql-port"),

@@ -127,6 +127,43 @@ def test_malformed_response_chunks_raise_bad_upstream(raw: bytes):
         LlhttpChunkedBody().feed(raw)
 
 
+TRAILERS_TOO_LARGE = {
+    "many": [b"A: b\r\n" * 5000],
+    "many in small reads": [b"A: b\r\n"] * 5000,
+    "one line": [b"A: " + b"b" * 17_000],
+    "one line without an end": [b"A: ", *[b"b" * 1000] * 40],
+    "one name without an end": [b"b" * 1000] * 40,
+}
+
+
+@pytest.mark.parametrize("pieces", TRAILERS_TOO_LARGE.values(), ids=TRAILERS_TOO_LARGE.keys())
+def test_large_trailers_of_a_response_raise_bad_upstream(pieces: list[bytes]):
+    body = LlhttpChunkedBody()
+    pieces = [b"3\r\nabc\r\n0\r\n" + pieces[0], *pieces[1:], b"\r\n", b"\r\n"]
+    with pytest.raises(BadUpstream, match="trailers are too large"):
+        _feed_all(body, pieces)
+    assert not body.complete
+
+
+def test_endless_chunk_line_of_a_response_raises_bad_upstream():
+    with pytest.raises(BadUpstream, match="chunk line"):
+        _feed_all(LlhttpChunkedBody(), [b"3;a=", *[b"b" * 1000] * 40])
+
+
+@pytest.mark.parametrize("read_bytes", [1, 1000, 100_000])
+def test_trailers_within_the_limit_pass_however_reads_are_split(read_bytes: int):
+    raw = chunked([b"abc"] * 9000, trailer=b"A: " + b"b" * 16_000 + b"\r\nC: d\r\n")
+    body = LlhttpChunkedBody()
+    _feed_all(body, [raw[at : at + read_bytes] for at in range(0, len(raw), read_bytes)])
+    assert (body.complete, body.excess) == (True, 0)
+
+
+@pytest.mark.parametrize("name", [b"Content_Length", b"Content-Length", b"transfer.encoding"])
+def test_framing_fields_in_the_trailer_of_a_request_are_refused(name: bytes):
+    with pytest.raises(BadRequest, match="a trailer reads as"):
+        StrictChunkedBody().feed(b"0\r\n" + name + b": 5\r\n\r\n")
+
+
 def test_endless_chunk_lines_and_trailers_are_refused():
     with pytest.raises(BadRequest):
         StrictChunkedBody().feed(b"5;" + b"a" * 5000)

@@ -83,6 +83,13 @@ SMUGGLING = {
     "no name": b"POST / HTTP/1.1\r\nHost: h\r\n: a\r\n\r\n",
     "no colon": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length\r\n\r\n",
     "non-ASCII name": "POST / HTTP/1.1\r\nHost: h\r\nCöntent-Length: 1\r\n\r\n".encode(),
+    "TE with an underscore": b"POST / HTTP/1.1\r\nHost: h\r\nTransfer_Encoding: chunked\r\n\r\n",
+    "TE with a dot": b"POST / HTTP/1.1\r\nHost: h\r\ntransfer.encoding: chunked\r\n\r\n",
+    "length with an underscore": b"POST / HTTP/1.1\r\nHost: h\r\nContent_Length: 5\r\n\r\n",
+    "length with a tilde": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\ncontent~length: 5\r\n\r\n",
+    "control byte after a name": b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding\x0b: chunked\r\n\r\n",
+    "tab before colon": b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length\t: 5\r\n\r\n",
+    "two upstreams": b"GET / HTTP/1.1\r\nHost: h\r\nX-Streamgauge-Upstream: a\r\nx-streamgauge-upstream: a\r\n\r\n",
     "no host": b"GET / HTTP/1.1\r\n\r\n",
     "two hosts": b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
     "tab in the request line": b"GET\t/ HTTP/1.1\r\nHost: h\r\n\r\n",
@@ -104,6 +111,17 @@ def test_ambiguous_requests_are_refused(raw: bytes):
     with pytest.raises(BadRequest) as refusal:
         request(raw)
     assert refusal.value.status == 400
+
+
+def test_names_that_only_resemble_framing_fields_are_forwarded():
+    lines = [
+        b"X-Content-Length: 5\r\n",
+        b"Content-Lengths: 5\r\n",
+        b"X_Api_Version: 1\r\n",
+        b"Decoded_Length: 5\r\n",
+    ]
+    head = request(b"GET / HTTP/1.1\r\nHost: h\r\n" + b"".join(lines) + b"\r\n")
+    assert [field.line for field in head.fields[1:]] == lines
 
 
 def test_request_head_has_limits():

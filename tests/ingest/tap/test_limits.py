@@ -334,6 +334,9 @@ def _echo_target(name: bytes):
         (b"/a?q=1", b"", b"/?q=1", "a"),
         (b"/v1/x", b"x-streamgauge-upstream: b\r\n", b"/base/v1/x", "b"),
         (b"/a/v1/x", b"x-streamgauge-upstream: a\r\n", b"/v1/x", "a"),
+        (b"/v1/x?q=1", b"", b"/v1/x?q=1", "a"),
+        (b"/", b"", b"/", "a"),
+        (b"/" + b"c" * 5000, b"", b"/" + b"c" * 5000, "a"),
     ],
 )
 async def test_upstream_is_chosen_by_prefix_or_header(path: bytes, extra: bytes, target: bytes, gateway: str):
@@ -345,19 +348,29 @@ async def test_upstream_is_chosen_by_prefix_or_header(path: bytes, extra: bytes,
         assert records[0].gateway == gateway
 
 
+@pytest.mark.parametrize(("default", "target"), [(None, b"/v1"), ("vllm", b"/base/v1")])
+async def test_request_that_names_no_upstream_goes_to_the_default(default: str | None, target: bytes):
+    ups = ["anthropic=http://127.0.0.1:{port}", "vllm=http://127.0.0.1:{port}/base"]
+    async with running_tap(_echo_target(b"got"), upstreams=ups, default_upstream=default) as tap:
+        _, body = await tap.request(b"GET /v1 HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert body == b"got " + target
+
+
 @pytest.mark.parametrize(
-    "raw",
+    ("default", "raw"),
     [
-        b"GET /c/x HTTP/1.1\r\nHost: h\r\n\r\n",
-        b"GET /a/ HTTP/1.1\r\nHost: h\r\nx-streamgauge-upstream: c\r\n\r\n",
+        ("none", b"GET /v1/x HTTP/1.1\r\nHost: h\r\n\r\n"),
+        (None, b"GET /antropic/x HTTP/1.1\r\nHost: h\r\n\r\n"),
+        (None, b"GET /vLLM?a=b HTTP/1.1\r\nHost: h\r\n\r\n"),
+        (None, b"GET /vllm/ HTTP/1.1\r\nHost: h\r\nx-streamgauge-upstream: c\r\n\r\n"),
     ],
 )
-async def test_unknown_upstream_is_a_404_with_the_configured_names(raw: bytes):
-    ups = ["a=http://127.0.0.1:{port}", "b=http://127.0.0.1:{port}"]
-    async with running_tap(_echo_target(b"x"), upstreams=ups) as tap:
+async def test_unknown_upstream_is_a_404_with_the_configured_names(default: str | None, raw: bytes):
+    ups = ["anthropic=http://127.0.0.1:{port}", "vllm=http://127.0.0.1:{port}"]
+    async with running_tap(_echo_target(b"x"), upstreams=ups, default_upstream=default) as tap:
         head, body = await tap.request(raw)
         assert head.startswith(b"HTTP/1.1 404 ")
-        assert json.loads(body)["error"]["upstreams"] == ["a", "b"]
+        assert json.loads(body)["error"]["upstreams"] == ["anthropic", "vllm"]
         assert tap.worker.counters.requests_unrouted == 1
 
 
