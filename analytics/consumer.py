@@ -22,6 +22,7 @@ import polars as pl
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.finished_stream import FinishedStream
+from analytics.assembly.partition import LOG_GONE, TAP_DIED
 from analytics.commit_hook import CommitHook
 from analytics.commit_policy import (
     COMMIT_SHARE,
@@ -111,12 +112,17 @@ class Consumer:
                 self._owned.release(partition)
         self._open_changed = True
 
-    def lose_open_streams(self) -> None:
-        """End all open streams as lost and commit, because the log was replaced. Do not use this object afterwards."""
+    def lose_open_streams(self) -> int:
+        """End all open streams as lost and commit, because the log was replaced. Do not use this object afterwards.
+
+        Returns their number. It is 0 if a group reader has already released the partitions: the next claim ends their streams.
+        """
+        lost = self._assembler.open_count
         for partition in self._owned.high:
-            self._assembler.lose_open(partition)
+            self._assembler.lose_open(partition, LOG_GONE)
             self._owned.changed.add(partition)
         self.finish()
+        return lost
 
     # -- the loop's step ---------------------------------------------------------------------------------------------
 
@@ -187,7 +193,7 @@ class Consumer:
         before_s = time.monotonic() - self._policy.lost_after_s
         for partition, last_entry_s in self._owned.last_entry_s.items():
             if partition in self._owned.high and last_entry_s < before_s:
-                self._assembler.lose_open(partition)
+                self._assembler.lose_open(partition, TAP_DIED)
                 self._owned.last_entry_s[partition] = time.monotonic()
                 self._open_changed = True
         self._take_finished()

@@ -2,7 +2,8 @@
 
 It starts in this order: lock of the data folder, store, log, replay, upkeep, then `run/analyze.json`, which marks it as
 ready. It stops in this order: last commit, upkeep, store, lock. A process that cannot start raises one line. If the store
-cannot be written, the process exits with code 1, and the next start continues from the last commit.
+cannot be written, the process exits with code 1, and the next start continues from the last commit. If the Kafka topic was
+replaced, the process continues with the new one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from analytics.assembly.assembler import Assembler
+from analytics.assembly.partition import LOG_GONE
 from analytics.commit_hook import CommitHook
 from analytics.commit_policy import IDLE_WAIT_S
 from analytics.consumer import Consumer
@@ -30,7 +32,7 @@ from analytics.measures.measure import measure
 from analytics.options import AnalyzeOptions
 from analytics.storage.commit import StoreFailed
 from analytics.storage.data_folder_lock import lock_data_folder
-from analytics.storage.location import SQLITE, StoreLocation, locate
+from analytics.storage.location import SQLITE, StoreLocation, locate, without_password
 from analytics.storage.partition_positions import PartitionLost
 from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
@@ -53,12 +55,18 @@ DRAIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """URLs of a running analytics process, in `run/analyze.json`."""
+    """URLs and settings of a running analytics process, in `run/analyze.json`. Commands such as `status` read them."""
 
     metrics: str | None
     """Prometheus endpoint."""
     otlp: str | None
     """OTLP receiver."""
+    store: str
+    """`--store`, without a password."""
+    kafka: str | None
+    kafka_topic: str
+    kafka_options: Sequence[str]
+    """Names of the options. The values may be secrets."""
 
 
 def run(options: AnalyzeOptions) -> int:
@@ -80,10 +88,61 @@ def run_until(
         return _consume(options, _start(options, location, closing), stop, on_ready)
 
 
+class _Log:
+    """The log being read and its consumer. `read` replaces both when the log is replaced."""
+
+    def __init__(
+        self, options: AnalyzeOptions, store: Store, hooks: Sequence[CommitHook], stall: StallLimit
+    ) -> None:
+        self._options, self._store, self._hooks, self._stall = options, store, hooks, stall
+        self._open()
+
+    def _open(self) -> None:
+        options = self._options
+        self._reader = reader = _reader(options, self._store)
+        gone_after_s = options.tap_gone_after_s
+        self.consumer = Consumer(
+            reader,
+            self._store,
+            Assembler(
+                capture=options.capture,
+                lost_after_ns=int(options.lost_after_s * 1e9),
+                tap_gone_after_ns=int(gone_after_s * 1e9) if gone_after_s is not None else None,
+                checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
+            ),
+            partial(measure, stall=self._stall),
+            replace(
+                options.commit_policy,
+                lost_after_s=options.lost_after_s,
+                writers_are_local=options.kafka is None,
+            ),
+            is_deleted_log=partial(_is_deleted_log, options),
+            first_offset=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
+            hooks=self._hooks,
+        )
+        if hasattr(reader, "on_revoke"):  # `KafkaGroupReader`
+            reader.on_revoke = self.consumer.release_partitions
+
+    def read(self, timeout_s: float) -> bool:
+        """As `Consumer.step`. After the log was replaced, its open streams are lost and the new log is read."""
+        try:
+            return self.consumer.step(timeout_s)
+        except LogChanged as e:
+            lost = self.consumer.lose_open_streams()
+            log.warning("%s. %d streams that were open are lost (losses.cause = '%s').", e, lost, LOG_GONE)
+            self.close()
+            self._open()
+            self.consumer.start()
+            return True
+
+    def close(self) -> None:
+        self._reader.close()
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     store: Store
-    consumer: Consumer
+    log: _Log
     upkeep: Upkeep
     telemetry: Telemetry
     receiver: OtlpReceiver | None
@@ -106,30 +165,8 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
     if receiver is not None:
         closing.callback(receiver.close)
         hooks.append(receiver.queue)
-    reader = _reader(options, store)
-    closing.callback(reader.close)
-    gone_after_s = options.tap_gone_after_s
-    consumer = Consumer(
-        reader,
-        store,
-        Assembler(
-            capture=options.capture,
-            lost_after_ns=int(options.lost_after_s * 1e9),
-            tap_gone_after_ns=int(gone_after_s * 1e9) if gone_after_s is not None else None,
-            checkpoint_after_ns=int(options.checkpoint_after_s * 1e9),
-        ),
-        partial(measure, stall=stall),
-        replace(
-            options.commit_policy,
-            lost_after_s=options.lost_after_s,
-            writers_are_local=options.kafka is None,
-        ),
-        is_deleted_log=partial(_is_deleted_log, options),
-        first_offset=reader.released if isinstance(reader, EmbeddedReader) else lambda partition: 0,
-        hooks=hooks,
-    )
-    if hasattr(reader, "on_revoke"):  # `KafkaGroupReader`
-        reader.on_revoke = consumer.release_partitions
+    read_log = _Log(options, store, hooks, stall)
+    closing.callback(read_log.close)
     upkeep = Upkeep(
         store,
         events_s=options.retain_events_s,
@@ -137,7 +174,7 @@ def _start(options: AnalyzeOptions, location: StoreLocation, closing: contextlib
         rollups_s=options.retain_rollups_s,
     )
     closing.callback(upkeep.close)
-    return _Parts(store, consumer, upkeep, telemetry, receiver)
+    return _Parts(store, read_log, upkeep, telemetry, receiver)
 
 
 def _consume(
@@ -146,40 +183,44 @@ def _consume(
     stop: threading.Event,
     on_ready: Callable[[Ready], None] | None,
 ) -> int:
-    consumer, receiver = parts.consumer, parts.receiver
+    receiver = parts.receiver
     ready_file = options.data / "run" / "analyze.json"
     try:
         all_dialects()  # import them before the first stream needs them
-        consumer.start()
+        parts.log.consumer.start()
         if receiver is not None:
             receiver.start()
             log.info("receiving spans of other services at %s", receiver.url)
         parts.upkeep.start()
-        ready = Ready(parts.telemetry.metrics_url, receiver.url if receiver is not None else None)
+        ready = Ready(
+            metrics=parts.telemetry.metrics_url,
+            otlp=receiver.url if receiver is not None else None,
+            store=without_password(options.store),
+            kafka=options.kafka,
+            kafka_topic=options.kafka_topic,
+            kafka_options=sorted(options.kafka_options),
+        )
         write_ready_file(ready_file, asdict(ready))
         log.info("analytics is ready and writes to %s", parts.store.location.label)
         if on_ready is not None:
             on_ready(ready)
         reported_s = float("-inf")
         while not stop.is_set():
-            consumer.step(IDLE_WAIT_S)
+            parts.log.read(IDLE_WAIT_S)
             if time.monotonic() - reported_s > HEALTH_EVERY_S:
                 _report_health(parts)
                 reported_s = time.monotonic()
         until_s = time.monotonic() + DRAIN_S
-        while consumer.step(0.0) and time.monotonic() < until_s:
+        while parts.log.read(0.0) and time.monotonic() < until_s:
             pass
-        consumer.finish()
+        parts.log.consumer.finish()
     except (StoreFailed, PartitionLost) as e:
         log.error("analytics stops: %s", e)
         return 1
     except LogBroken as e:
         log.error("analytics stops: %s", e)
         with contextlib.suppress(StoreFailed, PartitionLost, LogBroken):
-            if isinstance(e, LogChanged):
-                consumer.lose_open_streams()
-            else:
-                consumer.finish()
+            parts.log.consumer.finish()
         return 1
     finally:
         remove_ready_file(ready_file)
@@ -193,7 +234,7 @@ def _report_health(parts: _Parts) -> None:
     store, receiver = parts.store, parts.receiver
     health = {"store.conflicts": float(store.conflicts), "store.size": float(store.size_bytes())}
     received = receiver.queue.health() if receiver is not None else {}
-    parts.telemetry.update_health({**parts.consumer.health(), **health, **received})
+    parts.telemetry.update_health({**parts.log.consumer.health(), **health, **received})
 
 
 def _instance(options: AnalyzeOptions) -> str:

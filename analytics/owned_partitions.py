@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -18,9 +19,11 @@ import polars as pl
 
 from analytics.assembly.assembler import Assembler
 from analytics.assembly.log_position import LogPosition
+from analytics.assembly.partition import LOG_GONE
 from analytics.measures.measured_rows import lost_row
 from analytics.replay import replay
 from analytics.storage.commit import Commit
+from analytics.storage.partition_positions import PartitionLost
 from analytics.storage.store import Store
 from ingest.ids import uuid7_wall_ns
 from ingest.record_log.interface import LogReader
@@ -120,15 +123,16 @@ class OwnedPartitions:
             streams = pl.concat([lost_row(i, uuid7_wall_ns(i), None, None) for i in ids])
             lost_at = pl.lit(time.time_ns() // 1000).cast(pl.Datetime("us", "UTC"))
             losses = streams.select(
-                "stream_id", "tap", partition=pl.lit(partition), cause=pl.lit("log_gone"), lost_at=lost_at
+                "stream_id", "tap", partition=pl.lit(partition), cause=pl.lit(LOG_GONE), lost_at=lost_at
             )
-            self._store.commit(
-                Commit(
-                    other_id,
-                    positions={partition: LogPosition(stored.high, stored.high, ())},
-                    tables={"streams": streams, "losses": losses},
-                    finished_stream_ids=ids,
-                    totals={"streams_rows": len(ids), "streams_lost": len(ids), "losses_rows": len(ids)},
+            with contextlib.suppress(PartitionLost):  # another process of the group ends them
+                self._store.commit(
+                    Commit(
+                        other_id,
+                        positions={partition: LogPosition(stored.high, stored.high, ())},
+                        tables={"streams": streams, "losses": losses},
+                        finished_stream_ids=ids,
+                        totals={"streams_rows": len(ids), "streams_lost": len(ids), "losses_rows": len(ids)},
+                    )
                 )
-            )
             self._store.release_partition(other_id, partition)

@@ -135,9 +135,9 @@ class Assembler:
         if self._out.open_events > self._max_open_events:
             self._evict_largest()
 
-    def lose_open(self, partition: str) -> None:
-        """End the open streams of a partition as `tap_lost`, because its writer is dead."""
-        self._partition(partition).lose_open()
+    def lose_open(self, partition: str, cause: str) -> None:
+        """End the open streams of a partition as `tap_lost`, because no more records of them will come."""
+        self._partition(partition).lose_open(cause)
 
     def suspect_open_streams(self, partition: str) -> None:
         """Entries of the partition after the last one fed are unreadable (rule 7)."""

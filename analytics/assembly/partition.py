@@ -38,6 +38,8 @@ RECORD_BYTES = 150
 SUSPECT_FACTOR = 15
 """A suspect stream without records for this many times `lost_after_ns` (log time) is lost: its end was in the damaged part."""
 DAMAGE = "log_damaged"
+LOG_GONE = "log_gone"
+TAP_DIED = "tap_died"
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,22 +324,22 @@ class Partition:
             elif suspect.since_ns < limit_ns:
                 self.finish(suspect.stream, None)
 
-    def lose_open(self) -> None:
+    def lose_open(self, cause: str) -> None:
         for stream in list(self.open.values()):
-            self.finish(stream, None)
+            self.finish(stream, None, cause)
 
     def _lose_all(self, incarnation: str) -> None:
         for stream in list(self._by_incarnation.get(incarnation, {}).values()):
             self.finish(stream, None)
 
-    def finish(self, stream: OpenStream, closed: Closed | None, cause: str | None = "tap_died") -> None:
+    def finish(self, stream: OpenStream, closed: Closed | None, cause: str | None = TAP_DIED) -> None:
         """End a stream. Without `closed` it is lost because of `cause` (None: its gaps have the cause)."""
         stream_id = stream.stream_id
         self.decode(stream)
         del self.open[stream_id]
         self._incomplete.pop(stream_id, None)
         suspect = self._suspects.pop(stream_id, None)
-        if suspect is not None and suspect.next_seq == stream.next_seq and cause == "tap_died":
+        if suspect is not None and suspect.next_seq == stream.next_seq and cause == TAP_DIED:
             cause = DAMAGE
         if stream.opened is not None:
             siblings = self._by_incarnation[stream.opened.incarnation]

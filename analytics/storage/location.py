@@ -20,6 +20,8 @@ SQLITE = "sqlite"
 POSTGRES = "postgres:"
 CATALOG_FILE = "catalog.sqlite"
 TABLES_FOLDER = "tables"
+HIDDEN = "…"
+"""Replaces a password in messages."""
 ALIAS = "lake"
 """Name of the attached store in every process."""
 
@@ -80,6 +82,6 @@ def locate(store: str, data: Path, lake_path: str | None = None) -> StoreLocatio
 
 
 def without_password(text: str) -> str:
-    """A DSN, or a text with one, with `…` instead of the password."""
-    text = re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1…", text)
-    return re.sub(r"(://[^:/@\s]*:)[^\s/]*@", r"\1…@", text)
+    """A DSN, or a text with one, with `HIDDEN` instead of the password."""
+    text = re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)", r"\1" + HIDDEN, text)
+    return re.sub(r"(://[^:/@\s]*:)[^\s/]*@", rf"\1{HIDDEN}@", text)

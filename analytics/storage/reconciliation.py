@@ -41,8 +41,10 @@ SELECT
     (SELECT to_json(map_from_entries(list((cause, n)))) FROM (SELECT cause, count(*) AS n FROM losses GROUP BY 1)) AS causes,
     (SELECT to_json(list({tap: tap, worker: tap_worker, incarnation: incarnation, started: epoch_ms(started_at),
         alive: epoch_ms(last_alive_at), stopped: stopped, counters: counters})) FROM taps) AS taps,
-    (SELECT to_json(list({log_id: log_id, partition: partition, high: high, low: low, ids: open_stream_ids}))
-        FROM log_positions) AS positions
+    (SELECT to_json(list({log_id: log_id, partition: partition, high: high, low: low, ids: open_stream_ids,
+        updated: epoch_ms(updated_at)})) FROM log_positions) AS positions,
+    (SELECT to_json({streams: count(DISTINCT stream_id), lost_ms: epoch_ms(max(lost_at))}) FROM losses
+        WHERE cause = 'log_gone' AND lost_at > now() - INTERVAL 1 HOUR) AS log_gone
 """
 """A single statement, which reads one snapshot of the tables."""
 
@@ -75,6 +77,7 @@ class PartitionPosition:
     high: int
     low: int
     open_ids: tuple[str, ...]
+    updated_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,10 @@ class TableCounts:
     losses_by_cause: Mapping[str, int]
     taps: Sequence[TapRun]
     positions: Sequence[PartitionPosition]
+    log_gone_streams: int = 0
+    """Streams lost within the last hour because their log was replaced or deleted."""
+    log_gone_ms: int = 0
+    """When the last of them was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,7 @@ class Reconciliation:
 def count_tables(tables: SqlClient) -> TableCounts:
     """Count one snapshot of the tables. Raises QueryError."""
     row = tables.query(TABLES).row(0, named=True)
+    log_gone = json.loads(row["log_gone"])
     return TableCounts(
         **{
             n: row[n]
@@ -148,9 +156,11 @@ def count_tables(tables: SqlClient) -> TableCounts:
             for t in json.loads(row["taps"] or "[]")
         ],
         positions=[
-            PartitionPosition(p["log_id"], p["partition"], p["high"], p["low"], tuple(p["ids"]))
+            PartitionPosition(p["log_id"], p["partition"], p["high"], p["low"], tuple(p["ids"]), p["updated"])
             for p in json.loads(row["positions"] or "[]")
         ],
+        log_gone_streams=log_gone["streams"],
+        log_gone_ms=log_gone["lost_ms"] or 0,
     )
 
 
@@ -178,6 +188,12 @@ def captured(
                 f"its counters are {silent_s:.0f} s old"
             )
     return Captured(at_least, at_most, tuple(unknown))
+
+
+def abandoned_positions(positions: Sequence[PartitionPosition]) -> list[PartitionPosition]:
+    """Positions with open streams in a log other than the one that moved last."""
+    current = max(positions, key=lambda p: p.updated_ms).log_id if positions else ""
+    return [p for p in positions if p.log_id != current and p.open_ids]
 
 
 @dataclass(slots=True)

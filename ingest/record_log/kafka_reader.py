@@ -222,7 +222,8 @@ class KafkaReader:
             if self._log_id and log_id != self._log_id:
                 self._drop()
                 raise LogChanged(
-                    f"the Kafka topic {self._topic!r} was deleted and created again: reading restarts at its oldest message"
+                    f"the Kafka topic {self._topic!r} was deleted and created again, or its broker lost its data: "
+                    "reading restarts at the oldest message"
                 )
             self._log_id = log_id
         existing = cluster.partitions_for_topic(self._topic) or set()

@@ -417,5 +417,6 @@ def test_open_streams_of_a_deleted_log_are_lost_with_a_cause(store: Store) -> No
 def test_open_streams_of_a_replaced_log_are_lost(store: Store) -> None:
     run = consumer(MemoryLog({"w0": [*entries(range(2)), pack(stream(7)[:3], compress=False)]}), store)
     run.step(0)
-    run.lose_open_streams()
+    assert run.lose_open_streams() == 1
     assert outcomes(store) == [(stream_id(0), "ok"), (stream_id(1), "ok"), (stream_id(7), "tap_lost")]
+    assert ask(store, "SELECT stream_id::VARCHAR, cause FROM losses") == [(stream_id(7), "log_gone")]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -260,3 +261,48 @@ def test_open_streams_of_a_deleted_log_are_lost(tmp_path: Path) -> None:
     with EmbeddedWriter(tmp_path / "log", "w0", cap_bytes=2**30) as writer:
         writer.append([pack(stream(2), compress=True)])
         assert run_until_rows(tmp_path, 3) == [stream_id(n) for n in range(3)]
+
+
+@pytest.mark.kafka
+def test_analytics_continues_when_the_topic_is_replaced(
+    tmp_path: Path, kafka_broker: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from kafka import KafkaAdminClient
+
+    from ingest.record_log.kafka_writer import KafkaWriter
+
+    topic, stop = f"replaced-{uuid.uuid4()}", threading.Event()
+    options = AnalyzeOptions(
+        data=tmp_path, kafka=kafka_broker, kafka_topic=topic, kafka_options={"metadata_max_age_ms": 500}
+    )
+    codes: list[int] = []
+    produced = [pack([alive(0), *stream(0), *stream(1)[:3]], compress=True)]
+    produced_later = [pack([alive(0), *stream(1)[3:], *stream(2)], compress=True)]
+
+    def produce(payloads: list[bytes]) -> None:
+        writer = KafkaWriter(kafka_broker, topic, {})
+        writer.append(payloads)
+        writer.close()
+
+    produce(produced)
+    thread = threading.Thread(target=lambda: codes.append(run_until(options, stop)))
+    thread.start()
+    try:
+        with asking(tmp_path) as asker:
+            until(lambda: rows(asker) == 1, "the first stream")
+            admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
+            admin.delete_topics([topic])
+            admin.close()
+            produce(produced_later)
+            until(lambda: rows(asker) == 3, "the streams of the new topic")
+            found = asker.query("SELECT stream_id, outcome FROM streams ORDER BY 1").rows()
+            causes = asker.query("SELECT stream_id, cause FROM losses").rows()
+    finally:
+        stop.set()
+        thread.join(DEADLINE_S)
+    assert [outcome for _, outcome in found] == ["ok", "tap_lost", "ok"]
+    assert causes == [(stream_id(1), "log_gone")]
+    assert codes == [0]
+    lines = [r.getMessage() for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
+    assert [line for line in lines if "1 streams that were open are lost" in line], lines
+    assert not [r for r in caplog.records if r.levelname == "ERROR"], lines

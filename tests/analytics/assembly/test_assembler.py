@@ -381,7 +381,7 @@ def test_records_of_a_lost_stream_do_not_reopen_it() -> None:
 def test_open_streams_of_a_partition_can_be_ended() -> None:
     assembler = fed(*whole_stream(A)[:4])
     assembler.feed("w1", 0, whole_stream(B)[:4])
-    assembler.lose_open("w0")
+    assembler.lose_open("w0", "tap_died")
     assert outcomes(assembler) == {A: "tap_lost"}
 
 
@@ -548,7 +548,7 @@ def test_resource_totals_return_to_zero() -> None:
     rng = random.Random(5)
     for offset, entry in enumerate(in_entries(rng, streams_of_two_incarnations(rng, 40))):
         assembler.feed("w0", offset, entry)
-    assembler.lose_open("w0")
+    assembler.lose_open("w0", "tap_died")
     assert (assembler.open_count, assembler._out.held_bytes, assembler._out.open_events) == (0, 0, 0)
     part = assembler._partitions["w0"]
     assert [*part.open, *part._incomplete, *part._suspects, *part._by_incarnation] == []
