@@ -124,7 +124,7 @@ def dashboard(**given: Any) -> int:
     from dashboard.launch import run
     from streamgauge.part_options import dashboard_options
 
-    return run(dashboard_options(_load_settings(given)))
+    return run(dashboard_options(_load_settings(given, beside_parts=True)))
 
 
 @cli.command()
@@ -139,7 +139,7 @@ def serve(**given: Any) -> int:
     from streamgauge.part_options import serve_options
 
     try:
-        return run(serve_options(_load_settings(given)))
+        return run(serve_options(_load_settings(given, beside_parts=True)))
     except QueryError as e:
         raise click.ClickException(str(e)) from None
 
@@ -183,9 +183,17 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _load_settings(given: dict[str, Any]) -> Settings:
-    """Load the settings, configure logging, and make new files private to the owner."""
-    settings = load(given)
+def _load_settings(given: dict[str, Any], *, beside_parts: bool = False) -> Settings:
+    """Load the settings, configure logging, and make new files private to the owner.
+
+    `beside_parts`: use the store of the running analytics, unless it is set.
+    """
+    if beside_parts:
+        from streamgauge.running_parts import load_beside_parts
+
+        settings = load_beside_parts(given)
+    else:
+        settings = load(given)
     configure_logging(settings.log_format)
     for name, similar in misspelled_variables().items():
         logging.getLogger("streamgauge").warning(

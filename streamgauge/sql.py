@@ -18,7 +18,8 @@ import polars as pl
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import locate
-from streamgauge.flags_from_settings import load, settings_options
+from streamgauge.flags_from_settings import settings_options
+from streamgauge.running_parts import load_beside_parts
 
 MAX_ROWS = 1_000_000
 MAX_CELL_CHARS = 60
@@ -61,7 +62,7 @@ def sql_command(
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("cannot write Parquet to a terminal. Pass --output or redirect.")
     try:
-        settings = load({"data": data, "store": store})
+        settings = load_beside_parts({"data": data, "store": store})
         tables = QueryPool(locate(settings.store, settings.data), untrusted=False)
         with contextlib.closing(tables):
             rows = tables.query(query, max_rows=max_rows, timeout_s=timeout)

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from analytics.storage.reconciliation import (
     SqlClient,
     TableCounts,
     Unread,
+    abandoned_positions,
     captured,
     count_tables,
     stored_ids,
@@ -31,7 +33,8 @@ from analytics.storage.reconciliation import (
 from ingest.ready_file import read_ready_file
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
-from streamgauge.flags_from_settings import load, settings_options
+from streamgauge.flags_from_settings import settings_options
+from streamgauge.running_parts import load_beside_parts, settings_in_use
 
 KAFKA_TIMEOUT_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]
@@ -50,7 +53,7 @@ def status_command(form: str, **given: Any) -> int:
 
     Exit code 0 if captured = stored + in flight + lost, else 1.
     """
-    settings = load(given)
+    settings = load_beside_parts(given)
     kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     try:
         status = pipeline_status(settings.data, kafka, settings.store)
@@ -69,10 +72,15 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
     with contextlib.closing(QueryPool(location, untrusted=False)) as tables:
         counts = count_tables(tables)
         open_ids = {i for p in counts.positions for i in p.open_ids}
-        if len({p.log_id for p in counts.positions}) > 1:
-            # A stream that is open in an abandoned log may have ended in the current log.
-            open_ids -= stored_ids(tables, open_ids)
-            unknown.append("open streams of a log that is no longer read count as in flight")
+        if abandoned := abandoned_positions(counts.positions):
+            abandoned_ids = {i for p in abandoned for i in p.open_ids}
+            ended = stored_ids(tables, abandoned_ids)  # in the current log
+            open_ids -= ended
+            if abandoned_ids - ended:
+                unknown.append(
+                    f"{len(abandoned_ids - ended)} streams in flight were open in another log, which analytics read until "
+                    f"{_time(max(p.updated_ms for p in abandoned))}"
+                )
         unread, notes = _count_unread(data, counts, kafka)
         unknown += notes
         new_ids = unread.stream_ids - open_ids
@@ -101,6 +109,7 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
     )
     return {
         **_as_json(data, reconciliation, counts, unread, totals_after, tap),
+        "events": _events(counts),
         "attach": location.attach_statement,
     }
 
@@ -116,9 +125,18 @@ def _count_unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple
     if local_id is not None:
         unread = unread_in_folder(log_dir, shipped if shipped is not None else local)
     if kafka is not None:
-        _count_unread_in_kafka(unread, kafka, counts, notes)
+        missing = set(settings_in_use(data).get("kafka_options", ())) - set(kafka[2])
+        if missing:
+            notes.append(
+                f"unread streams in Kafka are not counted: analytics uses the Kafka options {', '.join(sorted(missing))}. "
+                "Pass --kafka-options or set STREAMGAUGE_KAFKA_OPTIONS."
+            )
+        else:
+            _count_unread_in_kafka(unread, kafka, counts, notes)
     elif shipped is not None:
-        notes.append("unread streams in Kafka are not counted. Pass --kafka to count them.")
+        notes.append(
+            "unread streams in Kafka are not counted: analytics is not running. Pass --kafka to count them."
+        )
     if not unread.complete:
         notes.append("the log has more unread data than was counted")
     return unread, notes
@@ -150,6 +168,20 @@ def _count_unread_in_kafka(unread: Unread, kafka: Kafka, counts: TableCounts, no
                     ends.pop(entry.partition, None)
     finally:
         reader.close()
+
+
+def _events(counts: TableCounts) -> list[str]:
+    """What happened within the last hour."""
+    if not counts.log_gone_streams:
+        return []
+    return [
+        f"{_time(counts.log_gone_ms)}: the record log was deleted or replaced. "
+        f"{counts.log_gone_streams} streams that were open are lost (losses.cause = 'log_gone')."
+    ]
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _count_damaged_entries(tables: SqlClient) -> int:
@@ -275,6 +307,7 @@ def render(status: Mapping[str, Any]) -> str:
         f"  lost      {status['lost']:>10}",
         "the counters reconcile" if status["reconciles"] else "the counters DO NOT reconcile",
         *(f"unknown: {note}" for note in status["unknown"]),
+        *status["events"],
     ]
     lines.append("")
     for stage, numbers in status["stages"].items():

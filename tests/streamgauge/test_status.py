@@ -5,18 +5,27 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
+from analytics.assembly.assembler import Assembler
+from analytics.assembly.log_position import LogPosition
+from analytics.assembly.partition import LOG_GONE
+from analytics.storage.commit import Commit
+from analytics.storage.location import locate
+from analytics.storage.store import Store
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.run_totals import RunTotals, RunTotalsFile
 from ingest.records import pack, pack_damage
 from streamgauge.status import status_command
-from tests.analytics.log_entries import alive, entries, stream
+from tests.analytics.log_entries import alive, entries, stream, stream_id
 from tests.streamgauge.stored import analyse
 
 
@@ -169,3 +178,70 @@ def test_no_data_folder_is_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(status_command, ["--data", str(tmp_path / "none")])
     assert result.exit_code != 0
     assert result.output.count("\n") == 1
+
+
+def test_streams_open_in_another_log_are_reported_until_they_end(tmp_path: Path) -> None:
+    """Analytics read the folder, then Kafka. The folder still exists, so its streams can still arrive by `ship`."""
+    store = Store(locate("sqlite", tmp_path))
+    for log_id in ("folder", "cluster/topic"):
+        store.acquire_partition(log_id, "w0")
+    open_, none = LogPosition(9, 3, (stream_id(1),)), LogPosition(9, 9, ())
+    store.commit(Commit("folder", positions={"w0": open_}))
+    store.release_partition("folder", "w0")
+    time.sleep(1.0)  # positions have whole seconds
+    store.commit(Commit("cluster/topic", positions={"w0": none}))
+    notes = run_status(tmp_path)[1]["unknown"]
+    assert isinstance(notes, list)
+    assert len(notes) == 1
+    assert notes[0].startswith("1 streams in flight were open in another log, which analytics read until 20")
+    assert store.acquire_partition("folder", "w0") == open_
+    store.commit(Commit("folder", positions={"w0": none}))
+    store.close()
+    assert run_status(tmp_path)[1]["unknown"] == []
+
+
+def test_replaced_log_is_reported_for_an_hour(tmp_path: Path) -> None:
+    store = Store(locate("sqlite", tmp_path))
+    assembler = Assembler()
+    assembler.feed("0", 0, [alive(0), *stream(7)[:3]])
+    assembler.lose_open("0", LOG_GONE)
+    store.commit(Commit("cluster/topic", tables={"losses": assembler.take_losses()}))
+    store.close()
+    assert run_status(tmp_path)[1]["events"] == []  # log_entries.py has times of the past
+    assembler.feed("0", 1, [msgspec.structs.replace(alive(1), wall_ns=time.time_ns()), *stream(8)[:3]])
+    assembler.lose_open("0", LOG_GONE)
+    store = Store(locate("sqlite", tmp_path))
+    store.commit(Commit("cluster/topic", tables={"losses": assembler.take_losses()}))
+    store.close()
+    (event,) = run_status(tmp_path)[1]["events"]  # type: ignore[misc]
+    assert event.endswith(
+        " UTC: the record log was deleted or replaced. 1 streams that were open are lost (losses.cause = 'log_gone')."
+    )
+    out = CliRunner().invoke(status_command, ["--data", str(tmp_path)], standalone_mode=False).output
+    assert event in out
+
+
+@pytest.mark.kafka
+def test_status_reads_the_topic_that_analytics_reads(
+    tmp_path: Path, kafka_broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ingest.record_log.kafka_writer import KafkaWriter
+
+    monkeypatch.chdir(tmp_path)
+    topic = f"status-{uuid.uuid4()}"
+    kafka = KafkaWriter(kafka_broker, topic, {})
+    kafka.append(list(entries(range(3))))
+    kafka.close()
+    Store(locate("sqlite", tmp_path)).close()
+    used = {"pid": 1, "store": "sqlite", "kafka": kafka_broker, "kafka_topic": topic, "kafka_options": []}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "analyze.json").write_text(json.dumps(used))
+    assert run_status(tmp_path)[1]["in_log"] == 3
+    used["kafka_options"] = ["sasl_plain_password"]
+    (tmp_path / "run" / "analyze.json").write_text(json.dumps(used))
+    _, status = run_status(tmp_path)
+    assert status["in_log"] == 0
+    assert status["unknown"] == [
+        "unread streams in Kafka are not counted: analytics uses the Kafka options sasl_plain_password. "
+        "Pass --kafka-options or set STREAMGAUGE_KAFKA_OPTIONS."
+    ]
