@@ -16,6 +16,7 @@ from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.content_coding import BodyDecoder
 from analytics.decoding.request_body import NO_PARAMETERS, RequestParameters, parse_request_body
 from analytics.decoding.stream_decoder import StreamDecoder
+from ingest import identifiers
 from ingest.records import (
     AnyRecord,
     Closed,
@@ -78,6 +79,9 @@ class OpenStream:
         return len(self.pending) + (len(self.decoder.events) if self.decoder is not None else 0)
 
     def read_opened(self, record: Opened) -> None:
+        path, method = identifiers.path(record.path), identifiers.name(record.method) or ""
+        if path != record.path or method != record.method:
+            record = msgspec.structs.replace(record, path=path, method=method)
         self.opened = record
         self.started_wall_ns = record.wall_ns
 

@@ -4,6 +4,7 @@ Keeps raw facts. `analytics.measures` computes the times between events. Rules, 
 
 - An event is output if any delta carries a character, audio data or a tool name. Its `kind` is its first output channel.
 - A finish reason of "" is ignored, and the last one of a choice wins. The stream is finished when each choice seen has one.
+- Ids, names and finish reasons obey `ingest.identifiers`.
 - A usage report never replaces a number with NULL; every report is kept.
 - If every output event so far had a usage report, the tokens of an event are the difference to the previous report.
 """
@@ -24,6 +25,7 @@ from analytics.decoded.event_columns import EventColumns
 from analytics.decoded.raw_event import RawEvent
 from analytics.decoded.reports import ErrorReport, ServerStat, Usage
 from analytics.decoding.response_choice import Choice, ToolCall
+from ingest.identifiers import identifier, name
 
 MAX_TOOL_CALLS = 10_000
 MAX_REPORTS = 100_000
@@ -84,14 +86,14 @@ class StreamAccumulator:
             at += 1
 
     def add_run(
-        self, run: DeltaRun, name: str, at_ns: Sequence[int], sizes: Sequence[int], first_read_seq: int
+        self, run: DeltaRun, event_name: str, at_ns: Sequence[int], sizes: Sequence[int], first_read_seq: int
     ) -> None:
         """Add events of one name that arrived in one read each. `sizes` are in bytes; the reads count from `first_read_seq`."""
         columns = self.events
         count = len(at_ns)
         columns.read_seq += range(first_read_seq, first_read_seq + count)
         columns.at_ns += at_ns
-        columns.event_name += [name] * count
+        columns.event_name += [event_name] * count
         columns.bytes += sizes
         self._add_texts(run)
 
@@ -106,11 +108,11 @@ class StreamAccumulator:
         if channel is None and kind in OUTPUT_KINDS:
             kind = "other"
         if event.response_id and not self.response_id:
-            self.response_id = event.response_id
+            self.response_id = identifier(event.response_id)
         if event.model and not self.response_model:
-            self.response_model = event.model
+            self.response_model = name(event.model)
         if event.provider and not self.provider:
-            self.provider = event.provider
+            self.provider = name(event.provider)
         if event.usage is not None:
             difference = self._add_usage(event.usage, seq, at_ns, output=channel is not None)
             tokens = difference if tokens is None else tokens
@@ -200,7 +202,8 @@ class StreamAccumulator:
                 more_than_reasoning |= channel != "reasoning" or bool(delta.tool_calls)
                 content |= has_content
             chars += delta_chars
-            finish_reason = finish_reason or delta.finish_reason or None
+            if finish_reason is None and delta.finish_reason:
+                finish_reason = name(delta.finish_reason)
             if index is None:
                 index = delta.choice
         if first_channel is not None:
@@ -262,7 +265,7 @@ class StreamAccumulator:
                 self.finish_ns = at_ns
             if self._unfinished_choices == 0 and not self.terminal_seen:
                 self.terminal_ns, self.terminal_seq = at_ns, len(self.events)
-        choice.finish_reason = reason
+        choice.finish_reason = name(reason)
 
     def _add_terminal(self, event: DecodedEvent, seq: int, at_ns: int | None) -> None:
         if event.terminal and not self.terminal_seen:

@@ -12,13 +12,14 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
+from ingest import identifiers
+
 MAX_INFLATED_BYTES = 2**20
 """Limit for decompressed request bodies."""
-MAX_WORD_CHARS = 256
-"""Longer model names are cut."""
 
 
 class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,9 +172,9 @@ def _parameters(found: _Body, path: str) -> RequestParameters:
                 return value
         return next((nested[name] for name in nested_names if nested.get(name) is not None), None)
 
-    effort = _word(found.reasoning_effort) or _word(reasoning.get("effort")) or _word(found.reasoning)
+    effort = _name(found.reasoning_effort) or _name(reasoning.get("effort")) or _name(found.reasoning)
     return RequestParameters(
-        model=_word(found.model) or _word(found.modelId) or path_model,
+        model=_name(found.model) or _name(found.modelId) or path_model,
         stream=found.stream if isinstance(found.stream, bool) else path_streams,
         temperature=_number(first_of("temperature", nested_names=("temperature",))),
         top_p=_number(first_of("top_p", "p", nested_names=("topP", "top_p"))),
@@ -194,13 +195,13 @@ def _parameters(found: _Body, path: str) -> RequestParameters:
         presence_penalty=_number(first_of("presence_penalty", nested_names=("presencePenalty",))),
         stop_sequences=_stop_sequences(first_of("stop", "stop_sequences", nested_names=("stopSequences",))),
         reasoning_effort=effort,
-        service_tier=_word(found.service_tier),
+        service_tier=_name(found.service_tier),
         output_type=_output_type(found.response_format),
     )
 
 
-def _word(value: Any) -> str | None:
-    return value[:MAX_WORD_CHARS] if isinstance(value, str) and value else None
+def _name(value: Any) -> str | None:
+    return identifiers.name(value) if isinstance(value, str) else None
 
 
 def _stop_sequences(value: Any) -> tuple[str, ...] | None:
@@ -230,7 +231,9 @@ def _output_type(value: Any) -> str | None:
 
 
 _PATH_MODELS = (
-    re.compile(r"/models/([^/:?]+(?:/[^/:?]+)?):(\w+)"),  # Gemini, Vertex: /models/NAME:streamGenerateContent
+    re.compile(
+        r"/models/((?:hashed:)?[^/:?]+(?:/[^/:?]+)?):(\w+)"
+    ),  # Gemini, Vertex: /models/NAME:streamGenerateContent
     re.compile(r"/deployments/([^/?]+)()/"),  # Azure: the deployment's name
     re.compile(r"/model/([^/?]+)/(invoke|converse)"),  # Bedrock
 )
@@ -243,7 +246,7 @@ def _from_path(path: str) -> tuple[str | None, bool | None]:
         if match:
             model, verb = match.groups()
             streams = verb.lower().startswith("stream") if verb.lower().endswith("content") else None
-            return model[:MAX_WORD_CHARS].replace("%3A", ":").replace("%3a", ":"), streams
+            return identifiers.name(unquote(model)), streams
     return None, None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analytics.decoded.event import ToolCallDelta
+from ingest.identifiers import identifier, name
 
 MAX_KEPT_CHARS = 8 * 2**20
 """Limit of the text kept for each channel of a choice."""
@@ -29,9 +30,9 @@ class ToolCall:
 
     def add(self, delta: ToolCallDelta, at_ns: int | None, *, keep_text: bool) -> None:
         if delta.id and not self.id:
-            self.id = delta.id
+            self.id = identifier(delta.id) or ""
         if delta.name and not self.name:
-            self.name = delta.name
+            self.name = name(delta.name) or ""
         if at_ns is not None:
             if self.began_ns is None:
                 self.began_ns = at_ns

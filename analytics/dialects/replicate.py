@@ -59,15 +59,13 @@ class ReplicateReader:
             if value.get("error")
             else None
         )
-        text = _joined(value.get("output"))
+        text, status = _joined(value.get("output")), _string(value.get("status"))
         return [
             DecodedEvent(
                 kind="text",
-                deltas=[ChoiceDelta(text=text, finish_reason=value.get("status"))]
-                if value.get("status")
-                else None,
-                response_id=value.get("id"),
-                model=value.get("model"),
+                deltas=[ChoiceDelta(text=text, finish_reason=status)] if status else None,
+                response_id=_string(value.get("id")),
+                model=_string(value.get("model")),
                 error=error,
             )
         ]
@@ -89,3 +87,7 @@ def _joined(output: Any) -> str:
 
 
 DIALECT = Replicate()
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -13,7 +13,6 @@ from analytics.schema.tables import LOSSES, frame
 
 MAX_ROWS = 1_000
 """Rows per commit. Further dead letters are only counted, so that invalid input cannot fill the table."""
-MAX_REASON_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,7 @@ class DeadLetters:
         self.counters["dead_letters"] += 1
         if len(self._letters) < MAX_ROWS:
             digest = hashlib.sha256(payload).hexdigest()
-            self._letters.append(
-                _DeadLetter(partition, offset, stream_id, reason[:MAX_REASON_CHARS], size, digest)
-            )
+            self._letters.append(_DeadLetter(partition, offset, stream_id, reason, size, digest))
         else:
             self.counters["dead_letters_not_kept"] += 1
 

@@ -9,9 +9,8 @@ import polars as pl
 
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.schema.tables import EVENTS
+from ingest import identifiers
 
-MAX_NAME_CHARS = 200
-"""Longer names and finish reasons are cut."""
 _LISTS = ("read_seq", "at_ns", "kind", "event_name", "choice", "chars", "tokens", "bytes", "finish_reason")
 
 
@@ -27,21 +26,24 @@ def event_frame(finished: Sequence[FinishedStream]) -> pl.DataFrame:
     lists: dict[str, list[Any]] = {name: [] for name in _LISTS}
     for _, columns in sources:
         for name in _LISTS:
-            lists[name] += getattr(columns, name)
+            lists[name] += (
+                _event_names(columns.event_name) if name == "event_name" else getattr(columns, name)
+            )
     return owners.select(
         pl.col("stream_id").repeat_by("n"), pl.int_ranges("n", dtype=pl.Int32).alias("seq")
     ).select(pl.all().explode(), *(_series(name, values) for name, values in lists.items()))
+
+
+def _event_names(names: list[str]) -> list[str]:
+    """SSE event names that may be stored. A stream has few distinct ones."""
+    replaced = {name: kept for name in set(names) if name and (kept := identifiers.name(name) or "") != name}
+    return [replaced.get(name, name) for name in names] if replaced else names
 
 
 def _series(name: str, values: list[Any]) -> pl.Series:
     kind = EVENTS[name]
     if kind == pl.String:
         series = pl.Series(name, values, kind)
-        if name not in ("stream_id", "kind"):
-            longest = series.str.len_bytes().max()
-            if isinstance(longest, int) and longest > MAX_NAME_CHARS:
-                series = series.str.head(MAX_NAME_CHARS)
-            series = series.replace("", None)
-        return series
+        return series if name in ("stream_id", "kind") else series.replace("", None)
     wide = pl.Series(name, values, pl.Int64, strict=False)
     return wide if kind == pl.Int64 else wide.cast(kind, strict=False)

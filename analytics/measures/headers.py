@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from ingest.identifiers import identifier
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -73,7 +75,6 @@ def _json(headers: Iterable[tuple[str, str]]) -> str | None:
 
 # -- request id and server instance -------------------------------------------------------------------------------------------
 
-MAX_ID_CHARS = 256
 _REQUEST_IDS = (
     "x-request-id", "request-id", "x-oai-request-id", "apim-request-id", "x-amzn-requestid", "x-goog-request-id",
 )  # fmt: skip
@@ -94,7 +95,7 @@ def request_id_of(request_headers: Headers, response_headers: Headers) -> str | 
     if found is None and response_headers:
         sent = _first_values(response_headers)
         found = next((sent[name] for name in _REQUEST_IDS if name in sent), None)
-    return found[:MAX_ID_CHARS] if found else None
+    return identifier(found)
 
 
 def server_instance_of(response_headers: Headers) -> str | None:
@@ -103,7 +104,7 @@ def server_instance_of(response_headers: Headers) -> str | None:
     known = next((sent[name] for name in _SERVER_INSTANCES if name in sent), None)
     if known is None:
         known = next((value for name, value in sent.items() if _SERVER_INSTANCE.fullmatch(name)), None)
-    return known[:MAX_ID_CHARS] if known else None
+    return identifier(known)
 
 
 def _first_values(headers: Headers) -> dict[str, str]:

@@ -46,9 +46,9 @@ from analytics.measures.latency import (
 from analytics.measures.operation import operation_of
 from analytics.measures.outcome import Verdict, verdict_of
 from analytics.schema.tables import EVENTS, SERVER_STATS, STREAMS, USAGE_REPORTS, frame
+from ingest import identifiers
 from ingest.redaction.stored_values import numbers_only
 
-MAX_WORD_CHARS = 256
 _MAX_COUNT = 2**62
 _DEFAULT_STALL = StallLimit()
 _encode_lines = msgspec.json.Encoder().encode_lines
@@ -76,7 +76,7 @@ def _row(stream: FinishedStream, stall: StallLimit) -> dict[str, Any]:
     row["stream_id"] = stream.stream_id
     row["started_at"] = stream.started_wall_ns // 1000
     row["lost_bytes"] = stream.lost_bytes
-    row["request_model"] = _word(stream.request.model)
+    row["request_model"] = stream.request.model
     _add_opened(row, stream)
     _add_transport(row, stream)
     _add_verdict(row, verdict)
@@ -86,8 +86,8 @@ def _row(stream: FinishedStream, stall: StallLimit) -> dict[str, Any]:
         row["dialect"] = decoder.dialect
         row["provider"] = decoder.provider
         row["operation"] = decoder.operation or row["operation"]
-        row["response_id"] = _word(decoder.response_id)
-        row["response_model"] = _word(decoder.response_model)
+        row["response_id"] = decoder.response_id
+        row["response_model"] = decoder.response_model
         if not verdict.is_lost:
             _add_body(row, stream, decoder, chunks)
             if not stream.uncaptured_bytes:
@@ -126,7 +126,7 @@ def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
 
 def _add_verdict(row: dict[str, Any], verdict: Verdict) -> None:
     row["outcome"] = verdict.outcome
-    row["error_type"] = _word(verdict.error_type)
+    row["error_type"] = verdict.error_type
     row["error_phase"] = verdict.error_phase
     row["error_message"] = _text(verdict.error_message)
     row["aborted_after_terminal"] = None if verdict.is_lost else verdict.aborted_after_terminal
@@ -144,7 +144,7 @@ def _add_body(
     kinds = decoder.events.kind
     row["terminator_ns"] = decoder.events.at_ns[kinds.index("terminal")] if "terminal" in kinds else None
     row["last_output_ns"] = last_output_ns(decoder.events)
-    row["finish_reason"] = _word(decoder.finish_reason)
+    row["finish_reason"] = decoder.finish_reason
     for name in (
         "event_count", "output_event_count", "text_chars", "reasoning_chars", "tool_call_count", "comment_count",
         "malformed_events", "choice_count", "unterminated_tail", "tool_failure_count",
@@ -237,10 +237,10 @@ def _server_stats(finished: Sequence[FinishedStream]) -> pl.DataFrame:
         {
             "stream_id": [stream_id for stream_id, _, _ in found],
             "seq": [seq for _, seq, _ in found],
-            "source": [_word(stat.source) for _, _, stat in found],
-            "name": [_word(stat.name) for _, _, stat in found],
+            "source": [identifiers.name(stat.source) for _, _, stat in found],
+            "name": [identifiers.name(stat.name) for _, _, stat in found],
             "value": [stat.value for _, _, stat in found],
-            "unit": [_word(stat.unit) for _, _, stat in found],
+            "unit": [identifiers.name(stat.unit) for _, _, stat in found],
             "raw": [_text(stat.raw) for _, _, stat in found],
         },
     )
@@ -265,10 +265,6 @@ _EMPTY = {
 def _count(value: int | None) -> int | None:
     """A reported count; None for impossible values."""
     return value if value is not None and 0 <= value < _MAX_COUNT else None
-
-
-def _word(value: str | None) -> str | None:
-    return _text(value[:MAX_WORD_CHARS]) if value else None
 
 
 def _text(value: str | None) -> str | None:

@@ -26,8 +26,8 @@ from analytics.assembly.finished_stream import FinishedStream
 from analytics.decoded.reports import ErrorReport
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.latency import first_output_ns
+from ingest import identifiers
 from ingest.records import Cause
-from ingest.redaction.stored_values import title
 
 Outcome = Literal[
     "ok", "http_error", "connect_error", "inband_error", "truncated", "upstream_reset", "idle_timeout", "client_abort",
@@ -35,7 +35,6 @@ Outcome = Literal[
 ]  # fmt: skip
 Phase = Literal["pre_headers", "pre_first_output", "mid_stream", "post_finish"]
 
-MAX_TYPE_CHARS = 100
 MAX_MESSAGE_CHARS = 500
 
 _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
@@ -145,11 +144,14 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
     if error is not None and _error_counts(facts, error_ns, terminal_ns):
         if client_left_ns is not None and error_ns is not None and client_left_ns < error_ns:
             return Verdict(
-                "client_abort", "client_abort", _phase(facts, client_left_ns), _word(transport.detail)
+                "client_abort",
+                "client_abort",
+                _phase(facts, client_left_ns),
+                identifiers.name(transport.detail),
             )
         return Verdict(
             "inband_error",
-            _short_type(error.type) or "inband_error",
+            identifiers.error_type(error.type) or "inband_error",
             _phase(facts, error_ns),
             _message(error, capture_content),
         )
@@ -158,7 +160,9 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
         and (terminal_ns is None or client_left_ns < terminal_ns)
         and not transport.tunnel
     ):
-        return Verdict("client_abort", "client_abort", _phase(facts, client_left_ns), _word(transport.detail))
+        return Verdict(
+            "client_abort", "client_abort", _phase(facts, client_left_ns), identifiers.name(transport.detail)
+        )
     if terminal_ns is not None:
         aborted = client_left_ns is not None or transport.cause not in ("complete", "client_left")
         return Verdict(
@@ -174,9 +178,9 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
             return LOST
         return Verdict(
             outcome,
-            error_type or _short_type(transport.detail) or transport.cause,
+            error_type or identifiers.error_type(transport.detail) or transport.cause,
             _phase(facts, transport.end_ns),
-            _word(transport.detail),
+            identifiers.name(transport.detail),
         )
     if facts.malformed_events:
         return Verdict("malformed", "malformed_stream", _phase(facts, transport.end_ns))
@@ -189,21 +193,21 @@ def _without_response(transport: Transport) -> Verdict:
     """No response arrived. A clean end then means that the upstream closed the connection."""
     client_left_ns = transport.client_left_ns
     if client_left_ns is not None and (transport.end_ns is None or client_left_ns < transport.end_ns):
-        return Verdict("client_abort", "client_abort", "pre_headers", _word(transport.detail))
+        return Verdict("client_abort", "client_abort", "pre_headers", identifiers.name(transport.detail))
     cause = "upstream_reset" if transport.cause == "complete" else transport.cause
     outcome, error_type = _BY_CAUSE[cause]
     if outcome == "tap_lost":
         return LOST
-    error_type = error_type or _short_type(transport.detail) or cause
-    return Verdict(outcome, error_type, "pre_headers", _word(transport.detail))
+    error_type = error_type or identifiers.error_type(transport.detail) or cause
+    return Verdict(outcome, error_type, "pre_headers", identifiers.name(transport.detail))
 
 
 def _http_error(transport: Transport, facts: Facts, status: int, capture_content: bool) -> Verdict:
     client_left_ns, headers_ns = transport.client_left_ns, transport.headers_ns
     if client_left_ns is not None and headers_ns is not None and client_left_ns < headers_ns:
-        return Verdict("client_abort", "client_abort", "pre_headers", _word(transport.detail))
+        return Verdict("client_abort", "client_abort", "pre_headers", identifiers.name(transport.detail))
     error = facts.error
-    error_type = _short_type(error.type) if error is not None else None
+    error_type = identifiers.error_type(error.type) if error is not None else None
     return Verdict("http_error", error_type or str(status), "pre_headers", _message(error, capture_content))
 
 
@@ -236,17 +240,6 @@ def _error_counts(facts: Facts, error_ns: int | None, terminal_ns: int | None) -
 def _phase(facts: Facts, at_ns: int | None) -> Phase:
     first = facts.first_output_ns
     return "pre_first_output" if first is None or (at_ns is not None and at_ns < first) else "mid_stream"
-
-
-def _short_type(value: str | None) -> str | None:
-    """The provider's type or code as one short line. Text that is no identifier is replaced."""
-    line = _one_line(value, MAX_TYPE_CHARS) if value else None
-    return title(line) if line else None
-
-
-def _word(detail: str | None) -> str | None:
-    """The tap's own detail (an exception class), never text from the upstream."""
-    return _one_line(detail, MAX_TYPE_CHARS) if detail else None
 
 
 def _message(error: ErrorReport | None, capture_content: bool) -> str | None:

@@ -25,9 +25,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from analytics.otlp_receiver.attribute_allow_list import kept_value, name
+from analytics.otlp_receiver.attribute_allow_list import kept_value
 from analytics.schema.tables import SPANS
 from analytics.telemetry.spans import hex_id
+from ingest import identifiers
 
 AHEAD_NS = 3600 * 10**9
 """Maximum lead of a sender's clock."""
@@ -60,7 +61,7 @@ def parse_spans(body: bytes, *, is_json: bool, now_ns: int, max_spans: int) -> P
         service = _service(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:
             source = {"service.name": service}
-            if scope := name(scope_spans.scope.name):
+            if scope := identifiers.title(scope_spans.scope.name):
                 source["otel.scope.name"] = scope
             for span in scope_spans.spans:
                 if len(found.rows) >= max_spans:
@@ -99,7 +100,7 @@ def _parse(body: bytes, *, is_json: bool) -> ExportTraceServiceRequest:
 def _service(attributes: Sequence[KeyValue]) -> str:
     for attribute in attributes:
         if attribute.key == "service.name":
-            return name(attribute.value.string_value) or "unknown_service"
+            return identifiers.title(attribute.value.string_value) or "unknown_service"
     return "unknown_service"
 
 
@@ -122,7 +123,7 @@ def _row(span: Span, source: dict[str, str], is_json: bool, now_ns: int) -> Row 
         span_id,
         _id(span.parent_span_id, is_json, 16),
         None,
-        name(span.name) or "(no name)",
+        identifiers.title(span.name) or "(no name)",
         _KINDS[kind] if 0 <= kind < len(_KINDS) else "internal",
         start_ns // 1000,
         0,

@@ -19,7 +19,6 @@ from analytics.telemetry.prompt_messages import prompt_of
 from analytics.telemetry.semconv import NAMESPACE, Names, openai_api_type
 
 MAX_CHOICES = 32
-MAX_WORD_CHARS = 200
 
 Row = Mapping[str, Any]
 Attributes = dict[str, Any]
@@ -113,7 +112,7 @@ class SpanAttributes:
             found = decoder.finish_reasons
         else:
             found = [c["finish_reason"] or missing for c in decoder.choices] or [missing]
-        return [reason[:MAX_WORD_CHARS] for reason in found[:MAX_CHOICES]] or None
+        return list(found[:MAX_CHOICES]) or None
 
     def _add_request(self, found: Attributes, stream: FinishedStream) -> None:
         request, names = stream.request, self._names

@@ -34,7 +34,7 @@ from analytics.measures.latency import (
 from analytics.measures.outcome import LOST
 from analytics.telemetry import span_attributes
 from analytics.telemetry.semconv import NAMESPACE, Names
-from analytics.telemetry.span_attributes import MAX_WORD_CHARS, Attributes, Row, SpanAttributes, failed
+from analytics.telemetry.span_attributes import Attributes, Row, SpanAttributes, failed
 
 MAX_STALLS = 32
 MAX_TOOL_CALLS = 32
@@ -245,11 +245,11 @@ class SpanBuilder:
             for tool in decoder.tool_times[:MAX_TOOL_CALLS]:
                 if tool.began_ns is not None:
                     more = {
-                        self._names.tool_name: tool.name[:MAX_WORD_CHARS] or None,
-                        self._names.tool_call_id: tool.id[:MAX_WORD_CHARS] or None,
+                        self._names.tool_name: tool.name or None,
+                        self._names.tool_call_id: tool.id or None,
                     }
                     kept = {k: v for k, v in more.items() if v}
-                    add(f"tool call {tool.name[:100]}".rstrip(), tool.began_ns, tool.last_ns, kept)
+                    add(f"tool call {tool.name}".rstrip(), tool.began_ns, tool.last_ns, kept)
         terminal = decoder.terminal_ns
         if terminal is not None and end_ns - terminal >= MIN_LINGER_NS:
             add("linger", terminal, end_ns)

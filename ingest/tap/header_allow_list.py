@@ -1,7 +1,7 @@
-"""Allow-list of the header fields and the part of the path that may be recorded.
+"""Allow-list of the header fields that may be recorded.
 
 A field that is not listed is never recorded, so an unknown kind of credential cannot leak. Authorization, API keys and cookies
-are not listed. The query of a path is removed because it may carry keys.
+are not listed.
 """
 
 from __future__ import annotations
@@ -48,9 +48,3 @@ def response_field(name: bytes, value: bytes) -> tuple[str, str] | None:
 
 def _text(value: bytes) -> str:
     return value[:_MAX_VALUE_BYTES].decode("utf-8", "replace")
-
-
-def recorded_path(target: str) -> str:
-    """The target without its query. `alt=sse` is kept because it selects the dialect."""
-    path, sep, query = target.partition("?")
-    return path + "?alt=sse" if sep and "alt=sse" in query.split("&") else path

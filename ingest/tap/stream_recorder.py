@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import time
 
+from ingest import identifiers
 from ingest.ids import uuid7
 from ingest.records import AnyRecord, Cause, Closed, Frames, Lost, Opened, Request, ResponseHeaders
 from ingest.tap import body_capture as capture
-from ingest.tap import header_allow_list as allow_list
 from ingest.tap.client_identity import client_id
 from ingest.tap.http_head import NO_BODY, RequestHead, ResponseHead
 from ingest.tap.options import TapOptions
@@ -321,7 +321,7 @@ class StreamRecorder:
         (head, route, trace, client_start_ns, wall_ns), self._request = self._request, None
         factory, upstream, t0_ns = self._factory, route.upstream, self._t0_ns
         stream = self.stream = uuid7(wall_ns)
-        path = allow_list.recorded_path(route.target)
+        path = identifiers.path(route.target)
         recorded = [field[4] for field in head.fields if field[4] is not None]
         trace_id, span_id, parent_span_id, flags = trace
         opened = Opened(
@@ -333,7 +333,7 @@ class StreamRecorder:
             upstream.name,
             upstream.host,
             upstream.port,
-            head.method,
+            identifiers.name(head.method) or "",
             path,
             wall_ns,
             t0_ns,

@@ -6,6 +6,7 @@ import pytest
 
 from analytics.decoded.reports import ErrorReport
 from analytics.measures.outcome import LOST, MAX_MESSAGE_CHARS, NO_BODY, Facts, Transport, Verdict, judge
+from ingest.identifiers import hashed
 
 OVERLOADED = ErrorReport("overloaded_error", "The prompt was: tell me a secret", {"type": "overloaded_error"})
 
@@ -350,7 +351,5 @@ def test_providers_message_is_kept_only_with_captured_content() -> None:
 def test_upstream_text_is_bounded_and_on_one_line() -> None:
     found = facts(error=ErrorReport("a\nb\x00" + "c" * 1000, "m" * 10_000), error_ns=200)
     verdict = judge(transport(), found, capture_content=True)
-    assert verdict.error_type is not None
-    assert verdict.error_type.startswith("a bc")
-    assert len(verdict.error_type) == 100
+    assert verdict.error_type == hashed("a\nb\x00" + "c" * 1000)
     assert verdict.error_message == "m" * MAX_MESSAGE_CHARS

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from analytics.otlp_receiver.attribute_allow_list import KEYS, MAX_WORD_CHARS
+from analytics.otlp_receiver.attribute_allow_list import KEYS
 from analytics.otlp_receiver.span_rows import AHEAD_NS, NotOtlp, ParsedSpans, parse_spans
 from analytics.schema.tables import SPANS, frame_of_rows
+from ingest.identifiers import MAX_CHARS, hashed
 
 NOW = 1_790_000_000_000_000_000
 SECRET = "the river is 4 m high"
@@ -139,14 +140,21 @@ def test_no_prompt_or_response_text_is_kept() -> None:
     assert '"url.path":"/v1/chat"' in text
 
 
-def test_long_words_are_dropped() -> None:
+def test_long_words_are_hashed() -> None:
     attributes = [
-        attribute("gen_ai.request.model", "m" * (MAX_WORD_CHARS + 1)),
+        attribute("gen_ai.request.model", "m" * (MAX_CHARS + 1)),
         attribute("server.port", 443),
     ]
-    kept = json.loads(row(span(attributes=attributes, name="n" * 5000))["attributes"])
-    assert kept == {"service.name": "app", "otel.scope.name": "litellm", "server.port": 443}
-    assert len(row(span(name="n" * 5000))["name"]) == 200
+    found = row(span(attributes=attributes, name="n" * 5000))
+    kept = json.loads(found["attributes"])
+    model = hashed("m" * (MAX_CHARS + 1))
+    assert kept == {
+        "service.name": "app",
+        "otel.scope.name": "litellm",
+        "gen_ai.request.model": model,
+        "server.port": 443,
+    }
+    assert found["name"] == hashed("n" * 5000)
 
 
 @pytest.mark.parametrize(

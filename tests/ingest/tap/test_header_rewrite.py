@@ -9,7 +9,7 @@ import pytest
 
 from ingest.records import Opened
 from ingest.tap.client_identity import client_id
-from ingest.tap.header_allow_list import recorded_path, request_field, response_field
+from ingest.tap.header_allow_list import request_field, response_field
 from ingest.tap.http_head import HeadLimits, read_request_head
 from tests.ingest.running_tap import read_request, running_tap
 
@@ -46,11 +46,6 @@ def test_allowed_fields_are_recorded_in_lower_case():
         "Via", "Server", "CF-RAY", "OpenAI-Processing-MS", "fireworks-prompt-tokens", "X-Xerotier-Worker-Id",
     ]  # fmt: skip
     assert [n for n, _ in recorded(response_field, *((n, "1") for n in names))] == [n.lower() for n in names]
-
-
-def test_query_is_removed_except_for_the_dialect():
-    assert recorded_path(f"/v1beta/models/x?key={SECRET}") == "/v1beta/models/x"
-    assert recorded_path(f"/v1beta/models/x?key={SECRET}&alt=sse") == "/v1beta/models/x?alt=sse"
 
 
 def test_client_id_is_a_keyed_hash_of_the_api_key():
