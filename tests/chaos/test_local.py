@@ -230,7 +230,9 @@ def _has_checkpoint(chaos: Run) -> bool:
 
 
 def _child(parent: int, word: str, former: int) -> int | None:
-    listed = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True, text=True)
+    listed = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True, text=True
+    )
     for line in listed.stdout.splitlines():
         pid, _, args = line.strip().partition(" ")
         if f" {word} " in args and int(pid) != former:
