@@ -544,9 +544,21 @@ WORKLOADS = [
         [sse({"model_id": "ibm/granite", "results": [{"generated_text": "", "stop_reason": "eos_token"}]})],
     ),
     Workload(
-        "unknown",
-        "unknown",
+        "mcp",
+        "mcp",
         "/mcp",
+        "text/event-stream",
+        [],
+        lambda n, text: sse(
+            {"method": "notifications/message", "params": {"level": "info", "data": text}, "jsonrpc": "2.0"},
+            "message",
+        ),
+        [sse({"jsonrpc": "2.0", "id": 1, "result": {"content": [], "isError": False}}, "message")],
+    ),
+    Workload(
+        "unknown",
+        "unknown",
+        "/rpc",
         "text/event-stream",
         [],
         lambda n, text: sse(

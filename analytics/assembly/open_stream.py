@@ -130,6 +130,8 @@ class OpenStream:
             request_headers=dict(opened.headers) if opened is not None else {},
             response_headers=dict(headers),
             host=opened.server_address if opened is not None else "",
+            rpc_method=self.request.rpc_method or "",
+            rpc_id=self.request.rpc_id or "",
         )
         self.decoder = StreamDecoder(
             exchange,

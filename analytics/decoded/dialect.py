@@ -20,6 +20,10 @@ class ExchangeInfo(msgspec.Struct, frozen=True):
     response_headers: dict[str, str] = {}
     host: str = ""
     """Host name of the upstream, "" when unknown. It distinguishes vendors with the same wire format."""
+    rpc_method: str = ""
+    """Method of a JSON-RPC request, "" for other requests."""
+    rpc_id: str = ""
+    """Id of a JSON-RPC request as JSON, "" if it has none."""
 
     @property
     def route(self) -> str:
@@ -30,7 +34,8 @@ class ExchangeInfo(msgspec.Struct, frozen=True):
 class DialectReader(Protocol):
     """Decodes the events of one stream. May keep state between events (tool names, indices). Never raises on bad data.
 
-    A reader may also have `read_many(events)`, which returns one result per `RawEvent`.
+    A reader may also have `read_many(events)`, which returns one result per `RawEvent`; `operation`, if the request decides it;
+    and `open_ended`: the stream has no terminal, and its end by either side is no failure.
     """
 
     def read(self, name: str, data: bytes) -> DecodedEvent | TextDelta:
@@ -53,7 +58,7 @@ class Dialect(Protocol):
     def claims(self, exchange: ExchangeInfo) -> int:
         """Score the request alone: 0 = not this dialect, 1 = possible, 5 = by path, 9 = by path and vendor header.
 
-        Only method, path, host and header names are set (header values are empty), because results are cached.
+        Only method, path, host, `rpc_method` and header names are set (header values are empty), because results are cached.
         """
 
     def recognises(self, name: str, data: bytes) -> int:

@@ -19,6 +19,8 @@ CERTAIN = 5
 """An event with this score settles the selection."""
 LIKELY = 3
 """A claim below this is dropped when no event confirms it."""
+CERTAIN_CLAIM = 9
+"""A body that was not streamed does not outweigh this claim."""
 MAX_FIRST_EVENTS = 16
 MAX_FIRST_BYTES = 2**20
 
@@ -28,8 +30,8 @@ class DialectSelector:
 
     def __init__(self, exchange: ExchangeInfo) -> None:
         self.exchange = exchange
-        request = exchange.method, exchange.path, exchange.host, tuple(exchange.request_headers)
-        self.dialect, self._claim = _select_by_request(*request)
+        request = exchange.method, exchange.path, exchange.host, exchange.rpc_method
+        self.dialect, self._claim = _select_by_request(*request, tuple(exchange.request_headers))
         self.settled = False
         self.confirmed = False
         """The dialect recognised an event."""
@@ -57,7 +59,7 @@ class DialectSelector:
 
     def consider_body(self, body: bytes) -> None:
         """Select by a body that was not streamed."""
-        if self.dialect is not None and self.dialect.recognises("", body):
+        if self.dialect is not None and (self._claim >= CERTAIN_CLAIM or self.dialect.recognises("", body)):
             return
         scores = [(dialect.recognises("", body), dialect) for dialect in all_dialects()]
         score, dialect = max(scores, key=itemgetter(0))
@@ -88,11 +90,13 @@ class DialectSelector:
 
 @lru_cache(4096)
 def _select_by_request(
-    method: str, path: str, host: str, header_names: tuple[str, ...]
+    method: str, path: str, host: str, rpc_method: str, header_names: tuple[str, ...]
 ) -> tuple[Dialect | None, int]:
     """The dialect with the highest claim, and the claim; (None, 0) when there is none."""
     headers = dict.fromkeys(header_names, "")
-    exchange = ExchangeInfo(method=method, path=path, host=host, request_headers=headers)
+    exchange = ExchangeInfo(
+        method=method, path=path, host=host, request_headers=headers, rpc_method=rpc_method
+    )
     claims = [(dialect.claims(exchange), dialect) for dialect in all_dialects()]
     claim, dialect = max(claims, key=itemgetter(0))
     return (dialect, claim) if claim else (None, 0)

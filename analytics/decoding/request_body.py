@@ -16,10 +16,13 @@ from urllib.parse import unquote
 
 import msgspec
 
+from analytics.decoded.tolerant_json import compact
 from ingest import identifiers
 
 MAX_INFLATED_BYTES = 2**20
 """Limit for decompressed request bodies."""
+MAX_ID_CHARS = 256
+"""A longer id of a JSON-RPC request is ignored."""
 
 
 class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +43,9 @@ class RequestParameters(msgspec.Struct, frozen=True, kw_only=True):
     service_tier: str | None = None
     output_type: str | None = None
     """`text` or `json`."""
+    rpc_method: str | None = None
+    rpc_id: str | None = None
+    """As JSON."""
 
 
 class _Body(msgspec.Struct):
@@ -75,6 +81,9 @@ class _Body(msgspec.Struct):
     generationConfig: Any = None
     options: Any = None
     parameters: Any = None
+    jsonrpc: Any = None
+    method: Any = None
+    id: Any = None
 
 
 _MEMBERS = frozenset(_Body.__struct_fields__)
@@ -197,11 +206,18 @@ def _parameters(found: _Body, path: str) -> RequestParameters:
         reasoning_effort=effort,
         service_tier=_name(found.service_tier),
         output_type=_output_type(found.response_format),
+        rpc_method=_name(found.method) if found.jsonrpc is not None else None,
+        rpc_id=_rpc_id(found.id) if found.jsonrpc is not None else None,
     )
 
 
 def _name(value: Any) -> str | None:
     return identifiers.name(value) if isinstance(value, str) else None
+
+
+def _rpc_id(value: Any) -> str | None:
+    is_id = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+    return compact(value) if is_id and len(str(value)) <= MAX_ID_CHARS else None
 
 
 def _stop_sequences(value: Any) -> tuple[str, ...] | None:

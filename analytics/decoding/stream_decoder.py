@@ -244,7 +244,14 @@ class StreamDecoder(DecodedStream):
 
     @property
     def operation(self) -> str | None:
-        return self._selector.dialect.operation if self._selector.dialect else None
+        """By the request where the dialect has several, else the dialect's."""
+        dialect = self._selector.dialect
+        return getattr(self._reader, "operation", None) or (dialect.operation if dialect else None)
+
+    @property
+    def open_ended(self) -> bool:
+        """The stream has no terminal: its end by either side is no failure."""
+        return getattr(self._reader, "open_ended", False)
 
     @property
     def framing(self) -> str:

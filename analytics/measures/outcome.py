@@ -11,9 +11,9 @@ Rules (docs/explanation/measurement.md has them as a table):
 - In an unfinished stream, the transport's cause takes precedence over invalid JSON: `malformed` requires a clean end.
 - The provider's message is kept only if content is captured, because it can quote the prompt.
 
-A clean end is `ok` where no terminal is expected: a non-streamed body (its end is its terminal), a tunnel, a body that is not
-recorded by rule, and an event stream of the dialect `unknown`, because we cannot know which event ends it. A known dialect
-without its terminal is `truncated`, even if the body is empty.
+A clean end is `ok` where no terminal is expected: a non-streamed body (its end is its terminal), a tunnel or an open-ended
+stream (their client may leave too), a body that is not recorded by rule, and an event stream of the dialect `unknown`,
+because we cannot know which event ends it. A known dialect without its terminal is `truncated`, even if the body is empty.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     dialect: str = "unknown"
     streamed: bool = True
+    open_ended: bool = False
+    """No terminal is expected, and either side may leave at any time."""
     first_output_ns: int | None = None
     terminal_ns: int | None = None
     terminal_seq: int | None = None
@@ -139,7 +141,8 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
     terminal_ns = _terminal_ns(transport, facts)
     error, error_ns = _in_band_error(facts)
     client_left_ns = transport.client_left_ns
-    if client_left_ns is None and transport.cause == "client_left" and not transport.tunnel:
+    open_ended = transport.tunnel or facts.open_ended
+    if client_left_ns is None and transport.cause == "client_left" and not open_ended:
         client_left_ns = transport.end_ns
     if error is not None and _error_counts(facts, error_ns, terminal_ns):
         if client_left_ns is not None and error_ns is not None and client_left_ns < error_ns:
@@ -158,7 +161,7 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
     if (
         client_left_ns is not None
         and (terminal_ns is None or client_left_ns < terminal_ns)
-        and not transport.tunnel
+        and not open_ended
     ):
         return Verdict(
             "client_abort", "client_abort", _phase(facts, client_left_ns), identifiers.name(transport.detail)
@@ -172,7 +175,7 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
             None,
             aborted and facts.streamed,
         )
-    if transport.cause != "complete" and not (transport.tunnel and transport.cause == "client_left"):
+    if transport.cause != "complete" and not (open_ended and transport.cause == "client_left"):
         outcome, error_type = _BY_CAUSE[transport.cause]
         if outcome == "tap_lost":
             return LOST
@@ -184,7 +187,7 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
         )
     if facts.malformed_events:
         return Verdict("malformed", "malformed_stream", _phase(facts, transport.end_ns))
-    if facts.streamed and facts.dialect != "unknown" and not transport.partial and not transport.tunnel:
+    if facts.streamed and facts.dialect != "unknown" and not transport.partial and not open_ended:
         return Verdict("truncated", "stream_truncated", _phase(facts, transport.end_ns))
     return Verdict("ok")
 

@@ -8,7 +8,7 @@ COMMENT ON COLUMN streams.client_id IS 'Keyed hash of the client''s API key. NUL
 COMMENT ON COLUMN streams.server_instance IS 'Worker, replica or pod of the upstream that answered, from a response header (x-…-worker-id and similar).';
 COMMENT ON COLUMN streams.provider IS 'Vendor of the API, detected from host, headers or stream.';
 COMMENT ON COLUMN streams.dialect IS 'Format of the stream (docs/reference/dialects.md). An ''unknown'' stream has byte and event measures only.';
-COMMENT ON COLUMN streams.operation IS 'Kind of request: chat, text_completion, generate_content, embeddings …';
+COMMENT ON COLUMN streams.operation IS 'Kind of request: chat, text_completion, generate_content, embeddings …; for MCP its method, such as tools/call.';
 COMMENT ON COLUMN streams.method IS 'HTTP method.';
 COMMENT ON COLUMN streams.path IS 'Path of the request to the upstream, without the query.';
 COMMENT ON COLUMN streams.request_model IS 'Requested model.';

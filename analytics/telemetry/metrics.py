@@ -40,7 +40,7 @@ from analytics.telemetry.metric_definitions import (
 )
 from analytics.telemetry.metric_series import Counter, Distribution, Sample, SeriesSet
 from analytics.telemetry.prometheus import PrometheusEndpoint
-from analytics.telemetry.semconv import INFERENCE, NAMESPACE, OTHER, UNKNOWN_MODALITY, Names
+from analytics.telemetry.semconv import INFERENCE, NAMESPACE, OTHER, UNKNOWN_MODALITY, Names, operation_name
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class Metrics:
     def _attributes(self, row: Mapping[str, Any]) -> dict[str, Any]:
         names, get = self._names, row.get
         found = {
-            names.operation: get("operation") or "request",
+            names.operation: operation_name(get("operation")),
             names.provider: self._providers(get("provider")) or "unknown",
             names.request_model: self._models(get("request_model")),
             names.response_model: self._response_models(get("response_model")),

@@ -147,6 +147,11 @@ def names_of(profile: str) -> Names:
         raise ValueError(f"unknown semconv profile {profile!r}. Use {' or '.join(PROFILES)}") from None
 
 
+def operation_name(operation: str | None) -> str:
+    """The value of `gen_ai.operation.name` for a value of `streams.operation`."""
+    return "execute_tool" if operation == "tools/call" else operation or "request"
+
+
 def openai_api_type(dialect: str | None, path: str | None) -> str | None:
     """The value of `openai.api.type`, None for other APIs."""
     bare = (path or "").partition("?")[0].rstrip("/")

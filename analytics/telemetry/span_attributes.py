@@ -13,10 +13,11 @@ from typing import Any
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.decoded.reports import Usage
 from analytics.decoding.stream_decoder import StreamDecoder
+from analytics.dialects.mcp import METHODS as MCP_METHODS
 from analytics.measures.outcome import LOST
 from analytics.schema.outcomes import NOT_ERRORS
 from analytics.telemetry.prompt_messages import prompt_of
-from analytics.telemetry.semconv import NAMESPACE, Names, openai_api_type
+from analytics.telemetry.semconv import NAMESPACE, Names, openai_api_type, operation_name
 
 MAX_CHOICES = 32
 
@@ -74,7 +75,7 @@ class SpanAttributes:
     def of(self, stream: FinishedStream, row: Row) -> Attributes:
         names, get = self._names, row.get
         found: Attributes = {
-            names.operation: get("operation") or "request",
+            names.operation: operation_name(get("operation")),
             names.provider: get("provider") or "unknown",
             NAMESPACE + "stream_id": stream.stream_id,
         }
@@ -87,6 +88,8 @@ class SpanAttributes:
             found[names.time_to_first_chunk] = ttfc_ns / 1e9
         if api_type := openai_api_type(get("dialect"), get("path")):
             found[names.openai_api_type] = api_type
+        if get("operation") in MCP_METHODS:
+            found["mcp.method.name"] = get("operation")
         if failed(row):
             found["error.type"] = get("error_type") or get("outcome")
         if get("aborted_after_terminal"):

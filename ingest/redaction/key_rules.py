@@ -68,15 +68,15 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
     (_WORD, """
      object event event_type role status stop_reason finish_reason finishReason done_reason stop_type blockReason
      reason code error_code errorCode __type tpe errorcode name tool provider system_fingerprint mimeType
-     native_finish_reason status_code service_tier modality inference_geo
+     id jsonrpc method native_finish_reason status_code service_tier modality inference_geo
      search_context_size trafficType serviceTier backend_host backend-host
      """),
     (_TITLE, "type title error_type"),
     (_NAME, "model model_id modelVersion model_instance_id"),
-    (_ID, "id response_id responseId generation_id log_id item_id call_id request_id"),
+    (_ID, "response_id responseId generation_id log_id item_id call_id request_id"),
     (_COUNT, """
      index output_index content_index summary_index
-     is_finished is_error done stop special thought willContinue stopped_eos stopped_limit
+     is_finished is_error isError done stop special thought willContinue stopped_eos stopped_limit
      generated_token_count input_token_count generated_tokens input_length tokens_evaluated tokens_predicted
      total_duration load_duration prompt_eval_count prompt_eval_duration eval_count eval_duration
      progress load_time_seconds load_time created_at id_slot
@@ -104,7 +104,7 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
 
 _REQUEST_GROUPS: tuple[tuple[Rule, str], ...] = (
     (_NAME, "model modelId"),
-    (_WORD, "reasoning_effort effort service_tier type reasoning response_format"),
+    (_WORD, "reasoning_effort effort service_tier type reasoning response_format jsonrpc method id"),
     (_COUNT, """
      stream temperature top_p p top_k k max_tokens max_completion_tokens max_output_tokens max_new_tokens
      max_tokens_to_sample n seed random_seed frequency_penalty presence_penalty

@@ -9,7 +9,7 @@ from __future__ import annotations
 _REQUEST = frozenset(
     b"""
     accept accept-encoding anthropic-beta anthropic-version content-encoding content-length content-type
-    date idempotency-key openai-beta retry-after transfer-encoding user-agent via
+    date idempotency-key mcp-protocol-version openai-beta retry-after transfer-encoding user-agent via
     x-correlation-id x-request-id x-client-request-id x-title x-stainless-arch x-stainless-async
     x-stainless-lang x-stainless-os x-stainless-package-version x-stainless-retry-count x-stainless-runtime
     x-stainless-runtime-version x-stainless-timeout traceparent x-ms-client-request-id

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import brotli
+import msgspec
 import polars as pl
 import pytest
 import zstandard
@@ -267,3 +268,17 @@ def test_stop_sequences_are_stored_only_with_captured_content() -> None:
         assembler.feed("w0", 0, exchange([CHAT], request=request))
         (stream,) = assembler.take_finished()
         assert stream.request.stop_sequences == expected
+
+
+def test_mcp_stream_has_the_same_measures_after_redaction() -> None:
+    body = (
+        b'data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"secret","progress":1}}\n\n'
+        b'data: {"jsonrpc":"2.0","id":1234567,"result":{"content":[{"type":"text","text":"secret"}],"isError":true}}\n\n'
+    )
+    request = b'{"jsonrpc":"2.0","id":1234567,"method":"tools/call","params":{"name":"level","arguments":{"a":"secret"}}}'
+    for reads in whole_and_cut(body, "mcp"):
+        records = exchange(reads, path="/servers/1", request=request)
+        assert_same(records)
+        (row,) = measured(redacted(records))["streams"]
+        assert (row["operation"], row["outcome"], row["tool_failure_count"]) == ("tools/call", "ok", 1)
+        assert b"secret" not in b"".join(msgspec.msgpack.encode(record) for record in redacted(records))

@@ -70,7 +70,7 @@ def test_events_are_decoded_again_after_the_dialect_changes() -> None:
 
 def test_unknown_stream_has_bytes_events_and_times() -> None:
     body = b'data: {"jsonrpc": "2.0", "result": {}}\n\nevent: x\ndata: y\n\n'
-    found = decode(body, 1, path="/mcp", content_type=SSE)
+    found = decode(body, 1, path="/rpc", content_type=SSE)
     assert (found.dialect, found.event_count, found.body_bytes) == ("unknown", 2, len(body))
     assert found.events.kind == ["other", "other"]
     assert first_event_ns(found.events) == body.index(b"\n\n") + 1
@@ -136,7 +136,7 @@ def test_non_streamed_response(content_type: str, indent: int | None) -> None:
         "c-1",
     )
     assert found.usage is not None
-    assert (found.event_count, first_output_ns(found.events), found.usage_source) == (0, None, "usage")
+    assert (found.event_count, first_output_ns(found.events), found.usage_is_final) == (0, None, True)
     assert found.streamed == (content_type == SSE and indent is not None), (
         "only indented JSON labelled as SSE counts as streamed"
     )
@@ -237,13 +237,12 @@ def test_text_is_kept_only_with_keep_text() -> None:
     assert (decoder.text, decoder.text_chars) == ("", 6)
 
 
-def test_usage_source_of_an_unfinished_stream_is_usage_delta() -> None:
+def test_usage_of_an_unfinished_stream_is_not_final() -> None:
     body = (
         b'data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":1,"completion_tokens":1}}\n\n'
     )
-    assert decode(body, path=CHAT_PATH, content_type=SSE).usage_source == "usage_delta"
-    assert decode(body + chat("", "stop"), path=CHAT_PATH, content_type=SSE).usage_source == "usage"
-    assert decode(chat("a"), path=CHAT_PATH, content_type=SSE).usage_source is None
+    assert not decode(body, path=CHAT_PATH, content_type=SSE).usage_is_final
+    assert decode(body + chat("", "stop"), path=CHAT_PATH, content_type=SSE).usage_is_final
 
 
 TOKENS = [

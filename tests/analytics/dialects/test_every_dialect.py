@@ -93,14 +93,14 @@ def test_names_are_unique_and_provider_and_operation_are_set() -> None:
     assert all(dialect.provider and dialect.operation for dialect in DIALECTS)
 
 
-@pytest.mark.parametrize("path", ["/", "/healthz", "/v1/models", "/mcp", "/v1/embeddings"])
+@pytest.mark.parametrize("path", ["/", "/healthz", "/v1/models", "/v1/embeddings"])
 def test_paths_without_generation_are_not_claimed(path: str) -> None:
     claimed = {d.name for d in DIALECTS if d.claims(ExchangeInfo(path=path)) >= 5}
     assert not claimed - {"openai_embeddings"}
 
 
-def test_json_rpc_over_sse_is_unknown() -> None:
-    """MCP sends JSON-RPC over SSE."""
+def test_json_rpc_alone_identifies_no_dialect() -> None:
+    """Several protocols use JSON-RPC; in some a request has many results."""
     data = (
         b'{"jsonrpc":"2.0","id":2,"result":{"content":[{"type":"text","text":"2024-01-01"}],"isError":false}}'
     )

@@ -47,7 +47,7 @@ def test_quirk_1_usage_on_a_chunk_with_choices() -> None:
     assert found.usage is not None
     assert (found.usage.input_tokens, found.usage.output_tokens, found.text) == (10, 2, "Hi!")
     assert found.usage.raw == USAGE
-    assert found.usage_source == "usage"
+    assert found.usage_is_final
     assert found.events.tokens == [None, None, None], (
         "one report at the end does not give the tokens of events"
     )

@@ -127,6 +127,19 @@ def test_phase_spans_cover_the_exchange() -> None:
     assert len({p.context.span_id for p in phases if p.context}) == len(phases)
 
 
+@pytest.mark.parametrize(
+    ("method", "operation"), [("tools/call", "execute_tool"), ("tools/list", "tools/list")]
+)
+def test_mcp_request_has_its_method_as_an_attribute(method: str, operation: str) -> None:
+    request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method}).encode()
+    records = stream_of_reads([(MS, b'data: {"jsonrpc":"2.0","id":1,"result":{}}\n\n')], body=request)
+    (span, *_) = spans(records)
+    assert span.name == method
+    assert span.attributes is not None
+    assert span.attributes["mcp.method.name"] == method
+    assert span.attributes["gen_ai.operation.name"] == operation
+
+
 def test_replay_builds_the_same_spans() -> None:
     records = log_entries.stream(3)
     assert [s.to_json() for s in spans(records)] == [s.to_json() for s in spans(records)]
