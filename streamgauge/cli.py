@@ -16,9 +16,9 @@ import cloup
 
 from streamgauge import __version__
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP, UP
-from streamgauge.flags_from_settings import load, settings_options
+from streamgauge.flags_from_settings import flag, load, settings_options
 from streamgauge.log_format import configure_logging
-from streamgauge.settings import Settings, misspelled_variables
+from streamgauge.settings import RENAMED, Settings, unknown_variables
 
 SECTIONS = {
     "Run": ("up", "demo", "tap", "ship", "analyze", "dashboard", "serve"),
@@ -73,8 +73,10 @@ def cli() -> None:
       streamgauge up --upstream http://localhost:4000  a real gateway; send clients to port 4100
       streamgauge sql "SELECT outcome, count(*) FROM streams GROUP BY 1"
 
-    Flags override STREAMGAUGE_* environment variables, which override ./streamgauge.toml (or STREAMGAUGE_CONFIG).
+    Flags override STREAMGAUGE_* environment variables, which override ./streamgauge.toml (or --config).
     """
+    if not {"-h", "--help"} & set(click.get_current_context().args):
+        _check_variables()
 
 
 @cli.command()
@@ -169,6 +171,9 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as e:
         e.show()
         sys.exit(2)
+    except click.NoSuchOption as e:
+        former = RENAMED.get(e.option_name.removeprefix("--").replace("-", "_"))
+        _fail(f"{e.option_name} is now {flag(former)}." if former else e.format_message())
     except click.UsageError as e:
         hint = f" (see `{e.ctx.command_path} --help`)" if e.ctx else ""
         _fail(f"{e.format_message()}{hint}")
@@ -183,6 +188,15 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _check_variables() -> None:
+    """Raises click.UsageError for variables with a misspelt or former name, as for such keys in the configuration file."""
+    wrong = [f"{name} (did you mean {correct}?)" for name, correct in unknown_variables().items() if correct]
+    if wrong:
+        raise click.UsageError(
+            f"unknown environment variable {', '.join(wrong)}. Correct it, or unset it if it is not for Streamgauge."
+        )
+
+
 def _load_settings(given: dict[str, Any], *, beside_parts: bool = False) -> Settings:
     """Load the settings, configure logging, and make new files private to the owner.
 
@@ -195,10 +209,8 @@ def _load_settings(given: dict[str, Any], *, beside_parts: bool = False) -> Sett
     else:
         settings = load(given)
     configure_logging(settings.log_format)
-    for name, similar in misspelled_variables().items():
-        logging.getLogger("streamgauge").warning(
-            "ignoring %s: unknown setting. Did you mean %s?", name, similar
-        )
+    for name in unknown_variables():
+        logging.getLogger("streamgauge").warning("ignoring the variable %s: it is not a setting.", name)
     os.umask(0o077)
     return settings
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
 from pydantic import SecretStr
 
 from analytics.storage.location import without_password
-from streamgauge.flags_from_settings import default_text, flag, help_layout, load
-from streamgauge.settings import GROUPS, Settings, config_file
+from streamgauge.flags_from_settings import default_text, flag, help_layout, load, settings_options
+from streamgauge.settings import GROUPS, Settings, config_file, setting_sources, unknown_variables
 
 
 @click.group("config")
@@ -18,28 +19,41 @@ def config_command() -> None:
 
 
 @config_command.command()
-def check() -> int:
-    """Print the settings from environment and file, without secrets."""
-    settings = load({})
+@settings_options(*Settings.model_fields)
+def check(**given: Any) -> int:
+    """Check all settings and print them as TOML, with the source of each and without secrets."""
+    settings = load(given)
+    sources = setting_sources([name for name, value in given.items() if value is not None and value != ()])
     path = config_file()
     click.echo(f"# file: {path if path.is_file() else f'{path} (not found)'}")
-    for name, field in Settings.model_fields.items():
-        value = getattr(settings, name)
-        mark = "" if value == field.get_default(call_default_factory=True) else "   # not the default"
-        click.echo(f"{name} = {_printable(name, value)}{mark}")
+    for name in unknown_variables():
+        click.echo(f"# {name} is ignored: it is not a setting.")
+    for name in Settings.model_fields:
+        click.echo(f"{_assignment(name, getattr(settings, name))}  # {sources[name]}")
     return 0
 
 
-def _printable(name: str, value: Any) -> str:
+def _assignment(name: str, value: Any) -> str:
+    """A line of TOML. A comment if the setting has no value or is a secret."""
+    if value is None:
+        return f"# {name} = (not set)"
     if isinstance(value, SecretStr):
-        return "(set)"
-    if isinstance(value, dict):  # the values may be secrets
-        return " ".join(value) or "(none)"
-    if name == "store":
-        return without_password(value)
-    if name == "upstream":
-        return " ".join(f"{u.name}={u.url}" for u in value) or "(none)"
-    return "(none)" if value is None else str(value)
+        return f"# {name} = (set)"
+    if isinstance(value, dict) and value:  # the values may be secrets
+        return f"# {name} = (set: {', '.join(value)})"
+    if name == "store" and (shown := without_password(value)) != value:
+        return f"# {name} = {_toml(shown)}"
+    return f"{name} = {_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_toml(f"{u.name}={u.url}") for u in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)  # a JSON string is a TOML string
 
 
 @config_command.command()
@@ -54,9 +68,10 @@ _INTRODUCTION = """\
 
 This page is generated from the code by `make reference`.
 
-Every setting is a flag, an environment variable, and a key of `streamgauge.toml` in the working directory
-(`STREAMGAUGE_CONFIG` names another file): `--tap-queue`, `STREAMGAUGE_TAP_QUEUE`, `tap_queue`. Precedence: flags,
-environment, secrets folder, file, default. `streamgauge config check` prints the effective settings.
+Every setting is a flag, an environment variable, and a key of `streamgauge.toml` in the working directory: `--tap-queue`,
+`STREAMGAUGE_TAP_QUEUE`, `tap_queue`. `--config` or `STREAMGAUGE_CONFIG` names another file. Precedence: flags, environment,
+secrets folder, file, default. `streamgauge config check` prints the effective settings with their sources. Unknown keys and
+misspelt variables are errors.
 
 | type | values |
 |---|---|

@@ -5,17 +5,19 @@ Unset flags have no value, so they do not override the environment or the config
 
 from __future__ import annotations
 
-import json
+import os
 import tomllib
 import types
-from collections.abc import Callable, Iterable
-from typing import Any, get_args, get_origin
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
 import click
 import cloup
 from pydantic import ByteSize, SecretStr, ValidationError
 
-from streamgauge.settings import GROUPS, Settings, config_file
+from streamgauge.allowed_values import DURATION, in_words, one_of
+from streamgauge.settings import GROUPS, Settings, config_file, correct_name, setting_sources
 
 MAX_UNGROUPED = 10
 """Commands with more settings show them in groups."""
@@ -42,7 +44,7 @@ def flag(name: str) -> str:
 
 
 def settings_options(*names: str) -> Decorator:
-    """Add the flags of these settings to a command. Unset flags are passed as None or ()."""
+    """Add the flags of these settings and --config to a command. Unset flags are passed as None or ()."""
     if len(names) <= MAX_UNGROUPED:
         decorators = [_option(name) for name in names]
     else:
@@ -52,12 +54,23 @@ def settings_options(*names: str) -> Decorator:
             cloup.option_group(title, *map(_option, members)) for title, members in by_group if members
         ]
 
+    config: Decorator = cloup.option(
+        "--config", type=click.Path(path_type=Path), metavar="FILE", expose_value=False, callback=_use_config,
+        help="Configuration file.  [default: ./streamgauge.toml]",
+    )  # fmt: skip
+
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for decorator in reversed(decorators):
+        for decorator in reversed([*decorators, config]):
             command = decorator(command)
         return command
 
     return decorate
+
+
+def _use_config(ctx: click.Context, param: click.Parameter, value: Path | None) -> None:
+    """In the environment, for the settings and for child processes."""
+    if value is not None:
+        os.environ["STREAMGAUGE_CONFIG"] = str(value)
 
 
 def help_layout(name: str) -> tuple[str, str | None]:
@@ -95,42 +108,74 @@ def default_text(name: str) -> str | None:
     if isinstance(default, bool):
         return str(default).lower()
     if isinstance(default, ByteSize):
-        return default.human_readable().replace(".0", "") if default else "0"
+        return _size(default)
     if isinstance(default, float):
         return f"{default:g}" + ("s" if default and help_layout(name)[1] == "DURATION" else "")
     return str(default)
 
 
-def load(given: dict[str, Any]) -> Settings:
+def load(given: Mapping[str, Any]) -> Settings:
     """Load settings from flags, environment and file. Raises click.UsageError with one line that names the invalid setting."""
     values = {k: v for k, v in given.items() if v is not None and v != ()}
-    if isinstance(values.get("kafka_options"), str):
-        try:
-            values["kafka_options"] = json.loads(values["kafka_options"])
-        except ValueError as e:
-            raise click.UsageError(f"--kafka-options is not JSON: {e}") from None
     try:
         return Settings(**values)
     except ValidationError as e:
         raise click.UsageError("; ".join(_one_line(error, values) for error in e.errors())) from None
-    except ValueError as e:  # invalid TOML, or invalid JSON in the environment
-        prefix = f"{config_file()}: " if isinstance(e, tomllib.TOMLDecodeError) else ""
+    except ValueError as e:  # a configuration file that is not TOML
+        prefix = f"{config_file()}: " if isinstance(e, tomllib.TOMLDecodeError | UnicodeDecodeError) else ""
         raise click.UsageError(prefix + str(e).splitlines()[0]) from None
 
 
-def _one_line(error: Any, given: dict[str, Any]) -> str:
+def _one_line(error: Any, given: Collection[str]) -> str:
+    message = error["msg"].removeprefix("Value error, ")
     if not error["loc"]:  # a combination of settings is invalid; the message names them
-        return str(error["msg"]).removeprefix("Value error, ")
+        return f"{message}."
     name = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
-        return (
-            f"unknown setting {name!r} in {config_file()}. `streamgauge config reference` lists all settings."
-        )
-    source = "" if name in given else f" (STREAMGAUGE_{name.upper()} or the configuration file)"
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"].startswith("byte_size"):
-        message = f"{error['input']!r} is not a size such as 64MiB"
-    return f"{flag(name)}{source}: {message}"
+        similar = correct_name(name)
+        hint = f" Did you mean {similar!r}?" if similar else ""
+        return f"unknown setting {name!r} in {config_file()}.{hint} `streamgauge config reference` lists all settings."
+    source = setting_sources(given)[name]
+    origin = "" if source.startswith("flag") else f" ({source})"
+    if error["type"] != "value_error":
+        secret = _type(Settings.model_fields[name].annotation) in (SecretStr, dict) or name == "store"
+        value = "the value" if secret else repr(error["input"])
+        message = f"{value} is not {allowed_values(name)}"
+    return f"{flag(name)}{origin}: {message}."
+
+
+def allowed_values(name: str) -> str:
+    """What a setting accepts, in words."""
+    field = Settings.model_fields[name]
+    kind, annotation = _type(field.annotation), field.annotation
+    if kind is bool:
+        return "true or false"
+    if kind is Literal:
+        return one_of(get_args(annotation))
+    if kind is dict:
+        return 'a JSON object such as {"security_protocol": "SSL"}'
+    bounds = {
+        key: _size(value) if kind is ByteSize else f"{value:g}"
+        for key, bound in (("least", "ge"), ("above", "gt"), ("most", "le"))
+        for value in [getattr(m, bound, None) for m in field.metadata]
+        if value is not None
+    }
+    if kind is ByteSize:
+        return in_words("a size", example="64MiB", **_unless_zero(bounds))
+    if kind is float and help_layout(name)[1] == "DURATION":
+        return in_words("a duration", example=DURATION, **_unless_zero(bounds))
+    if kind in (int, float):
+        return in_words("a whole number" if kind is int else "a number", **bounds)
+    return "text in quotes"
+
+
+def _unless_zero(bounds: dict[str, str]) -> dict[str, str]:
+    """No size and no duration is below 0, so this bound is not worth a word."""
+    return {key: value for key, value in bounds.items() if (key, value) != ("least", "0")}
+
+
+def _size(value: int) -> str:
+    return ByteSize(value).human_readable().replace(".0", "") if value else "0"
 
 
 def flags(settings: Settings, names: Iterable[str]) -> list[str]:

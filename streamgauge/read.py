@@ -24,6 +24,7 @@ import msgspec
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.outcome import Transport, facts_of, judge
+from streamgauge.allowed_values import WholeNumber
 
 _T = TypeVar("_T")
 _MAX_SIDECAR_BYTES = 16 * 2**20
@@ -213,7 +214,7 @@ def _table(found: dict[str, Any]) -> str:
 @click.command(name="read")
 @click.argument("files", nargs=-1, required=True, metavar="FILE…", type=click.Path(path_type=Path))
 @click.option("--path", metavar="PATH", help="Path or URL of the request, such as /v1/chat/completions.")
-@click.option("--status", type=click.IntRange(100, 599), metavar="CODE", help="HTTP status of the response.")
+@click.option("--status", type=WholeNumber(100, 599), metavar="CODE", help="HTTP status of the response.")
 @click.option("--content-type", metavar="TYPE", help="Content type of the response.")
 @click.option(
     "--format",

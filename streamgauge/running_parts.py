@@ -22,7 +22,7 @@ def load_beside_parts(given: Mapping[str, Any]) -> Settings:
 
     Raises click.UsageError, also if the store that analytics uses requires a password.
     """
-    settings = load(dict(given))
+    settings = load(given)
     used = settings_in_use(settings.data)
     used.pop("kafka_options", None)
     unset = {name: value for name, value in used.items() if name not in settings.model_fields_set}

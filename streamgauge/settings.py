@@ -7,10 +7,14 @@ configuration reference.
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import re
 import socket
+import tomllib
+from collections.abc import Collection
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -35,6 +39,22 @@ from ingest.tap.upstreams import Upstream, default_index, parse_upstreams
 from streamgauge.durations import parse_duration_s, parse_seconds
 
 CONFIG_FILE = "streamgauge.toml"
+PREFIX = "STREAMGAUGE_"
+OTHER_VARIABLES = ("CONFIG", "SECRETS_DIR")
+"""Variables, without the prefix, that are not settings."""
+RENAMED = {
+    "data_path": "lake_path",
+    "log_age": "record_log_max_age",
+    "log_cap": "record_log_max_bytes",
+    "quack_host": "sql_host",
+    "quack_port": "sql_port",
+    "quack_token": "sql_token",
+}
+"""Former names of settings."""
+KUBERNETES = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(ADDR|PORT|PROTO))?)$")
+"""Ends of the variables that Kubernetes creates from the names of Services. The value of `…_PORT` is a URL."""
+SIMILAR = 0.8
+"""Least similarity of a misspelt name and the name it stands for."""
 
 
 def config_file() -> Path:
@@ -42,7 +62,7 @@ def config_file() -> Path:
     named = os.environ.get("STREAMGAUGE_CONFIG")
     if named and not Path(named).exists():
         raise ValueError(
-            f"cannot read the configuration file {named}: no such file. Change STREAMGAUGE_CONFIG."
+            f"cannot read the configuration file {named}: no such file. Check --config or STREAMGAUGE_CONFIG."
         )
     return Path(named or CONFIG_FILE)
 
@@ -58,15 +78,50 @@ def secrets_dir() -> Path | None:
     return Path(named) if named else None
 
 
-def misspelled_variables() -> dict[str, str]:
-    """Unknown STREAMGAUGE_* variables → the setting they resemble.
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
 
-    Others are not returned, because Kubernetes creates variables from the names of Services.
-    """
-    known = {f"STREAMGAUGE_{name.upper()}" for name in Settings.model_fields}
-    named = [name for name in os.environ if name.startswith("STREAMGAUGE_") and name not in known]
-    near = {name: difflib.get_close_matches(name, known, 1, 0.9) for name in named}
-    return {name: found[0] for name, found in near.items() if found}
+
+def correct_name(name: str) -> str | None:
+    """The setting that a misspelt or former name stands for."""
+    similar = difflib.get_close_matches(name.lower(), Settings.model_fields, 1, SIMILAR)
+    return RENAMED.get(name.lower()) or (similar[0] if similar else None)
+
+
+def unknown_variables() -> dict[str, str | None]:
+    """Unknown STREAMGAUGE_* variables → the one that each stands for, if any. Without those of Kubernetes."""
+    known = {variable(name) for name in (*Settings.model_fields, *OTHER_VARIABLES)}
+    found: dict[str, str | None] = {}
+    for name, value in os.environ.items():
+        if not name.upper().startswith(PREFIX) or name.upper() in known:
+            continue
+        if KUBERNETES.search(name) or value.startswith(("tcp://", "udp://", "sctp://")):
+            continue
+        suffix = name[len(PREFIX) :].upper()
+        other = difflib.get_close_matches(suffix, OTHER_VARIABLES, 1, SIMILAR)
+        setting = other[0] if other else correct_name(suffix)
+        found[name] = variable(setting) if setting else None
+    return found
+
+
+def setting_sources(flags: Collection[str]) -> dict[str, str]:
+    """Where each setting comes from: flag, environment, secrets folder, file or default. `flags` are given as flags."""
+    sources = dict.fromkeys(Settings.model_fields, "default")
+    path = config_file()
+    if path.is_file():
+        sources |= {name: f"file {path}" for name in tomllib.loads(path.read_text()) if name in sources}
+    folder = secrets_dir()
+    secrets = {p.name.lower() for p in folder.iterdir()} if folder is not None else set()
+    environment = {name.upper() for name in os.environ}
+    for name in sources:
+        if name in flags:
+            sources[name] = f"flag --{name.replace('_', '-')}"
+        elif variable(name) in environment:
+            sources[name] = f"environment {variable(name)}"
+        elif variable(name).lower() in secrets:
+            sources[name] = f"secrets folder {folder}"
+    return sources
 
 
 COMMON = "Common options"
@@ -98,7 +153,7 @@ def _switch(group: str, description: str) -> Any:
 class Settings(BaseSettings):
     """All settings. Sizes are bytes and durations seconds, unless the value has a unit (`64MiB`, `30s`)."""
 
-    model_config = SettingsConfigDict(env_prefix="STREAMGAUGE_", extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", allow_inf_nan=False)
 
     # fmt: off
     upstream: Annotated[tuple[Upstream, ...], NoDecode] = _setting(
@@ -159,7 +214,7 @@ class Settings(BaseSettings):
         RECORD_LOG, "DURATION", "Drop unread log data older than this and record it as lost; 'forever' keeps it.",
         default="7d")
     kafka_topic: str = _setting(RECORD_LOG, "TOPIC", "Kafka topic of the record log.", default="streamgauge")
-    kafka_options: dict[str, Any] = _setting(
+    kafka_options: Annotated[dict[str, Any], NoDecode] = _setting(
         RECORD_LOG, "JSON", "kafka-python client options, such as security_protocol or ssl_cafile.",
         default_factory=dict)
 
@@ -187,9 +242,9 @@ class Settings(BaseSettings):
 
     metrics: str = _setting(
         TELEMETRY, "HOST:PORT", "Address of analytics' Prometheus /metrics; empty = off.", default="127.0.0.1:4102")
-    semconv: str = _setting(
+    semconv: Literal["1.41", "genai-main"] = _setting(
         TELEMETRY, "1.41|genai-main", "Version of the GenAI semantic conventions for spans and metrics.",
-        default="1.41", pattern=r"^(1\.41|genai-main)$")
+        default="1.41")
     no_spans: bool = _switch(TELEMETRY, "Do not create spans for streams.")
     no_otlp: bool = _switch(TELEMETRY, "Do not export over OTLP, even if OTEL_EXPORTER_OTLP_ENDPOINT is set.")
     export_unsampled: bool = _switch(TELEMETRY, "Also export spans of traces that the caller did not sample.")
@@ -198,8 +253,8 @@ class Settings(BaseSettings):
         default="")
     otlp_token: SecretStr | None = _setting(
         TELEMETRY, "SECRET", "Bearer token of span senders; required if --otlp-listen is not local.")
-    log_format: str = _setting(
-        TELEMETRY, "text|json", "Format of log lines on stderr.", default="text", pattern="^(text|json)$")
+    log_format: Literal["text", "json"] = _setting(
+        TELEMETRY, "text|json", "Format of log lines on stderr.", default="text")
 
     dashboard_host: str = _setting(DASHBOARD, "HOST", "Address that the dashboard listens on.", default="127.0.0.1")
     dashboard_token: SecretStr | None = _setting(
@@ -233,11 +288,21 @@ class Settings(BaseSettings):
                 raise ValueError(f"--default-upstream: {e}") from None
         return self
 
+    @field_validator("kafka_options", mode="before")
+    @classmethod
+    def _json(cls, value: Any) -> Any:
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except ValueError as e:
+            raise ValueError(f"the value is not JSON: {e}") from None
+
     @field_validator("upstream", mode="before")
     @classmethod
     def _upstreams(cls, value: Any) -> tuple[Upstream, ...]:
         if isinstance(value, str):
-            value = [part for part in value.replace(",", " ").split() if part]
+            value = value.replace(",", " ").split()
+        if not isinstance(value, list | tuple) or not all(isinstance(v, str | Upstream) for v in value):
+            raise ValueError("the value is not a list of URLs such as ['http://localhost:4000']")
         return parse_upstreams(value)
 
     @field_validator(

@@ -18,6 +18,7 @@ import polars as pl
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import locate
+from streamgauge.allowed_values import Duration, WholeNumber
 from streamgauge.flags_from_settings import settings_options
 from streamgauge.running_parts import load_beside_parts
 
@@ -36,11 +37,11 @@ MAX_CELL_CHARS = 60
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout."
 )
 @click.option(
-    "--max-rows", type=click.IntRange(1, MAX_ROWS), metavar="N", default=MAX_ROWS, show_default=True,
+    "--max-rows", type=WholeNumber(1, MAX_ROWS), metavar="N", default=MAX_ROWS, show_default=True,
     help="Fail if the result has more rows.",
 )  # fmt: skip
 @click.option(
-    "--timeout", type=click.FloatRange(0.1, 300), metavar="SECONDS", default=25.0, show_default=True,
+    "--timeout", type=Duration(0.1, 300), metavar="DURATION", default="25s", show_default=True,
     help="Time limit of the query.",
 )  # fmt: skip
 def sql_command(

@@ -27,7 +27,7 @@ from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
 from streamgauge.flags_from_settings import flag, flags
-from streamgauge.settings import Settings
+from streamgauge.settings import Settings, unknown_variables
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +240,9 @@ def _check_address(name: str, host: str, port: int, *, quack: bool = False) -> N
 
 
 def _parts(settings: Settings) -> list[Part]:
-    environment = dict(os.environ, STREAMGAUGE_PARENT=str(os.getpid()))
+    ignored = unknown_variables()  # reported once, by this process
+    environment = {name: value for name, value in os.environ.items() if name not in ignored}
+    environment["STREAMGAUGE_PARENT"] = str(os.getpid())
     if settings.kafka_options:
         environment["STREAMGAUGE_KAFKA_OPTIONS"] = json.dumps(settings.kafka_options)
     environment["STREAMGAUGE_STORE"] = settings.store

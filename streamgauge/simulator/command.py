@@ -7,18 +7,19 @@ from typing import Any
 
 import click
 
+from streamgauge.allowed_values import Address, Duration, Number, WholeNumber
 from streamgauge.simulator.server import Simulator, SimulatorOptions, run
 
 
 @click.command("simulate")
 @click.option(
-    "--listen", metavar="HOST:PORT", default="127.0.0.1:4200", show_default=True,
+    "--listen", type=Address(), metavar="HOST:PORT", default="127.0.0.1:4200", show_default=True,
     help="Address to listen on; port 0 = any free port.",
 )  # fmt: skip
 @click.option("--seed", metavar="TEXT", default="streamgauge", show_default=True, help="Random seed.")
 @click.option(
     "--rate-faults",
-    type=click.FloatRange(0, 1),
+    type=Number(0, 1),
     metavar="SHARE",
     default=0.05,
     show_default=True,
@@ -26,7 +27,7 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
 )
 @click.option(
     "--time-scale",
-    type=click.FloatRange(0, 1000),
+    type=Number(0, 1000),
     metavar="N",
     default=1.0,
     show_default=True,
@@ -35,15 +36,15 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
 @click.option(
     "--keepalive",
     "keepalive_s",
-    type=click.FloatRange(0.01),
-    metavar="SECONDS",
-    default=1.0,
+    type=Duration(0.01),
+    metavar="DURATION",
+    default="1s",
     show_default=True,
     help="Silence before a keep-alive, for vendors that send them.",
 )
 @click.option(
     "--ledger-rows",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     metavar="N",
     default=10_000,
     show_default=True,
@@ -53,17 +54,14 @@ from streamgauge.simulator.server import Simulator, SimulatorOptions, run
 @click.option(
     "--announce", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write pid and URL to this file when ready."
 )  # fmt: skip
-def simulate_command(listen: str, **options: Any) -> int:
+def simulate_command(**options: Any) -> int:
     """Run a simulated LLM upstream.
 
     The model of a request selects the dialect; GET /v1/models lists the models. The header x-simulate forces values, such as
     x-simulate: {"ttft_ms": 200, "gap_ms": 10, "tokens": 50, "fault": "truncate"}. GET /simulator/ledger returns the ground
     truth.
     """
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise click.BadParameter(f"{listen!r} is not HOST:PORT", param_hint="--listen")
-    return run(SimulatorOptions(listen=listen, **options), _welcome)
+    return run(SimulatorOptions(**options), _welcome)
 
 
 def _welcome(simulator: Simulator) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -67,16 +68,57 @@ def test_invalid_input_is_one_line(argv: list[str], message: str, tmp_path: Path
 def test_environment_overrides_the_file(tmp_path: Path) -> None:
     (tmp_path / "streamgauge.toml").write_text('listen = "127.0.0.1:1"\nadmin = "127.0.0.1:2"\nworkers = 3\n')
     done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_ADMIN="127.0.0.1:22")
-    assert "listen = 127.0.0.1:1 " in done.stdout
-    assert "admin = 127.0.0.1:22 " in done.stdout
-    assert "workers = 3 " in done.stdout
+    assert 'listen = "127.0.0.1:1"  # file streamgauge.toml' in done.stdout
+    assert 'admin = "127.0.0.1:22"  # environment STREAMGAUGE_ADMIN' in done.stdout
+    assert "workers = 3  # file streamgauge.toml" in done.stdout
 
 
 def test_unknown_setting_in_the_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "streamgauge.toml").write_text('lisen = "127.0.0.1:1"\n')
     done = streamgauge("config", "check", cwd=tmp_path)
     assert done.returncode == 2
-    assert "lisen" in done.stderr
+    assert "unknown setting 'lisen' in streamgauge.toml. Did you mean 'listen'?" in done.stderr
+
+
+def test_unknown_variable_is_an_error_if_it_resembles_a_setting(tmp_path: Path) -> None:
+    for command in (["status"], ["version"]):
+        done = streamgauge(*command, cwd=tmp_path, STREAMGAUGE_WROKERS="2")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(
+            "streamgauge: unknown environment variable STREAMGAUGE_WROKERS (did you mean STREAMGAUGE_WORKERS?)."
+        )
+    done = streamgauge("config", "check", cwd=tmp_path, STREAMGAUGE_BANANA="2")
+    assert done.returncode == 0
+    assert "# STREAMGAUGE_BANANA is ignored: it is not a setting." in done.stdout
+
+
+def test_former_flag_names_the_new_one(tmp_path: Path) -> None:
+    done = streamgauge("serve", "--quack-port", "1", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "streamgauge: --quack-port is now --sql-port.\n")
+
+
+def test_config_check_prints_a_configuration_file(tmp_path: Path) -> None:
+    flags = (
+        "--upstream",
+        "a=http://a/v1",
+        "--upstream",
+        "http://b:1",
+        "--idle-timeout",
+        "90s",
+        "--via",
+        "--data",
+        'a"\\b',
+    )
+    printed = streamgauge("config", "check", *flags, cwd=tmp_path, STREAMGAUGE_CLIENT_KEY="planted-secret")
+    values = tomllib.loads(printed.stdout)
+    assert values["upstream"] == ["a=http://a:80/v1", "b=http://b:1"]
+    assert (values["idle_timeout"], values["via"], values["data"]) == (90.0, True, 'a"\\b')
+    assert "idle_timeout = 90.0  # flag --idle-timeout\n" in printed.stdout
+    assert "# client_key = (set)  # environment STREAMGAUGE_CLIENT_KEY\n" in printed.stdout
+    (tmp_path / "printed.toml").write_text(printed.stdout)
+    again = streamgauge("config", "check", "--config", "printed.toml", cwd=tmp_path)
+    assert tomllib.loads(again.stdout) == values, again.stderr
+    assert "via = true  # file printed.toml\n" in again.stdout
 
 
 def test_secrets_are_never_printed(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from streamgauge.settings import Settings, misspelled_variables
+from streamgauge.settings import RENAMED, Settings, setting_sources, unknown_variables
+
+HARNESS = {name for name in os.environ if name.startswith("STREAMGAUGE_")}
+"""Variables of the machine that runs the tests."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,15 +54,37 @@ def test_missing_secrets_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.
         Settings()
 
 
-def test_misspelled_variable_suggests_a_setting(monkeypatch: pytest.MonkeyPatch):
-    for name in (
-        "STREAMGAUGE_LISTN",
-        "STREAMGAUGE_LISTEN",
-        "STREAMGAUGE_SERVICE_HOST",
-        "STREAMGAUGE_PORT_4100_TCP",
-    ):
-        monkeypatch.setenv(name, "x")
-    assert misspelled_variables() == {"STREAMGAUGE_LISTN": "STREAMGAUGE_LISTEN"}
+def test_unknown_variables_and_what_they_stand_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WROKERS", "LISTEN", "QUACK_PORT", "CONFG", "BANANA", "SERVICE_HOST", "PORT_4100_TCP_ADDR"):
+        monkeypatch.setenv(f"STREAMGAUGE_{name}", "x")
+    monkeypatch.setenv("STREAMGAUGE_TAP_PORT", "tcp://10.0.0.1:4100")  # from a Service named streamgauge-tap
+    found = {name: correct for name, correct in unknown_variables().items() if name not in HARNESS}
+    assert found == {
+        "STREAMGAUGE_WROKERS": "STREAMGAUGE_WORKERS",
+        "STREAMGAUGE_QUACK_PORT": "STREAMGAUGE_SQL_PORT",
+        "STREAMGAUGE_CONFG": "STREAMGAUGE_CONFIG",
+        "STREAMGAUGE_BANANA": None,
+    }
+
+
+def test_former_names_stand_for_settings() -> None:
+    assert not set(RENAMED) & set(Settings.model_fields)
+    assert set(RENAMED.values()) <= set(Settings.model_fields)
+
+
+def test_source_of_each_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "streamgauge.toml").write_text('listen = "127.0.0.1:1"\nworkers = 2\nsql_token = "x"')
+    (tmp_path / "streamgauge_sql_token").write_text("y")
+    monkeypatch.setenv("STREAMGAUGE_SECRETS_DIR", str(tmp_path))
+    monkeypatch.setenv("STREAMGAUGE_WORKERS", "3")
+    monkeypatch.setenv("STREAMGAUGE_ADMIN", "127.0.0.1:2")
+    sources = setting_sources(["admin"])
+    assert {name: source for name, source in sources.items() if source != "default"} == {
+        "listen": "file streamgauge.toml",
+        "workers": "environment STREAMGAUGE_WORKERS",
+        "sql_token": f"secrets folder {tmp_path}",
+        "admin": "flag --admin",
+    }
 
 
 @pytest.mark.parametrize(
@@ -87,8 +113,3 @@ def test_durations_accept_units(
     else:
         (tmp_path / "streamgauge.toml").write_text(f'idle_timeout = "{duration}"')
     assert Settings().idle_timeout == seconds
-
-
-def test_size_below_the_minimum_is_rejected() -> None:
-    with pytest.raises(ValueError, match="greater than or equal to 1048576"):
-        Settings(record_log_max_bytes="1kB")
