@@ -11,6 +11,7 @@ HELP: dict[str, str] = {
     "error_rate": "Streams with an error outcome / (finished − client aborts − streams lost by the tap). "
     "Client aborts and lost streams are shown separately.",
     "aborts": "The client disconnected before the terminal event (`client_abort`). Not an error of the upstream.",
+    "refused": "The tap refused the request (`refused`): see `error_type`. Not an error of the upstream.",
     "tap_lost": "The tap died or dropped data, so the outcome is unknown (`tap_lost`). Not an error of the upstream.",
     "ttft": "Time to first token: first output event − t0. t0 is when the tap starts to contact the upstream, before it "
     "reuses or opens a connection. Output is text, reasoning, refusal, tool call or audio. Role-only and empty chunks do not count. "

@@ -38,9 +38,21 @@ Cause = Literal[
     "idle_bytes",  # no byte of the response within the tap's limit
     "idle_output",  # only heartbeats for longer than the tap's limit
     "bad_upstream",  # the upstream's response was not HTTP
-    "bad_request",  # the tap refused the request: not acceptable HTTP
+    "bad_request",  # the tap refused the request; the detail is a `Refusal`
     "tap_stopped",  # the tap stopped and its drain time was over
 ]
+
+Refusal = Literal[
+    "bad_request",  # not acceptable HTTP/1.x
+    "body_too_large",
+    "headers_too_large",
+    "http2",  # HTTP/2 without TLS
+    "request_timeout",  # the head or the body did not arrive within the tap's limit
+    "target_too_long",
+    "tls",  # TLS on a port without TLS
+    "unknown_upstream",  # the request names no configured upstream
+]
+"""Why the tap refused a request. Also the code in its error response."""
 
 CodingFault = Literal[
     "broken",  # unknown coding or invalid bytes: decoding stopped
@@ -62,7 +74,11 @@ class ResponseHeaders(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Opened(Record, frozen=True):
-    """The tap has read a request's head and starts to forward it. Always seq 0."""
+    """The tap has read a request's head and starts to forward it, or refuses the request. Always seq 0.
+
+    A request that is refused before it has an upstream has no `gateway`, no `server_address` and port 0. Its method and path
+    are empty if its first line is not valid.
+    """
 
     stream: str
     """Textual UUIDv7; its time is t0."""
@@ -139,7 +155,7 @@ class Closed(Record, frozen=True):
     seq: int
     cause: Cause
     detail: str | None
-    """Class name of the exception. Never text from the network."""
+    """Class name of the exception, or a `Refusal`. Never text from the network."""
     end_ns: int
     """tE: end of the response's body, or time of the failure."""
     connected_ns: int | None
@@ -160,6 +176,8 @@ class Closed(Record, frozen=True):
     """The connection to the upstream had served an earlier request."""
     tunnel: bool = False
     """An upgraded connection (WebSocket): only bytes are counted, no frames."""
+    refused_status: int | None = None
+    """Status of the tap's own response to a refused request. 505 for HTTP/2, which gets a GOAWAY. None: not refused."""
 
 
 class Lost(Record, frozen=True):

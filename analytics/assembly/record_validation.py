@@ -48,6 +48,8 @@ def invalid_record(record: AnyRecord) -> str | None:
     if isinstance(record, Closed):
         counts += (record.end_ns, record.request_bytes, record.response_bytes, record.delivered_bytes)
         times = (record.connected_ns, record.request_sent_ns, record.client_drain_ns, record.client_left_ns)
+        if record.refused_status is not None and not 100 <= record.refused_status <= 999:
+            return "bad_numbers"
     elif isinstance(record, Lost):
         counts += (record.last_seq - record.seq, record.last_seq, record.at_wall_ns, record.bytes)
     return None if _within(counts, 0) and _within(times, -MAX_NS) else "bad_numbers"

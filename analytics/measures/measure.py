@@ -52,6 +52,7 @@ from ingest.redaction.stored_values import numbers_only
 _MAX_COUNT = 2**62
 _DEFAULT_STALL = StallLimit()
 _encode_lines = msgspec.json.Encoder().encode_lines
+_UNKNOWN_WITHOUT_UPSTREAM = ("gateway", "server_address", "server_port", "end_ns")
 _in_order = itemgetter(*STREAMS)
 
 
@@ -80,6 +81,9 @@ def _row(stream: FinishedStream, stall: StallLimit) -> dict[str, Any]:
     _add_opened(row, stream)
     _add_transport(row, stream)
     _add_verdict(row, verdict)
+    if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
+        row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
+        row["method"], row["path"] = row["method"] or None, row["path"] or None
     decoder = stream.decoder
     if decoder is not None:
         chunks = chunk_latencies(decoder.events, stall) if decoder.events else NO_OUTPUT
@@ -122,6 +126,8 @@ def _add_transport(row: dict[str, Any], stream: FinishedStream) -> None:
             "client_drain_ns",
         ):  # fmt: skip
             row[name] = getattr(stream.closed, name)
+        if stream.response is None:
+            row["http_status"] = stream.closed.refused_status
 
 
 def _add_verdict(row: dict[str, Any], verdict: Verdict) -> None:

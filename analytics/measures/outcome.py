@@ -18,7 +18,7 @@ because we cannot know which event ends it. A known dialect without its terminal
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -27,14 +27,16 @@ from analytics.decoded.reports import ErrorReport
 from analytics.decoding.stream_decoder import StreamDecoder
 from analytics.measures.latency import first_output_ns
 from ingest import identifiers
-from ingest.records import Cause
+from ingest.records import Cause, Refusal
 
 Outcome = Literal[
     "ok", "http_error", "connect_error", "inband_error", "truncated", "upstream_reset", "idle_timeout", "client_abort",
-    "malformed", "tap_lost",
+    "malformed", "tap_lost", "refused",
 ]  # fmt: skip
 Phase = Literal["pre_headers", "pre_first_output", "mid_stream", "post_finish"]
 
+REFUSALS: tuple[str, ...] = get_args(Refusal)
+"""The values of `error_type` of a refused request."""
 MAX_MESSAGE_CHARS = 500
 
 _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
@@ -47,7 +49,7 @@ _BY_CAUSE: dict[str, tuple[Outcome, str | None]] = {
     "idle_bytes": ("idle_timeout", "idle_timeout"),
     "idle_output": ("idle_timeout", "idle_timeout"),
     "bad_upstream": ("malformed", "malformed_stream"),
-    "bad_request": ("http_error", "bad_request"),
+    "bad_request": ("refused", None),
     "tap_stopped": ("tap_lost", "tap_lost"),  # ended by the tap: neither side failed
 }
 
@@ -179,6 +181,8 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
         outcome, error_type = _BY_CAUSE[transport.cause]
         if outcome == "tap_lost":
             return LOST
+        if outcome == "refused":
+            return _refused(transport, _phase(facts, transport.end_ns))
         return Verdict(
             outcome,
             error_type or identifiers.error_type(transport.detail) or transport.cause,
@@ -201,8 +205,15 @@ def _without_response(transport: Transport) -> Verdict:
     outcome, error_type = _BY_CAUSE[cause]
     if outcome == "tap_lost":
         return LOST
+    if outcome == "refused":
+        return _refused(transport, "pre_headers")
     error_type = error_type or identifiers.error_type(transport.detail) or cause
     return Verdict(outcome, error_type, "pre_headers", identifiers.name(transport.detail))
+
+
+def _refused(transport: Transport, phase: Phase) -> Verdict:
+    """The tap refused the request, whatever the upstream did. Logs before `Refusal` have no detail."""
+    return Verdict("refused", transport.detail if transport.detail in REFUSALS else "bad_request", phase)
 
 
 def _http_error(transport: Transport, facts: Facts, status: int, capture_content: bool) -> Verdict:

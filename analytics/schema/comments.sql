@@ -21,7 +21,7 @@ COMMENT ON COLUMN streams.parent_span_id IS 'The caller''s span id. NULL if the 
 COMMENT ON COLUMN streams.started_at IS 'Time of t0.';
 COMMENT ON COLUMN streams.http_status IS 'HTTP status of the upstream''s response. NULL without a response.';
 COMMENT ON COLUMN streams.streamed IS 'Whether the response was a stream of events. NULL without a response.';
-COMMENT ON COLUMN streams.outcome IS 'ok, http_error, connect_error, inband_error, truncated, upstream_reset, idle_timeout, client_abort, malformed or tap_lost.';
+COMMENT ON COLUMN streams.outcome IS 'ok, http_error, connect_error, inband_error, truncated, upstream_reset, idle_timeout, client_abort, malformed, tap_lost or refused.';
 COMMENT ON COLUMN streams.error_type IS 'The provider''s error type, else its code, else the HTTP status or the outcome. NULL if ok.';
 COMMENT ON COLUMN streams.error_phase IS 'Phase of the error: pre_headers, pre_first_output, mid_stream, or post_finish after a complete response (then the outcome is ok).';
 COMMENT ON COLUMN streams.error_message IS 'Class of the tap''s exception. The provider''s message only with --capture-content.';

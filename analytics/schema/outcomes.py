@@ -7,7 +7,7 @@ upstream, so they are in neither number.
 from __future__ import annotations
 
 OK = "ok"
-NOT_COUNTED = ("client_abort", "tap_lost")
+NOT_COUNTED = ("client_abort", "tap_lost", "refused")
 NOT_ERRORS = (OK, *NOT_COUNTED)
 
 IS_COUNTED = f"outcome NOT IN {NOT_COUNTED}"

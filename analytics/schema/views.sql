@@ -98,6 +98,7 @@ SELECT
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'malformed'), 0)::BIGINT AS malformed,
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'client_abort'), 0)::BIGINT AS client_abort,
     coalesce(sum(stream_minutes.streams) FILTER (outcome = 'tap_lost'), 0)::BIGINT AS tap_lost,
+    coalesce(sum(stream_minutes.streams) FILTER (outcome = 'refused'), 0)::BIGINT AS refused,
     coalesce(sum(stream_minutes.streams) FILTER ($IS_ERROR), 0)
         / sum(stream_minutes.streams) FILTER ($IS_COUNTED) AS error_rate,
     coalesce(sum(stream_minutes.streams) FILTER (http_status = 429), 0)::BIGINT AS rate_limited,
@@ -185,6 +186,7 @@ SELECT
     coalesce(sum(parts.streams) FILTER ($IS_ERROR), 0)::BIGINT AS errors,
     coalesce(sum(parts.streams) FILTER (outcome = 'client_abort'), 0)::BIGINT AS client_abort,
     coalesce(sum(parts.streams) FILTER (outcome = 'tap_lost'), 0)::BIGINT AS tap_lost,
+    coalesce(sum(parts.streams) FILTER (outcome = 'refused'), 0)::BIGINT AS refused,
     coalesce(sum(parts.streams) FILTER ($IS_ERROR), 0)
         / sum(parts.streams) FILTER ($IS_COUNTED) AS error_rate,
     max(p50) FILTER (metric = 'ttft_ns') AS ttft_p50_ns,
@@ -206,7 +208,7 @@ COMMENT ON VIEW histogram_buckets IS
 COMMENT ON VIEW latency_by_minute IS
 'Per minute, gateway, provider and model: quantiles of TTFB, TTFT, inter-token latency, duration and tokens per second.';
 COMMENT ON VIEW errors_by_minute IS
-'Per minute, gateway, provider and model: streams by outcome; error_rate = errors / (streams - client_abort - tap_lost).';
+'Per minute, gateway, provider and model: streams by outcome; error_rate = errors / (streams - client_abort - tap_lost - refused).';
 COMMENT ON VIEW throughput_by_minute IS
 'Per minute, gateway, provider and model: streams, tokens, events and bytes of the streams that started. NULL if no stream reported a value.';
 COMMENT ON VIEW slow_streams IS

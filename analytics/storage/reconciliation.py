@@ -103,7 +103,7 @@ class TableCounts:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Streams that the taps sent to an upstream. `at_most` None: no upper bound is known."""
+    """Streams that the taps recorded. `at_most` None: no upper bound is known."""
 
     at_least: int
     at_most: int | None

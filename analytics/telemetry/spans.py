@@ -4,7 +4,7 @@ Rules
 - The operation span has the ids that the tap put into `traceparent`, so the gateway's spans are its children and the caller's
   span is its parent. Span ids of phases derive from the stream id, so a replay builds the same spans.
 - The start is t0 on the tap's wall clock. All other times are t0 plus a duration of the tap's monotonic clock.
-- Status is Error, with `error.type`, only if the upstream failed. `client_abort` and `tap_lost` are not errors.
+- Status is Error, with `error.type`, only if the upstream failed. The outcomes `NOT_COUNTED` are not errors.
 - Attributes come from the row of `streams` (`analytics.telemetry.span_attributes`).
 - Stalls and tool calls are bounded by `MAX_STALLS` and `MAX_TOOL_CALLS`. An attribute has the number of omitted ones.
 """

@@ -34,6 +34,7 @@ OUTCOMES: dict[str, str] = {
     "malformed": "#9a6a4b",
     "client_abort": "#8d99a3",
     "tap_lost": "#5b666f",
+    "refused": "#6f8794",
 }
 EVENT_KINDS: dict[str, str] = {
     "text": "#2a82c9",

@@ -64,17 +64,18 @@ ABORTS = """
 
 def abort_summary(query: Query, selection: Selection) -> dict[str, float | None]:
     """Client aborts: `aborts, abort_share, aborts_with_tokens, output_tokens, wasted_tokens, undelivered_bytes, before_output,
-    lost, after_terminal`.
+    lost, refused, after_terminal`.
 
     - `aborts_with_tokens`: aborted streams with known output tokens. `output_tokens` are their tokens and `wasted_tokens` the
       undelivered part of them.
     - `before_output`: aborted before the first token.
-    - `lost`: streams lost by the tap, which are no aborts.
+    - `lost`: streams lost by the tap; `refused`: requests that the tap refused. Neither are aborts.
     - `after_terminal`: the client left after the terminal event, which is no abort.
     """
     rows = query(f"""
         SELECT {ABORTS}, count(output_tokens) FILTER (outcome = 'client_abort') AS aborts_with_tokens,
             count(*) FILTER (outcome = 'tap_lost') AS lost,
+            count(*) FILTER (outcome = 'refused') AS refused,
             count(*) FILTER (aborted_after_terminal) AS after_terminal
         FROM streams WHERE {selection.where()}""").to_dicts()
     found: dict[str, float | None] = rows[0]

@@ -29,6 +29,7 @@ KINDS: dict[str, str] = {
     "ok": "outcome = 'ok'",
     "aborted": "outcome = 'client_abort'",
     "lost": "outcome = 'tap_lost'",
+    "refused": "outcome = 'refused'",
     "stalled": "stall_count > 0",
     "not streamed": "streamed IS FALSE",
 }

@@ -10,7 +10,12 @@ import streamlit as st
 from dashboard import filters
 from dashboard.tables import columns
 
-OUTCOME_SIGNS = {"ok": "✓ ok", "client_abort": "◌ client_abort", "tap_lost": "? tap_lost"}
+OUTCOME_SIGNS = {
+    "ok": "✓ ok",
+    "client_abort": "◌ client_abort",
+    "tap_lost": "? tap_lost",
+    "refused": "⊘ refused",
+}
 """Signs that distinguish outcomes without colour. All other outcomes are errors and have the sign ✕."""
 LINK_TO_STREAM = ("stream?id=" + pl.col("stream_id").cast(pl.String)).alias("link")
 

@@ -59,7 +59,7 @@ def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
         f"Known for {count(aborts['aborts_with_tokens'])} of {count(aborts['aborts'])} aborts, which generated "
         f"{count(aborts['output_tokens'])} tokens. Undelivered: {formatting.size(aborts['undelivered_bytes'])}."
     )
-    with st.grid(5, min_column_width=150):
+    with st.grid(6, min_column_width=150):
         card("Error rate", share(rate), now=rate, before=rate_before, before_text=share(rate_before), is_share=True,
              help_text=metric_help("error_rate"))  # fmt: skip
         card("Errors", count(now.get("errors")), now=now.get("errors"), before=before.get("errors"),
@@ -70,6 +70,7 @@ def show_cards(now: Summary, before: Summary, aborts: Summary) -> None:
             "Wasted tokens", count(aborts["wasted_tokens"]), help_text=metric_help("wasted", more=wasted_help)
         )
         card("Lost by the tap", count(aborts["lost"]), help_text=metric_help("tap_lost"))
+        card("Refused by the tap", count(aborts["refused"]), help_text=metric_help("refused"))
 
 
 def show_timelines(chosen: Selection, time: TimeRange) -> None:
@@ -84,7 +85,7 @@ def show_timelines(chosen: Selection, time: TimeRange) -> None:
                 f, "n", time, series="outcome", series_colors=colors.OUTCOMES, unit="streams"
             ),
             legend=colors.present(colors.OUTCOMES, outcomes, "outcome"),
-            help_text="Client aborts and streams lost by the tap (grey) are not errors.",
+            help_text="Client aborts, streams lost and requests refused by the tap (grey) are not errors.",
         )
         panel(
             f"Error rate by {by}",

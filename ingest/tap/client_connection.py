@@ -20,7 +20,13 @@ from ingest.tap.context import TapContext
 from ingest.tap.error_responses import ErrorResponse
 from ingest.tap.exchange import Exchange
 from ingest.tap.exchange_states import ABORT, KEEP_OPEN, LINGER, RESET
-from ingest.tap.http_head import BadRequest, check_partial_head, read_request_head
+from ingest.tap.http_head import (
+    BadRequest,
+    RequestHead,
+    check_partial_head,
+    other_protocol,
+    read_request_head,
+)
 from ingest.tap.stream_recorder import StreamRecorder
 from ingest.tap.timeouts import LINGER_S, RESET_CHECK_S, RESET_PATIENCE_S
 from ingest.tap.upstream_connection import UpstreamPool
@@ -146,16 +152,13 @@ class ClientConnection(asyncio.Protocol):
                 return
             head = read_request_head(data[:end], limits)
         except BadRequest as e:
-            context.counters.requests_refused += 1
-            self._respond_and_close(ErrorResponse.bad_request(e))
+            self._refuse(ErrorResponse.bad_request(other_protocol(data) or e), data, now_ns)
             return
         self._searched_bytes = 0
         self._buffer = data[end:]
         route = context.router.route(head)
         if route is None:
-            context.counters.requests_unrouted += 1
-            response = ErrorResponse.unknown_upstream(context.router.names)
-            self._respond_and_close(response, without_body=head.method == "HEAD")
+            self._refuse(ErrorResponse.unknown_upstream(context.router.names), head, now_ns)
             return
         if self._last_recorder is not None:
             self._finish_recording()
@@ -297,8 +300,13 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is None and not self._lingering and not self._closed:
             self.transport.close()
 
-    def _respond_and_close(self, response: ErrorResponse, *, without_body: bool = False) -> None:
+    def _refuse(self, response: ErrorResponse, received: RequestHead | bytes, now_ns: int) -> None:
+        """Answer a request that has no exchange, and close. `received`: its head, or the bytes of an invalid one."""
+        refusals = self._context.refusals
+        refusals.count(response.code, now_ns)
+        refusals.record(response, received, self._buffer_since_ns, now_ns)
         self._buffer = b""
+        without_body = isinstance(received, RequestHead) and received.method == "HEAD"
         self.transport.write(response.encode(without_body=without_body))
         self._close(linger=True)
 
@@ -359,10 +367,8 @@ class ClientConnection(asyncio.Protocol):
         timeouts, exchange = self._context.timeouts, self._exchange
         if exchange is None and self._buffer:
             if timeouts.request_head_expired(now_ns, self._buffer_since_ns, self._ready_ns):
-                self._context.counters.requests_refused += 1
-                self._respond_and_close(
-                    ErrorResponse(408, "request_timeout", "the request's head did not arrive in time")
-                )
+                error = BadRequest(408, "the request's head did not arrive in time")
+                self._refuse(ErrorResponse.bad_request(error), self._buffer, now_ns)
         elif exchange is None:
             if timeouts.keep_alive_expired(now_ns, self._last_byte_ns, self._ready_ns):
                 self.transport.close()

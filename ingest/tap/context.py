@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ingest.tap.counters import Counters
 from ingest.tap.options import TapOptions
+from ingest.tap.refusals import Refusals
 from ingest.tap.routing import Router
 from ingest.tap.sockets import HangupWatch
 from ingest.tap.stream_recorder import RecorderFactory
@@ -33,7 +34,7 @@ class TapContext:
 
     __slots__ = (
         "_next_iteration", "clients", "clock_ns", "counters", "exchanges", "hangups", "loop", "options", "recorder_factory",
-        "router", "stopping", "timeouts",
+        "refusals", "router", "stopping", "timeouts",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +44,7 @@ class TapContext:
         self.loop = loop
         self.clock_ns = clock_ns
         self.counters = Counters()
+        self.refusals = Refusals(self.counters)
         self.router = Router(options.upstreams, options.default_upstream)
         self.timeouts = Timeouts(options)
         self.hangups = HangupWatch(loop)

@@ -13,8 +13,8 @@ from ingest.records import Cause
 CAUSES: tuple[str, ...] = get_args(Cause)
 NAMES = (
     "bad_upstream_excess_bytes", "body_bytes", "captured_bytes", "client_connections", "closed_by_cause", "frames",
-    "log_append_errors", "lost_bytes", "lost_records", "lost_untold", "records", "request_bytes", "requests_refused",
-    "requests_unrouted", "retries", "streams_closed", "streams_opened", "uncaptured_bytes", "upstream_connections",
+    "log_append_errors", "lost_bytes", "lost_records", "lost_untold", "records", "refusals_unrecorded", "request_bytes",
+    "requests_refused", "requests_unrouted", "retries", "streams_closed", "streams_opened", "uncaptured_bytes", "upstream_connections",
     "upstream_reuses",
 )  # fmt: skip
 
@@ -39,6 +39,7 @@ class Counters:
         self.request_bytes = 0
         self.requests_refused = 0
         self.requests_unrouted = 0
+        self.refusals_unrecorded = 0  # the part of both without a stream, see `ingest.tap.refusals`
         self.retries = 0
         self.client_connections = 0
         self.upstream_connections = 0

@@ -13,6 +13,18 @@ from http import HTTPStatus
 
 from ingest.tap.http_head import BadRequest
 
+_HTTP_1_1_REQUIRED = 0x0D
+_HTTP2_MESSAGE = b"HTTP/2 without TLS is not supported: use HTTP/1.1"
+HTTP2_REFUSAL = (
+    b"\0\0\0\x04\0\0\0\0\0"  # SETTINGS, without values
+    + (8 + len(_HTTP2_MESSAGE)).to_bytes(3, "big")
+    + b"\x07\0\0\0\0\0"  # GOAWAY
+    + (0).to_bytes(4, "big")  # no stream was processed
+    + _HTTP_1_1_REQUIRED.to_bytes(4, "big")
+    + _HTTP2_MESSAGE
+)
+"""The answer to a client that starts with HTTP/2 (RFC 9113, sections 3.4 and 6.8). The connection is closed after it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
@@ -25,7 +37,7 @@ class ErrorResponse:
 
     @classmethod
     def bad_request(cls, error: BadRequest) -> ErrorResponse:
-        return cls(error.status, "bad_request", f"refused by the tap: {error.reason}")
+        return cls(error.status, error.refusal, f"refused by the tap: {error.reason}")
 
     @classmethod
     def unknown_upstream(cls, names: list[str]) -> ErrorResponse:
@@ -37,6 +49,8 @@ class ErrorResponse:
 
     def encode(self, *, without_body: bool = False) -> bytes:
         """The whole response. The connection is closed after it."""
+        if self.code == "http2":
+            return HTTP2_REFUSAL
         error: dict[str, object] = {"message": self.message, "type": "streamgauge_tap", "code": self.code}
         if self.upstreams is not None:
             error["upstreams"] = self.upstreams

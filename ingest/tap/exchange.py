@@ -254,8 +254,8 @@ class Exchange:
 
     def _refuse(self, error: BadRequest) -> None:
         """End a request with an unacceptable body, before the upstream has received all of it."""
-        self._context.counters.requests_refused += 1
-        self._fail("bad_request", None, ErrorResponse.bad_request(error))
+        self._context.refusals.count(error.refusal, self._context.clock_ns())
+        self._fail("bad_request", error.refusal, ErrorResponse.bad_request(error))
 
     def _request_sent(self, now_ns: int) -> None:
         recorder, upstream = self._recorder, self._upstream
@@ -515,6 +515,8 @@ class Exchange:
         if recorder is not None:
             if self._request is not None:
                 recorder.record_request(over=self._request_complete)
+            if cause == "bad_request" and error_response is not None:
+                recorder.refused_status = error_response.status
             recorder.ended(
                 cause, detail, now_ns, self.request_bytes, self.response_bytes, reused=reused, tunnel=tunnel is not None
             )  # fmt: skip

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
+from ingest.records import Refusal
 from ingest.tap.http_header_fields import (
     REQUEST_FIELDS,
     RESPONSE_FIELDS,
@@ -33,13 +34,19 @@ _BARE_LF_OR_NUL = re.compile(rb"(?<!\r)\n|\0")
 _REQUEST_LINE_WITH_VERSION = re.compile(rb"[^\r\n]* HTTP/[0-9.]+")
 
 
+_REFUSALS: dict[int, Refusal] = {
+    408: "request_timeout", 413: "body_too_large", 414: "target_too_long", 431: "headers_too_large",
+}  # fmt: skip
+
+
 class BadRequest(Exception):
     """A request that the tap refuses. The connection is closed after the error response."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, refusal: Refusal | None = None) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.refusal: Refusal = refusal or _REFUSALS.get(status, "bad_request")
 
 
 class BadUpstream(Exception):
@@ -152,6 +159,22 @@ def _request_line(line: bytes) -> tuple[str, str, int, bytes]:
 
 # Most clients send the same few lines. The cache saves 0.4 of 4.0 µs per head (timeit, CPython 3.11).
 _cached_request_line = lru_cache(maxsize=512)(_request_line)
+
+
+def other_protocol(data: bytes) -> BadRequest | None:
+    """The refusal of a protocol other than HTTP/1.x, if the first bytes of a request are known to belong to one."""
+    if data.startswith(b"PRI * HTTP/2.0\r\n"):
+        return BadRequest(505, "HTTP/2 without TLS is not supported", "http2")
+    return BadRequest(400, "TLS on a port without TLS", "tls") if data.startswith(b"\x16\x03") else None
+
+
+def method_and_target(head: bytes) -> tuple[str, str]:
+    """Method and target of a head that is incomplete or invalid. Empty if its first line is."""
+    line, sep, _ = head.partition(b"\r\n")
+    try:
+        return _request_line(line)[:2] if sep else ("", "")
+    except BadRequest:
+        return "", ""
 
 
 def read_request_head(head: bytes, limits: HeadLimits) -> RequestHead:

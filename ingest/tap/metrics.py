@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 _FAMILIES = (
-    ("streams_opened", "counter", "Requests accepted for forwarding to an upstream."),
+    ("streams_opened", "counter", "Requests accepted for forwarding to an upstream, and recorded refusals."),
     ("streams_closed", "counter", "Exchanges that have ended; see streams_closed_by_cause."),
     ("open_streams_now", "gauge", "Exchanges in progress."),
     ("client_connections", "counter", "Connections accepted from clients."),
@@ -15,6 +15,7 @@ _FAMILIES = (
     ("retries", "counter", "Requests repeated because the server had just closed an idle connection."),
     ("requests_refused", "counter", "Requests refused by the tap (malformed, too large, too slow)."),
     ("requests_unrouted", "counter", "Requests without a configured upstream."),
+    ("refusals_unrecorded", "counter", "Refused and unrouted requests without a row: too many per second."),
     ("request_bytes", "counter", "Request body bytes sent upstream (of ended streams)."),
     ("body_bytes", "counter", "Response body bytes received (of ended streams)."),
     ("captured_bytes", "counter", "Response body bytes recorded."),

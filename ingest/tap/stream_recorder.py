@@ -76,6 +76,7 @@ class StreamRecorder:
         "_uncaptured_bytes",
         "_undelivered_bytes",
         "last_output_ns",
+        "refused_status",
         "stream",
         "waiting",
     )
@@ -116,6 +117,8 @@ class StreamRecorder:
         self._drained_ns: int | None = None
         self._client_left_ns: int | None = None
         self._undelivered_bytes = 0
+        self.refused_status: int | None = None
+        """Status of the tap's error response, if it refused the request."""
         self.last_output_ns = 0
         """Time of the last read that held more than heartbeats."""
         self.waiting = True
@@ -293,6 +296,7 @@ class StreamRecorder:
             None if client_left_ns is None else max(end_ns, client_left_ns) - t0_ns,
             self._reused,
             self._tunnel,
+            self.refused_status,
         )
         counters = self._buffer.counters
         counters.streams_closed += 1

@@ -121,7 +121,7 @@ class TapWorker:
             self._log = LogThread(self._open_log)
             self._log.start()
             self._buffer = RecordBuffer(self._log, self.counters, queue_bytes=options.queue_bytes)
-            context.recorder_factory = RecorderFactory(
+            context.recorder_factory = context.refusals.recorder_factory = RecorderFactory(
                 self._buffer, options, incarnation=self.incarnation, client_key=self._client_key
             )
             self._write_alive_periodically()

@@ -114,14 +114,14 @@ def check_measurements(
 def _unknown(
     measured: Mapping[str | None, Sequence[Row]], clients_by_id: Mapping[str, ClientRow] | None
 ) -> Iterable[Discrepancy]:
-    """Streams without a simulated request. A client may abort before the request reaches the simulator."""
+    """Streams without a simulated request. A client may abort, or the tap refuse, before it is forwarded."""
     for request_id, streams in measured.items():
         client = (
             clients_by_id.get(request_id) if clients_by_id is not None and request_id is not None else None
         )
         for stream in streams:
             before_upstream = client is not None and client.aborted and stream["outcome"] == "client_abort"
-            if stream["method"] == "POST" and not before_upstream:
+            if stream["method"] == "POST" and not before_upstream and stream["outcome"] != "refused":
                 yield Discrepancy(
                     kind="unknown",
                     request_id=request_id or "?",

@@ -19,8 +19,8 @@ def test_numbers_equal_sql(streams_data: Path, monkeypatch: pytest.MonkeyPatch) 
         tables(streams_data)
         .query("""
         SELECT count(*) AS n, quantile_cont(ttft_ns, 0.95) AS ttft, quantile_cont(itl_ns, 0.5) AS itl,
-            count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost'))
-                / count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost')) AS errors,
+            count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost', 'refused'))
+                / count(*) FILTER (outcome NOT IN ('client_abort', 'tap_lost', 'refused')) AS errors,
             count(*) FILTER (ttft_ns <= 2e9 AND itl_ns <= 1e8) / 86400 AS goodput
         FROM streams""")
         .to_dicts()[0]

@@ -80,8 +80,9 @@ def test_previous_period_has_same_length_and_ends_at_start() -> None:
     assert (before.since, before.until) == (NOON - timedelta(hours=1), NOON)
 
 
-def test_aborts_and_losses_are_not_in_the_error_rate(store: duckdb.DuckDBPyConnection) -> None:
-    put(store, {}, {}, {}, {"outcome": "http_error"}, {"outcome": "client_abort"}, {"outcome": "tap_lost"})
+def test_aborts_losses_and_refusals_are_not_in_the_error_rate(store: duckdb.DuckDBPyConnection) -> None:
+    others = [{"outcome": outcome} for outcome in ("http_error", "client_abort", "tap_lost", "refused")]
+    put(store, {}, {}, {}, *others)
     now = overview.summary_now_and_before(query_of(store), HOUR, **SLO)["now"]
     assert (now["errors"], now["aborts"], now["lost"], now["error_rate"]) == (1, 1, 1, 0.25)
 

@@ -83,7 +83,7 @@ def test_streams_are_filtered_sorted_and_found(streams_data: Path, monkeypatch: 
         streams_data, monkeypatch, "streams", range="24h", kind="errors", order="longest", rows="500"
     )
     expected = tables(streams_data).query("""
-        SELECT end_ns / 1e9 AS s FROM streams WHERE outcome NOT IN ('ok', 'client_abort', 'tap_lost')
+        SELECT end_ns / 1e9 AS s FROM streams WHERE outcome NOT IN ('ok', 'client_abort', 'tap_lost', 'refused')
         ORDER BY end_ns DESC NULLS LAST""")["s"]
     shown = app.dataframe[0].value
     assert list(shown["end_ns"]) == pytest.approx(expected.to_list())
@@ -136,7 +136,7 @@ def test_error_counts_equal_sql(streams_data: Path, monkeypatch: pytest.MonkeyPa
     row = (
         tables(streams_data)
         .query("""
-        SELECT count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost')) AS errors,
+        SELECT count(*) FILTER (outcome NOT IN ('ok', 'client_abort', 'tap_lost', 'refused')) AS errors,
             count(*) FILTER (outcome = 'client_abort') AS aborts FROM streams""")
         .to_dicts()[0]
     )

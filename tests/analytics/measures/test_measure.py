@@ -10,6 +10,7 @@ import pytest
 
 from analytics.assembly.assembler import Assembler
 from analytics.measures.measure import measure
+from analytics.measures.rollup import rollups
 from ingest.identifiers import hashed
 from ingest.records import AnyRecord, Frames, Lost, Request, ResponseHeaders
 from tests.analytics.stream_records import chunk, closed, finish_chunk, head, opened, stream_id, whole_stream
@@ -420,3 +421,31 @@ def test_batch_gives_the_same_rows_as_its_streams_alone() -> None:
     alone = pl.concat([tables(s)["streams"] for s in streams[:40]])
     assert len(tables(*streams)["events"]) > 5_000
     assert together.head(40).equals(alone)
+
+
+def test_refused_request_without_an_upstream_has_no_gateway_and_no_times() -> None:
+    no_upstream = opened(A, gateway="", server_address="", server_port=0, method="", path="")
+    refused = closed(A, 1, cause="bad_request", detail="tls", end_ns=0, response_bytes=0, refused_status=400)
+    found = tables([no_upstream, refused])
+    (only,) = found["streams"].to_dicts()
+    assert (only["outcome"], only["error_type"], only["error_phase"]) == ("refused", "tls", "pre_headers")
+    assert (only["http_status"], only["tap"]) == (400, "tap")
+    columns = (
+        "gateway",
+        "server_address",
+        "server_port",
+        "method",
+        "path",
+        "end_ns",
+        "headers_ns",
+        "request_model",
+    )
+    assert {column: only[column] for column in columns} == dict.fromkeys(columns)
+    [minute] = rollups(found)["stream_minutes"].to_dicts()
+    assert (minute["gateway"], minute["model"], minute["outcome"], minute["streams"]) == (
+        None,
+        None,
+        "refused",
+        1,
+    )
+    assert "end_ns" not in rollups(found)["histogram_minutes"]["metric"].to_list()

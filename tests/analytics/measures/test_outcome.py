@@ -74,9 +74,19 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
         Verdict("http_error", "rate_limit", "pre_headers"),
     ),
     "request refused by the tap": (
+        transport("bad_request", status=None, headers_ns=None, detail="body_too_large"),
+        NO_BODY,
+        Verdict("refused", "body_too_large", "pre_headers"),
+    ),
+    "request refused by an older tap": (
         transport("bad_request", status=None, headers_ns=None, detail="BadLength"),
         NO_BODY,
-        Verdict("http_error", "bad_request", "pre_headers", "BadLength"),
+        Verdict("refused", "bad_request", "pre_headers"),
+    ),
+    "body refused during the response": (
+        transport("bad_request", detail="bad_request"),
+        facts(),
+        Verdict("refused", "bad_request", "mid_stream"),
     ),
     # connect_error
     "connect refused": (
@@ -330,7 +340,7 @@ def test_every_outcome_and_phase_has_a_row() -> None:
     verdicts = [v for _, _, v in ROWS.values()]
     assert {v.outcome for v in verdicts} == {
         "ok", "http_error", "connect_error", "inband_error", "truncated", "upstream_reset", "idle_timeout",
-        "client_abort", "malformed", "tap_lost",
+        "client_abort", "malformed", "tap_lost", "refused",
     }  # fmt: skip
     assert {v.error_phase for v in verdicts} == {
         "pre_headers",

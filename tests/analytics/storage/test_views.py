@@ -73,21 +73,21 @@ def test_latency_quantiles_are_over_requests_and_ignore_null(store: Store) -> No
     assert minute["model"] == "asked"
 
 
-def test_error_rate_excludes_client_aborts_and_lost_streams(store: Store) -> None:
-    outcomes = ["ok"] * 6 + ["http_error", "truncated", "client_abort", "client_abort", "tap_lost"]
+def test_error_rate_excludes_client_aborts_lost_streams_and_refused_requests(store: Store) -> None:
+    outcomes = ["ok"] * 6 + ["http_error", "truncated", "client_abort", "client_abort", "tap_lost", "refused"]
     fill(
         store,
         [row(n, outcome=o, http_status=429 if o == "http_error" else 200) for n, o in enumerate(outcomes)],
     )
     [minute] = ask(store, "FROM errors_by_minute")
-    assert (minute["streams"], minute["ok"], minute["errors"]) == (11, 6, 2)
+    assert (minute["streams"], minute["ok"], minute["errors"]) == (12, 6, 2)
     assert (minute["client_abort"], minute["tap_lost"], minute["http_error"], minute["rate_limited"]) == (
         2,
         1,
         1,
         1,
     )
-    assert minute["error_rate"] == 2 / 8
+    assert (minute["refused"], minute["error_rate"]) == (1, 2 / 8)
     [gateway] = ask(store, "FROM gateway_comparison")
     assert (gateway["error_rate"], gateway["errors"]) == (2 / 8, 2)
 
