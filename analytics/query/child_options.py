@@ -20,6 +20,8 @@ class ChildOptions:
     folder: Path
     """Private folder of the parent: spill files and the copy of the catalog."""
     catalog_copy: Path | None = None
+    exact_types: bool = False
+    """Arrow answers keep DuckDB's types. Otherwise UUIDs become text, and HUGEINT becomes DECIMAL."""
     parent: int = 0
     """Process id of the parent. The child ends if it has another one."""
 
@@ -34,6 +36,7 @@ class ChildOptions:
             "untrusted": self.untrusted,
             "folder": str(self.folder),
             "catalog_copy": str(self.catalog_copy) if self.catalog_copy else None,
+            "exact_types": self.exact_types,
             "parent": self.parent,
         }
 
@@ -49,5 +52,6 @@ class ChildOptions:
             untrusted=given["untrusted"],
             folder=Path(given["folder"]),
             catalog_copy=Path(copy) if copy else None,
+            exact_types=given["exact_types"],
             parent=given["parent"],
         )

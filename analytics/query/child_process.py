@@ -145,11 +145,11 @@ class ChildProcess:
         self.send({"id": call.id, **request}, deadline_s)
         return call
 
-    def send(self, header: dict[str, Any], deadline_s: float) -> None:
+    def send(self, header: dict[str, Any], deadline_s: float, body: bytes = b"") -> None:
         """Write one message. Kills a child that does not read it until the deadline."""
         try:
             with self._sending:
-                if not pipe_messages.send_before(self._stdin, header, deadline_s):
+                if not pipe_messages.send_before(self._stdin, header, deadline_s, body):
                     self.kill()
         except (OSError, ValueError):
             self.kill()  # the reading thread reports the end

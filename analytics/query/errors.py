@@ -30,8 +30,23 @@ _KINDS: dict[str, type[QueryError]] = {
 }
 
 
+MAX_MESSAGE_CHARS = 2000
+"""A message can quote a value of the statement."""
+
+
+def to_wire(error: QueryError, *hidden: str | None) -> dict[str, str]:
+    """The error's kind and message for another process. Paths in `hidden` are removed from the message."""
+    text = str(error)
+    for path in hidden:
+        text = text.replace(path, "…") if path else text
+    return {
+        "error": type(error).__name__,
+        "message": text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + "…",
+    }
+
+
 def of_kind(name: object, message: object) -> QueryError:
-    """The error that a child process sent by name. An unknown kind is QueryRejected."""
+    """The inverse of `to_wire`. An unknown kind is QueryRejected."""
     return _KINDS.get(str(name), QueryRejected)(" ".join(str(message).split()))
 
 

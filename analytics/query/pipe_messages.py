@@ -51,9 +51,13 @@ def send(fd: int, header: dict[str, Any], body: bytes | memoryview = b"") -> Non
     _write(fd, memoryview(body))
 
 
-def send_before(fd: int, header: dict[str, Any], deadline_s: float) -> bool:
+def send_before(fd: int, header: dict[str, Any], deadline_s: float, body: bytes = b"") -> bool:
     """Write one message to a non-blocking pipe. False if `deadline_s` of `time.monotonic` passes first. Raises OSError."""
-    unsent = memoryview(encode(header))
+    return _write_before(fd, encode(header, len(body)), deadline_s) and _write_before(fd, body, deadline_s)
+
+
+def _write_before(fd: int, message: bytes, deadline_s: float) -> bool:
+    unsent = memoryview(message)
     while unsent:
         try:
             unsent = unsent[os.write(fd, unsent) :]

@@ -1,51 +1,47 @@
 """The gate in front of Quack: Quack calls it before it runs a client's statement, and runs the statement that it returns.
 
-Without the gate a Quack client could run anything without limits. The gate applies the statement filter, runs the statement
-with a row limit and a deadline into a table of the in-memory database `answers`, and returns `FROM answers.main.…`. A plain
-scan of one table, as from a client's ATTACH, is returned unchanged: it streams and holds no memory.
+Without the gate a Quack client could run anything without limits. The gate sends the statement to the supervisor, which runs
+it in the query pool. The gate writes the answer into a table of the in-memory database `answers` and returns `FROM
+answers.main.…`. For a plain scan (`plain_scan`) it only waits until the copy of the catalog is fresh: the scan streams from
+the table and holds no memory. So Quack runs no text of a client.
 
-The gate calls `report` with `{"start": N, "timeout_s": T}` before and `{"end": N}` after each query. The supervisor
-refreshes the copy of the catalog and calls `refreshed(N)`. It kills the process if `end` does not follow in time.
+Protocol: the gate calls `ask` with `{"ask": N, "sql", "max_rows", "timeout_s"}`; `sql` None asks for a fresh catalog. The
+reply `{"answer": N}` with Arrow IPC bytes, or `{"answer": N, "error", "message"}`, arrives in `answered`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
-from analytics.query import open_streams_view
-from analytics.query.errors import QueryError, QueryTimeout
-from analytics.query.limits import Limits
-from analytics.query.query_slots import QuerySlots
-from analytics.query.reader import Reader, interrupted_after, limited, too_many_rows
-from analytics.query.statement_filter import StatementFilter
-from analytics.schema.sql_quoting import literal
-from analytics.storage.database import first_row, one_line
+from analytics.query.arrow_answer import decode
+from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, of_kind, too_slow
+from analytics.query.limits import MIB, Limits
+from analytics.query.plain_scan import plain_scan
+from analytics.query.reader import Reader
+from analytics.query.statement_filter import check_length
+from analytics.schema.sql_quoting import identifier, literal
+from analytics.storage.database import one_line
 from analytics.storage.location import ALIAS
 
-ANSWER_KEPT_S = 10.0
-"""Age at which the table of an answer is dropped. Its client's transaction begins within milliseconds."""
-REFRESH_WAIT_S = 2.0
-"""A query that waited this long runs on the older copy of the catalog."""
+KEPT_S = 10.0
+"""Age at which the table of an answer is dropped. Its client's transaction begins within milliseconds, and keeps the rows."""
+KEPT_BYTES = 512 * MIB
+"""Size of all kept answers. Beyond it the oldest is dropped first."""
+LATE_S = 30.0
+"""An answer that is this much past the time limit no longer comes: the pool stops queries, and starts of children, earlier."""
 
 _DIRECTIVE = re.compile(r"\s*/\*streamgauge max_rows=(\d{1,9}) timeout_s=(\d{1,6}(?:\.\d{1,6})?)\*/")
-_SCHEMATA = re.compile(r"\s*SELECT catalog_name, schema_name\s+FROM information_schema\.schemata\b")
-_CATALOG = re.compile(r"\s*SELECT schema_name, sql, 'table'\s+FROM duckdb_tables\(\)\s+UNION ALL\b")
-"""The first statements of a client's ATTACH. The answer is the public schema only."""
-_SCHEMATA_ANSWER = f"SELECT '{ALIAS}' AS catalog_name, 'main' AS schema_name"
-_CATALOG_ANSWER = (
-    f"SELECT schema_name, sql, 'table' FROM duckdb_tables() WHERE database_name = '{ALIAS}' AND schema_name = 'main' "
-    "UNION ALL SELECT schema_name, view_name, 'view' FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal "
-    f"AND (database_name = '{ALIAS}' OR view_name = '{open_streams_view.NAME}')"
-)
+_PREFIXES: dict[type[QueryError], str] = {QueryTimeout: "too slow"}
 
 
 def directive(max_rows: int, timeout_s: float) -> str:
@@ -53,131 +49,125 @@ def directive(max_rows: int, timeout_s: float) -> str:
     return f"/*streamgauge max_rows={max_rows} timeout_s={timeout_s:.3f}*/"
 
 
+@dataclass(slots=True)
+class _Asked:
+    done: threading.Event = field(default_factory=threading.Event)
+    header: dict[str, Any] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    at_s: float
+    name: str
+    size_bytes: int
+
+
 class Gate:
     """Quack's authorization function. Called by its threads."""
 
-    def __init__(self, reader: Reader, limits: Limits, report: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, reader: Reader, limits: Limits, ask: Callable[[dict[str, Any]], None]) -> None:
         """Attaches the database `answers`."""
         self._reader = reader
         self._limits = limits
-        self._report = report
+        self._ask = ask
         reader.connection.execute("ATTACH ':memory:' AS answers")
-        self._filter = StatementFilter(reader.cursor())
-        self._slots = QuerySlots(limits)
         self._lock = threading.Lock()
-        self._query_count = 0
-        self._refreshes: dict[int, threading.Event] = {}
-        self._answers: deque[tuple[float, str]] = deque()
+        self._count = 0
+        self._asked: dict[int, _Asked] = {}
+        self._kept: deque[_Kept] = deque()
 
     def __call__(self, session: str | None, sql: str | None) -> str:
         """The statement that Quack runs. On any failure it is one that raises an error, never the client's statement."""
         try:
-            return self._answer(sql or "")
+            return self._statement(sql or "")
         except QueryError as e:
             return _error(f"{_PREFIXES.get(type(e), 'refused')}: {e}")
         except BaseException as e:
             return _error(f"refused: query failed: {one_line(e)}")
 
-    def refreshed(self, number: int) -> None:
-        """Called when the copy of the catalog has every commit from before the start of this query."""
+    def answered(self, header: dict[str, Any], body: bytes) -> None:
+        """Called with each reply of the supervisor."""
         with self._lock:
-            event = self._refreshes.get(number)
-        if event is not None:
-            event.set()
+            asked = self._asked.get(header["answer"])
+        if asked is not None:
+            asked.header, asked.body = header, body
+            asked.done.set()
 
-    def _answer(self, sql: str) -> str:
-        if _SCHEMATA.match(sql):
-            return _SCHEMATA_ANSWER
+    def _statement(self, sql: str) -> str:
+        check_length(sql)
         max_rows, timeout_s = self._limits.max_rows, self._limits.timeout_s
-        if requested := _DIRECTIVE.match(sql):
+        requested = _DIRECTIVE.match(sql)
+        if requested:
             max_rows, timeout_s = min(max_rows, int(requested[1])), min(timeout_s, float(requested[2]))
             sql = sql[requested.end() :]
-        started_s = time.monotonic()
-        event = threading.Event()
+        elif (scan := plain_scan(sql, self._columns_of)) is not None:
+            return scan
+        number, body = self._answer_of(sql, max_rows, timeout_s)
+        return self._keep(f"a{number}", decode(body, untrusted=True))
+
+    def _answer_of(self, sql: str | None, max_rows: int, timeout_s: float) -> tuple[int, bytes]:
+        asked = _Asked()
         with self._lock:
-            self._query_count += 1
-            number = self._query_count
-            self._refreshes[number] = event
-        self._report({"start": number, "timeout_s": timeout_s})
+            self._count += 1
+            number = self._count
+            self._asked[number] = asked
         try:
-            event.wait(REFRESH_WAIT_S)
-            if _CATALOG.match(sql):
-                return _CATALOG_ANSWER
-            tree = self._filter.check(sql)
-            if requested is None and (scan := self._plain_scan(tree)) is not None:
-                return scan
-            with self._slots.slot(timeout_s):
-                return self._run(f"a{number}", sql, max_rows, timeout_s, started_s)
+            self._ask({"ask": number, "sql": sql, "max_rows": max_rows, "timeout_s": timeout_s})
+            if not asked.done.wait(timeout_s + LATE_S):
+                raise too_slow(timeout_s)
         finally:
             with self._lock:
-                del self._refreshes[number]
-            self._report({"end": number})
+                del self._asked[number]
+        if "error" in asked.header:
+            raise of_kind(asked.header["error"], asked.header.get("message"))
+        return number, asked.body
 
-    def _run(self, name: str, sql: str, max_rows: int, timeout_s: float, started_s: float) -> str:
-        self._drop_old()
-        remaining_s = timeout_s - (time.monotonic() - started_s)
-        try:
-            with contextlib.closing(self._reader.cursor()) as cursor, interrupted_after(cursor, remaining_s):
-                open_streams_view.prepare(cursor, sql, self._reader.data_path)
-                query = limited(cursor, sql, max_rows)
-                row = first_row(cursor.execute(f"CREATE TABLE answers.main.{name} AS {query}"))
-        except duckdb.Error as e:
-            raise self._reader.translated(e, timeout_s) from None
+    def _keep(self, name: str, table: pa.Table) -> str:
+        """Write the answer into a table. Returns the statement that reads it."""
+        self._drop(table.nbytes)
+        names = [f"c{place}" for place in range(table.num_columns)]  # the client's may be equal
+        columns = zip(names, table.column_names, strict=True)
+        selected = ", ".join(f"{name} AS {identifier(shown)}" for name, shown in columns)
+        with contextlib.closing(self._reader.connection.cursor()) as cursor:
+            cursor.register("answer", table.rename_columns(names))
+            try:
+                cursor.execute(f"CREATE TABLE answers.main.{name} AS SELECT {selected} FROM temp.main.answer")
+            except duckdb.OutOfMemoryException:
+                raise QueryRejected(
+                    "busy: the answers of other readers fill the server's memory. Try again in a few seconds."
+                ) from None
         with self._lock:
-            self._answers.append((time.monotonic(), name))
-        if row is not None and row[0] > max_rows:
-            raise too_many_rows(max_rows)
+            self._kept.append(_Kept(time.monotonic(), name, table.nbytes))
         return f"FROM answers.main.{name}"
 
-    def _drop_old(self) -> None:
-        names = []
+    def _drop(self, more_bytes: int) -> None:
+        """Drop old answers, and make room for another."""
+        dropped: list[str] = []
+        now_s = time.monotonic()
         with self._lock:
-            while self._answers and time.monotonic() - self._answers[0][0] >= ANSWER_KEPT_S:
-                names.append(self._answers.popleft()[1])
-        if names:
-            with contextlib.closing(self._reader.cursor()) as cursor, contextlib.suppress(duckdb.Error):
-                for name in names:
+            kept_bytes = more_bytes + sum(kept.size_bytes for kept in self._kept)
+            while self._kept and (now_s - self._kept[0].at_s >= KEPT_S or kept_bytes > KEPT_BYTES):
+                kept_bytes -= self._kept[0].size_bytes
+                dropped.append(self._kept.popleft().name)
+        if dropped:
+            with (
+                contextlib.closing(self._reader.connection.cursor()) as cursor,
+                contextlib.suppress(duckdb.Error),
+            ):
+                for name in dropped:
                     cursor.execute(f"DROP TABLE IF EXISTS answers.main.{name}")
 
-    def _plain_scan(self, tree: dict[str, Any]) -> str | None:
-        """The statement with its table's full name, if it only reads columns of one stored table."""
-        node = tree["statements"][0]["node"]
-        source = node.get("from_table") or {}
-        plain = (
-            node.get("type") == "SELECT_NODE"
-            and source.get("type") == "BASE_TABLE"
-            and source.get("schema_name") in ("", "main")
-            and not source.get("sample")
-            and not node.get("modifiers")
-            and not node["cte_map"]["map"]
-            and not any(node.get(part) for part in _CLAUSES)
-            and node.get("aggregate_handling") == "STANDARD_HANDLING"
-            and all(_is_column_or_constant(item) for item in node["select_list"])
-        )
-        with contextlib.closing(self._reader.cursor()) as cursor:
-            stored = plain and first_row(
-                cursor.execute(
-                    "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main' AND lower(table_name) = ?",
-                    [ALIAS, str(source["table_name"]).lower()],
-                )
-            )
-            if not stored:
-                return None
-            source["catalog_name"], source["schema_name"] = ALIAS, "main"
-            row = first_row(cursor.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(tree)]))
-        return str(row[0]) if row else None
-
-
-_CLAUSES = ("where_clause", "group_expressions", "group_sets", "having", "sample", "qualify")
-_PREFIXES: dict[type[QueryError], str] = {QueryTimeout: "too slow"}
-
-
-def _is_column_or_constant(item: dict[str, Any]) -> bool:
-    if item.get("class") == "CAST":
-        return (item.get("child") or {}).get("class") == "CONSTANT"
-    if item.get("class") == "STAR":
-        return not item.get("columns") and not item.get("replace_list")
-    return item.get("class") in ("COLUMN_REF", "POSITIONAL_REFERENCE", "CONSTANT")
+    def _columns_of(self, table: str) -> list[str] | None:
+        """Columns of a stored table, after all commits so far."""
+        self._answer_of(None, self._limits.max_rows, self._limits.timeout_s)
+        with contextlib.closing(self._reader.connection.cursor()) as cursor:
+            rows = cursor.execute(
+                "SELECT c.column_name FROM duckdb_tables() t JOIN duckdb_columns() c USING (database_name, schema_name, table_name) "
+                "WHERE t.database_name = ? AND t.schema_name = 'main' AND lower(t.table_name) = ? ORDER BY c.column_index",
+                [ALIAS, table],
+            ).fetchall()
+        return [name for (name,) in rows] or None
 
 
 def _error(message: str) -> str:

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from analytics.query import pipe_messages, sandbox
 from analytics.query.child_options import ChildOptions
-from analytics.query.errors import QueryError, QueryOutOfMemory, QueryRejected, of_kind, too_much_memory
+from analytics.query.errors import (
+    QueryError,
+    QueryOutOfMemory,
+    QueryRejected,
+    of_kind,
+    to_wire,
+    too_much_memory,
+)
 
 if TYPE_CHECKING:
     from analytics.query.reader import Reader
@@ -53,8 +60,17 @@ def open_reader(options: ChildOptions) -> Reader:
         memory_limit_bytes=options.limits.database_bytes,
         catalog=options.catalog_copy,
         spill_folder=None if options.untrusted else options.folder,
+        exact_types=options.exact_types,
         lock_down=False,
     )
+
+
+def hidden_paths(options: ChildOptions) -> tuple[str, ...]:
+    """Paths that errors of an untrusted child do not show to readers."""
+    if not options.untrusted:
+        return ()
+    location = options.location
+    return str(options.folder), location.tables or "", str(location.catalog or "")
 
 
 def limit(options: ChildOptions, *, reserved_bytes: int = 0) -> None:
@@ -77,7 +93,7 @@ def main() -> int:
     try:
         worker = _Worker(options, answers)
     except QueryError as e:
-        pipe_messages.send(answers, {"error": type(e).__name__, "message": str(e)})
+        pipe_messages.send(answers, to_wire(e, *hidden_paths(options)))
         return 1
     pipe_messages.send(answers, {"ready": True})
     while (request := pipe_messages.receive(0)) is not None:
@@ -94,7 +110,8 @@ class _Worker:
             self._reader.lock_down()
             from analytics.query.statement_filter import StatementFilter
 
-            self._filter = StatementFilter(self._reader.cursor())
+            self._filter = StatementFilter(self._reader.connection.cursor())
+        self._hidden = hidden_paths(options)
         self._answers = answers
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(1 if options.untrusted else self._limits.concurrent)
@@ -120,13 +137,13 @@ class _Worker:
         else:
             error = None
         if error is not None:
-            header |= {"error": type(error).__name__, "message": str(error), "broken": _is_broken(error)}
+            header |= to_wire(error, *self._hidden) | {"broken": _is_broken(error)}
         header["grown_bytes"] = sandbox.address_space_bytes() - self._base_bytes
         with self._lock:
             pipe_messages.send(self._answers, header, body)
 
     def _answer(self, request: dict[str, Any]) -> memoryview:
-        import pyarrow as pa
+        from analytics.query.arrow_answer import encode  # loads libraries that start threads
 
         sql = str(request["sql"])
         if self._filter is not None:
@@ -137,10 +154,7 @@ class _Worker:
             raise QueryRejected(
                 f"the answer is larger than {max_bytes // 2**20} MiB. Select fewer columns, aggregate or add a LIMIT."
             )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as stream:
-            stream.write_table(table)
-        return memoryview(sink.getvalue())
+        return encode(table)
 
 
 def _is_broken(error: QueryError) -> bool:

@@ -26,8 +26,8 @@ from types import TracebackType
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
+from analytics.query.arrow_answer import decode
 from analytics.query.catalog_copy import CatalogCopy, identity_of
 from analytics.query.child_options import ChildOptions
 from analytics.query.child_process import START_S, ChildProcess, Died
@@ -54,11 +54,19 @@ MODULE = "analytics.query.query_child"
 class QueryPool:
     """Queries on one store. Threads may share it."""
 
-    def __init__(self, location: StoreLocation, *, untrusted: bool, limits: Limits | None = None) -> None:
-        """The first child starts in the background."""
+    def __init__(
+        self,
+        location: StoreLocation,
+        *,
+        untrusted: bool,
+        limits: Limits | None = None,
+        exact_types: bool = False,
+    ) -> None:
+        """The first child starts in the background. `exact_types`: for `answer`; `query` requires False."""
         self.limits = limits or (UNTRUSTED if untrusted else TRUSTED)
         self._location = location
         self._untrusted = untrusted
+        self._exact_types = exact_types
         self._folder = Path(tempfile.mkdtemp(prefix="streamgauge-query-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._copy = CatalogCopy(location.catalog, self._folder) if untrusted and location.catalog else None
@@ -76,6 +84,11 @@ class QueryPool:
 
         Raises QueryRejected (also for more than `max_rows` rows), QueryTimeout and StoreUnavailable.
         """
+        body = self.answer(sql, max_rows=max_rows, timeout_s=timeout_s)
+        return to_polars(decode(body, untrusted=self._untrusted))
+
+    def answer(self, sql: str, *, max_rows: int, timeout_s: float) -> bytes:
+        """As `query`, as Arrow IPC bytes (`arrow_answer`). They are not validated."""
         max_rows = min(max_rows, self.limits.max_rows)
         timeout_s = min(timeout_s, self.limits.timeout_s)
         deadline_s = time.monotonic() + timeout_s
@@ -84,12 +97,11 @@ class QueryPool:
         with self._slots.slot(timeout_s):
             try:
                 try:
-                    body = self._attempt(sql, max_rows, timeout_s, deadline_s, alone=False)
+                    return self._attempt(sql, max_rows, timeout_s, deadline_s, alone=False)
                 except _Repeat as e:
-                    body = self._attempt(sql, max_rows, timeout_s, deadline_s, alone=e.alone)
+                    return self._attempt(sql, max_rows, timeout_s, deadline_s, alone=e.alone)
             except _Repeat as e:
                 raise e.error from None
-        return to_polars(self._table(body))
 
     def close(self) -> None:
         """End all children. Running queries fail."""
@@ -115,7 +127,7 @@ class QueryPool:
 
     def _attempt(self, sql: str, max_rows: int, timeout_s: float, deadline_s: float, *, alone: bool) -> bytes:
         started_s = time.monotonic()
-        self._check_store()
+        self.refresh()
         child = self._assign(alone)
         try:
             child.wait_ready()
@@ -145,8 +157,29 @@ class QueryPool:
         finally:
             self._release(child)
 
-    def _check_store(self) -> None:
-        """Refresh the copy of the catalog. If the store was replaced, retire the children that read the old one."""
+    @property
+    def child_options(self) -> ChildOptions:
+        """Options of the children. An untrusted child reads the copy of the catalog that `refresh` updates."""
+        return ChildOptions(
+            location=self._location,
+            limits=self.limits,
+            untrusted=self._untrusted,
+            folder=self._folder,
+            catalog_copy=self._copy.path if self._copy else None,
+            exact_types=self._exact_types,
+            parent=os.getpid(),
+        )
+
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Changes when the store is replaced (`identity_of`)."""
+        return self._identity
+
+    def refresh(self) -> None:
+        """Refresh the copy of the catalog. If the store was replaced, retire the children that read the old one.
+
+        Raises StoreUnavailable.
+        """
         catalog = self._location.catalog
         if catalog is None:
             return
@@ -191,18 +224,7 @@ class QueryPool:
         return (None if alone else self._free()) or self._start(alone, 1)
 
     def _start(self, alone: bool, running: int) -> ChildProcess:
-        child = ChildProcess(
-            MODULE,
-            ChildOptions(
-                location=self._location,
-                limits=self.limits,
-                untrusted=self._untrusted,
-                folder=self._folder,
-                catalog_copy=self._copy.path if self._copy else None,
-                parent=os.getpid(),
-            ),
-            alone=alone,
-        )
+        child = ChildProcess(MODULE, self.child_options, alone=alone)
         child.running = running
         with self._lock:
             self._children.append(child)
@@ -225,7 +247,7 @@ class QueryPool:
 
     def _warm_up(self) -> None:
         with contextlib.suppress(QueryError, OSError):
-            self._check_store()
+            self.refresh()
             self._start_spare()
 
     def _has_spare(self) -> bool:
@@ -266,21 +288,10 @@ class QueryPool:
             return too_much_memory(self.limits.memory_bytes)
         if name is not None:
             return QueryRejected(
-                f"query failed: it ended its process with signal {name}. "
-                "Simplify its expressions or nest them less."
+                f"query failed: DuckDB crashed with signal {name}. Values or expressions nested deeper than the stack are the "
+                "usual cause: nest them less."
             )
         return QueryRejected(f"query failed: it ended its process: {died.reason}. Simplify the statement.")
-
-    def _table(self, body: bytes) -> pa.Table:
-        try:
-            table = pa.ipc.open_stream(body).read_all()
-            if self._untrusted:
-                table.validate(full=True)  # written by a process that ran untrusted SQL
-        except (pa.ArrowException, OSError, ValueError) as e:
-            raise QueryRejected(
-                f"cannot read the answer: {' '.join(str(e).split())}. Simplify the statement."
-            ) from None
-        return table
 
 
 def _closed() -> StoreUnavailable:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
-from analytics.query import open_streams_view
+from analytics.query import open_streams_view, public_catalog
 from analytics.query.errors import (
     READ_ONLY,
     QueryError,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SEARCH_PATH = f"SET search_path = '{ALIAS}.main,memory.main'"
 INTERRUPT_AGAIN_S = 0.05
 """An interrupt that arrives before the statement runs has no effect, so it is repeated."""
+_NO_MEMORY = ("bad_alloc", "memory allocation failed", "failed to allocate")
 _UNREADABLE = ("database is locked", "disk I/O error", "database disk image is malformed", "Failed to probe")
 
 
@@ -52,11 +53,12 @@ class Reader:
         memory_limit_bytes: int | None = None,
         catalog: Path | None = None,
         spill_folder: Path | None = None,
+        exact_types: bool = False,
         lock_down: bool,
     ) -> None:
         """`catalog`: a copy of the SQLite catalog to read. `spill_folder`: for sorts and joins larger than memory.
 
-        Raises StoreUnavailable.
+        `exact_types`: Arrow answers keep DuckDB's types; they are not for polars. Raises StoreUnavailable.
         """
         self._location = location
         self._memory_limit_bytes = memory_limit_bytes
@@ -65,6 +67,7 @@ class Reader:
             raise no_tables(location)
         self._connection = new_database(memory_limit_bytes)
         try:
+            self._connection.execute(f"SET arrow_lossless_conversion = {exact_types}")
             self._open(catalog, spill_folder, lock_down)
         except (OSError, duckdb.Error) as e:
             self._connection.close()
@@ -92,8 +95,9 @@ class Reader:
             self.lock_down()
 
     def lock_down(self) -> None:
-        """Forbid files outside the tables folder, extensions and settings. Cannot be undone."""
+        """Hide internal names. Forbid files outside the tables folder, extensions and settings. Cannot be undone."""
         connection = self._connection
+        public_catalog.define(connection)
         connection.execute("SET enable_external_file_cache = false")
         connection.execute("SET python_enable_replacements = false")
         connection.execute(f"SET allowed_directories = [{literal(self.data_path)}]")
@@ -102,7 +106,10 @@ class Reader:
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """The database's first connection, on which a server registers functions."""
+        """The database's first connection, on which a server registers functions.
+
+        Its cursors have no search path. They do not look names up in the store, which takes milliseconds.
+        """
         return self._connection
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
@@ -138,8 +145,10 @@ class Reader:
         if isinstance(error, duckdb.InterruptException):
             return too_slow(timeout_s)
         text = message(error, self._location)
-        if isinstance(error, duckdb.OutOfMemoryException) or "bad_alloc" in text:
+        if isinstance(error, duckdb.OutOfMemoryException) or any(part in text for part in _NO_MEMORY):
             return too_much_memory(self._memory_limit_bytes)
+        if "Unsupported Arrow type" in text:
+            return not_convertible(error)
         if isinstance(error, duckdb.IOException) or any(reason in text for reason in _UNREADABLE):
             return StoreUnavailable(f"cannot read the store {self._location.label}: {text}")
         return QueryRejected(text)

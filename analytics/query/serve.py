@@ -1,37 +1,35 @@
 """`streamgauge serve`: answer read-only SQL over DuckDB's Quack protocol until SIGTERM or SIGINT.
 
-A supervisor runs a confined child (`serve_child`), which reads a private copy of the SQLite catalog. If the child ends, the
-supervisor restarts it at once with the same port and token, and clients must attach again.
+The supervisor runs two kinds of confined processes:
 
-- Freshness: the child reports each query, and the supervisor refreshes the copy of the catalog before the query runs.
-- Deadlines: the child interrupts a query at its deadline. `OVERDUE_S` later the supervisor kills the child.
-- Memory: all queries share `Limits.memory_bytes`.
-- CPU time: the deadline is the only limit, because the child runs many queries.
+- One Quack process (`serve_child`) listens. It sends each statement to the supervisor and returns the answer to the client.
+  It parses no reader's text, and itself runs only scans of one table.
+- The query pool runs the statements, each in a process of its own for the time of the query. So a statement cannot affect
+  another reader, and no reader sees the answer of another.
+
+If the Quack process ends, the supervisor restarts it at once with the same port and token, and clients must attach again.
+Each statement first refreshes the copy of the SQLite catalog that both kinds read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from analytics.query.catalog_copy import CatalogCopy
-from analytics.query.child_options import ChildOptions
 from analytics.query.child_process import ChildProcess
-from analytics.query.errors import QueryError, StoreUnavailable
-from analytics.query.limits import MIB, Limits
+from analytics.query.errors import QueryError, to_wire
+from analytics.query.limits import MIB, UNTRUSTED, Limits
+from analytics.query.query_pool import QueryPool
 from analytics.storage.location import StoreLocation
 from ingest.ready_file import remove_ready_file, write_ready_file
 
@@ -39,12 +37,16 @@ log = logging.getLogger(__name__)
 
 MODULE = "analytics.query.serve_child"
 MIN_TOKEN_CHARS = 16
-OVERDUE_S = 2.0
-"""A child whose query is this much past its deadline is killed."""
+SEND_S = 10.0
+"""A Quack process that does not read an answer for this long is killed. 128 MiB take 0.2 s."""
+STOP_CHECK_S = 0.2
+"""Interval of checks of `ServeOptions.stop`."""
 RESTART_PAUSE_S = 1.0
 """Pause between attempts to start a child. The first attempt has none."""
-SERVE_LIMITS = Limits(memory_bytes=2048 * MIB, timeout_s=25.0, concurrent=4)
-"""25 s is below the 30 s timeout of a stock DuckDB client."""
+SERVE_LIMITS = replace(UNTRUSTED, timeout_s=25.0, concurrent=4)
+"""Limits of each query. 25 s is below the 30 s timeout of a stock DuckDB client."""
+QUACK_MEMORY_BYTES = 2048 * MIB
+"""Memory of the Quack process. It holds answers (`quack_gate.KEPT_BYTES`) until their clients have read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +92,28 @@ def run(options: ServeOptions) -> int:
             f"cannot listen on {options.host}:{options.port}: address already in use. "
             "Pass --sql-port or stop the other process."
         )
-    folder = Path(tempfile.mkdtemp(prefix="streamgauge-serve-"))
-    supervisor = _Supervisor(options, folder)
+    supervisor = _Supervisor(options)
     try:
         with _signals(supervisor.stop):
             supervisor.run()
     finally:
         supervisor.close()
-        shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
 class _Supervisor:
-    def __init__(self, options: ServeOptions, folder: Path) -> None:
+    def __init__(self, options: ServeOptions) -> None:
         self._options = options
-        self._folder = folder
         self._ready_file = options.data / "run" / "serve.json"
         self._port = options.port or _free_port()
         self._token = options.token or secrets.token_urlsafe(32)
-        catalog = options.location.catalog
-        self._copy = CatalogCopy(catalog, folder) if catalog else None
+        limits = options.limits
+        self._pool = QueryPool(options.location, untrusted=True, limits=limits, exact_types=True)
+        # One thread more than the pool admits rejects all further queries at once. Each of Quack's threads asks one query.
+        self._threads = ThreadPoolExecutor(limits.concurrent + limits.waiting + 1, thread_name_prefix="serve")
         self._identity: tuple[int, int] | None = None
-        self._refresher = ThreadPoolExecutor(1, thread_name_prefix="catalog-copy")
         self._wake = threading.Event()
         self._stopped = False
-        self._lock = threading.Lock()
-        self._deadlines: dict[int, float] = {}
         self._child: ChildProcess | None = None
 
     def stop(self) -> None:
@@ -134,7 +132,7 @@ class _Supervisor:
         while not self._is_stopped():
             if self._child is None or self._child.died is not None:
                 self._restart()
-            self._wake.wait(self._kill_overdue())
+            self._wake.wait(None if self._options.stop is None else STOP_CHECK_S)
             self._wake.clear()
 
     def close(self) -> None:
@@ -142,29 +140,21 @@ class _Supervisor:
         self._stopped = True
         if self._child is not None:
             self._child.close()
-        self._refresher.shutdown(wait=True, cancel_futures=True)
+        self._pool.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
 
     def _is_stopped(self) -> bool:
         return self._stopped or (self._options.stop is not None and self._options.stop.is_set())
 
     def _start(self) -> None:
-        """Start a child and wait until it listens. Raises StoreUnavailable, OSError."""
-        if self._copy is not None:
-            self._copy.refresh()
-            self._identity = self._copy.identity
-        with self._lock:
-            self._deadlines.clear()
+        """Start a Quack process and wait until it listens. Raises StoreUnavailable, OSError."""
+        self._pool.refresh()
+        self._identity = self._pool.identity
         options = self._options
+        limits = replace(options.limits, memory_bytes=QUACK_MEMORY_BYTES)
         self._child = ChildProcess(
             MODULE,
-            ChildOptions(
-                location=options.location,
-                limits=options.limits,
-                untrusted=True,
-                folder=self._folder,
-                catalog_copy=self._copy.path if self._copy else None,
-                parent=os.getpid(),
-            ),
+            replace(self._pool.child_options, limits=limits),
             more={"host": options.host, "port": self._port, "token": self._token},
             on_event=self._on_event,
             on_end=self._wake.set,
@@ -183,40 +173,31 @@ class _Supervisor:
             self._wake.wait(RESTART_PAUSE_S)
             self._wake.set()
 
-    def _kill_overdue(self) -> float | None:
-        """Kill the child if a query is overdue. Returns the seconds until the next deadline, None without one."""
-        now_s = time.monotonic()
-        with self._lock:
-            next_s = min(self._deadlines.values(), default=None)
-            if next_s is not None and next_s <= now_s and self._child is not None:
-                log.warning("SQL server process killed: a query did not end at its deadline")
-                self._deadlines.clear()
-                self._child.kill()
-                return None
-        remaining_s = None if next_s is None else next_s - now_s
-        return remaining_s if self._options.stop is None else min(remaining_s or 0.2, 0.2)
+    def _on_event(self, asked: dict[str, Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # stopping
+            self._threads.submit(self._answer, self._child, asked)
 
-    def _on_event(self, event: dict[str, Any]) -> None:
-        if "start" in event:
-            with self._lock:
-                self._deadlines[event["start"]] = time.monotonic() + float(event["timeout_s"]) + OVERDUE_S
-            self._wake.set()
-            with contextlib.suppress(RuntimeError):  # stopping
-                self._refresher.submit(self._refresh, self._child, event["start"])
-        elif "end" in event:
-            with self._lock:
-                self._deadlines.pop(event["end"], None)
-
-    def _refresh(self, child: ChildProcess | None, number: int) -> None:
+    def _answer(self, child: ChildProcess | None, asked: dict[str, Any]) -> None:
+        """Answer one message of the gate. `sql` None: only refresh the copy of the catalog."""
+        header: dict[str, Any] = {"answer": asked["ask"]}
+        body = b""
         try:
-            if self._copy is not None:
-                self._copy.refresh()
-                if self._copy.identity != self._identity and child is not None:
-                    child.kill()  # the store was replaced
-        except StoreUnavailable as e:
-            log.warning("SQL server reads an older state: %s", e)
-        if child is not None:
-            child.send({"refreshed": number}, time.monotonic() + OVERDUE_S)
+            if asked["sql"] is None:
+                self._pool.refresh()
+            else:
+                body = self._pool.answer(
+                    str(asked["sql"]), max_rows=int(asked["max_rows"]), timeout_s=float(asked["timeout_s"])
+                )
+        except QueryError as e:
+            header |= to_wire(e, self._options.location.label)
+        except Exception as e:  # the gate waits for an answer
+            log.exception("SQL server: a query failed")
+            header |= {"error": "QueryRejected", "message": f"query failed: {type(e).__name__}. Try again."}
+        if child is None:
+            return
+        if self._pool.identity != self._identity:
+            child.kill()  # the store was replaced
+        child.send(header, time.monotonic() + SEND_S, body)
 
 
 def is_listening(host: str, port: int) -> bool:

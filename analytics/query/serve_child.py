@@ -1,8 +1,7 @@
-"""The child process of `streamgauge serve`: a Quack server, confined because it runs untrusted statements.
+"""The Quack process of `streamgauge serve`: listens, and returns the answers of the query pool. Confined.
 
-The first message on stdin holds `ChildOptions` and `host`, `port`, `token`. The child replies `{"ready": true}` or an
-error. Then it sends a message at the start and the end of each query (`quack_gate`) and receives `{"refreshed": N}`. It
-ends with stdin.
+The first message on stdin holds `ChildOptions` and `host`, `port`, `token`. The process replies `{"ready": true}` or an
+error. Then it sends one message for each statement and receives its answer (`quack_gate`). It ends with stdin.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from typing import Any
 
 from analytics.query import pipe_messages, sandbox
 from analytics.query.child_options import ChildOptions
-from analytics.query.errors import QueryError
+from analytics.query.child_process import MESSAGE_OVERHEAD_BYTES
+from analytics.query.errors import QueryError, StoreUnavailable, to_wire
 from analytics.query.query_child import confine, limit, open_reader
 
 GATE = "streamgauge_gate"
@@ -40,16 +40,12 @@ def main() -> int:
     try:
         gate = serve(options, first[0]["host"], first[0]["port"], first[0]["token"], report)
     except (QueryError, OSError) as e:
-        report(
-            {
-                "error": type(e).__name__ if isinstance(e, QueryError) else "StoreUnavailable",
-                "message": str(e),
-            }
-        )
+        report(to_wire(e if isinstance(e, QueryError) else StoreUnavailable(str(e))))
         return 1
     report({"ready": True})
-    while (message := pipe_messages.receive(0)) is not None:
-        gate.refreshed(int(message[0]["refreshed"]))
+    max_bytes = options.limits.max_answer_bytes + MESSAGE_OVERHEAD_BYTES
+    while (message := pipe_messages.receive(0, max_bytes)) is not None:
+        gate.answered(*message)
     os._exit(0)  # open sessions have no supervisor
 
 

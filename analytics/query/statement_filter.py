@@ -7,7 +7,8 @@ estimate the cost of a statement, and a statement that crashes the parser ends o
 1. One statement, a SELECT (WITH, FROM-first, VALUES, DESCRIBE, SUMMARIZE, SHOW TABLES count as SELECT).
 2. A table is a table or view of the store's schema `main`, `open_streams`, a WITH query, or in `information_schema`.
 3. Functions are those that DuckDB itself defines, except those that have effects, read the environment or settings, or run
-   SQL in strings. Table functions are listed one by one. Functions of extensions are never allowed.
+   SQL in strings. Table functions are listed one by one. Functions of extensions are never allowed. Those that list tables
+   are macros that `public_catalog` defines, so their names have no schema.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ SYNTAX = frozenset({"unnest", "grouping", "grouping_id", "coalesce", "if", "ifnu
 """Names that the parser reports as function calls although DuckDB lists no such functions."""
 OTHER_PREFIXES = ("__internal", "quack_", "has_", "ducklake_", "sqlite_", "postgres_", "read_", "parquet_")
 SCHEMAS = frozenset({"", "main", "information_schema"})
+HIDDEN_COLUMNS = frozenset({"filename"})
+"""DuckLake adds this column to each table: the path of the row's file."""
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
@@ -77,10 +80,7 @@ class StatementFilter:
 
     def check(self, sql: str) -> dict[str, Any]:
         """The statement's tree from `json_serialize_sql`. Raises QueryRejected."""
-        if len(sql.encode(errors="replace")) > MAX_SQL_BYTES:
-            raise QueryRejected(
-                f"cannot run the statement: it is longer than {MAX_SQL_BYTES // 1024} KiB. Shorten it."
-            )
+        check_length(sql)
         if nesting(sql) > MAX_NESTING:
             raise _too_deep()
         with self._lock:
@@ -117,12 +117,7 @@ class StatementFilter:
         if kind == "BASE_TABLE":
             self._check_table(item, ctes)
         elif kind == "TABLE_FUNCTION":
-            name = str(item["function"].get("function_name", "")).lower()
-            if name not in TABLE_FUNCTIONS:
-                raise QueryRejected(
-                    f"cannot run the statement: the table function {name!r} is not allowed here. SHOW TABLES lists the tables."
-                )
-            item["function"]["class"] = "TABLE_FUNCTION"  # checked; not a scalar function of the same name
+            self._check_table_function(item["function"])
         elif kind == "SHOW_REF":
             name = str(item.get("table_name", "")).lower().strip('"')
             if item.get("query") is None and name not in ("", "tables", "__show_tables_expanded"):
@@ -136,6 +131,19 @@ class StatementFilter:
                     f"cannot run the statement: the function {name!r} does not exist or is not allowed here. "
                     "Use another function."
                 )
+
+        for part in ("column_names", "using_columns", "groups"):
+            _check_columns(item.get(part))
+
+    def _check_table_function(self, call: dict[str, Any]) -> None:
+        name = str(call.get("function_name", "")).lower()
+        if name not in TABLE_FUNCTIONS or call.get("schema") or call.get("catalog"):
+            raise QueryRejected(
+                f"cannot run the statement: the table function {name!r} is not allowed here. SHOW TABLES lists the tables."
+            )
+        if name == "pragma_table_info":
+            self._check_table({"table_name": _only_text(call)}, set())
+        call["class"] = "TABLE_FUNCTION"  # checked; not a scalar function of the same name
 
     def _check_table(self, item: dict[str, Any], ctes: set[str]) -> None:
         catalog, schema, name = (
@@ -162,8 +170,8 @@ class StatementFilter:
 
     def _read_names(self) -> None:
         rows = self._connection.execute(
-            "SELECT database_name, schema_name, table_name, internal FROM duckdb_tables() "
-            "UNION ALL SELECT database_name, schema_name, view_name, internal FROM duckdb_views()"
+            "SELECT database_name, schema_name, table_name, internal FROM system.main.duckdb_tables() "
+            "UNION ALL SELECT database_name, schema_name, view_name, internal FROM system.main.duckdb_views()"
         ).fetchall()
         self._public = {
             name.lower() for catalog, schema, name, _ in rows if (catalog, schema) == (self._catalog, "main")
@@ -188,6 +196,14 @@ def allowed_functions() -> frozenset[str]:
     return frozenset(builtin - DENIED_FUNCTIONS | SYNTAX | WINDOW_FUNCTIONS)
 
 
+def check_length(sql: str) -> None:
+    """Raises QueryRejected for a statement that is too long."""
+    if len(sql.encode(errors="replace")) > MAX_SQL_BYTES:
+        raise QueryRejected(
+            f"cannot run the statement: it is longer than {MAX_SQL_BYTES // 1024} KiB. Shorten it."
+        )
+
+
 def nesting(sql: str) -> int:
     """The deepest level of brackets in the text. Brackets in strings count too."""
     level = deepest = 0
@@ -200,8 +216,25 @@ def nesting(sql: str) -> int:
     return deepest
 
 
+def _check_columns(names: Any) -> None:
+    if isinstance(names, list) and any(str(name).lower() in HIDDEN_COLUMNS for name in names):
+        raise QueryRejected(
+            "cannot run the statement: the column 'filename' is internal. Use another column or alias."
+        )
+
+
+def _only_text(call: dict[str, Any]) -> str:
+    """The function's only argument if it is a text constant, else an empty text."""
+    children = call.get("children") or []
+    value = children[0].get("value") if len(children) == 1 else None
+    return str(value.get("value", "")) if isinstance(value, dict) else ""
+
+
 def _too_deep() -> QueryRejected:
-    return QueryRejected("cannot run the statement: it is nested too deeply. Split it into WITH queries.")
+    return QueryRejected(
+        f"cannot run the statement: it is nested too deeply; the limit is {MAX_NESTING} levels of brackets. "
+        "Split it into WITH queries."
+    )
 
 
 def _objects(node: Any) -> Iterator[dict[str, Any]]:

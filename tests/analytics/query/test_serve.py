@@ -26,6 +26,7 @@ from analytics.storage.database import load
 from analytics.storage.location import StoreLocation, locate
 from ingest.ready_file import read_ready_file
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
+from tests.analytics.query.test_query_pool import CATALOG_QUERIES, HOSTILE, INTERNAL_NAMES
 
 LIMITS = replace(SERVE_LIMITS, memory_bytes=512 * MIB, max_rows=10_000)
 
@@ -171,20 +172,87 @@ def test_a_wrong_token_is_rejected(client: Client) -> None:
         Client(client.connection, Endpoint(client.endpoint.quack, "not-the-token-at-all")).query("SELECT 1")
 
 
-def test_a_crash_ends_the_child_and_another_answers_at_the_same_address(client: Client) -> None:
-    with pytest.raises(duckdb.Error):
-        client.query("SELECT from_json('[1]', repeat('[', 9000) || '\"INT\"' || repeat(']', 9000))")
+def quack_pid() -> int:
+    """The process of this test's server that listens."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        for pid in children.read_text().split():
+            if b"serve_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+    raise AssertionError("no Quack process")
+
+
+def test_hostile_statements_affect_no_other_reader(served: tuple[StoreLocation, Client]) -> None:
+    """One reader sends all hostile statements. The queries of another are answered, by the same process."""
+    client = served[1]
+    pid = quack_pid()
+    errors: dict[str, str] = {}
+
+    def attack() -> None:
+        hostile = Client(client.connection.cursor(), client.endpoint)
+        for name, sql in HOSTILE.items():
+            with pytest.raises(duckdb.Error) as error:
+                hostile.query(sql, timeout_s=0.7)
+            errors[name] = str(error.value)
+
+    attacker = threading.Thread(target=attack)
+    attacker.start()
+    answers = 0
+    while attacker.is_alive():
+        assert client.query("SELECT count(*) >= 5000 FROM streams", timeout_s=20) == [(True,)]
+        answers += 1
+    attacker.join()
+    assert errors.keys() == HOSTILE.keys()
+    assert all("refused: " in error or "too slow: " in error for error in errors.values())
+    assert answers > 10
+    assert quack_pid() == pid
+
+
+def test_a_killed_listener_is_replaced_at_the_same_address(client: Client) -> None:
+    os.kill(quack_pid(), signal.SIGKILL)
     started_s = time.monotonic()
     assert client.until_answered("SELECT count(*) >= 5000 FROM streams") == [(True,)]
     assert time.monotonic() - started_s < 10
 
 
-def test_query_that_ignores_the_interrupt_is_killed(client: Client) -> None:
-    started_s = time.monotonic()
-    with pytest.raises(duckdb.Error):
-        client.query("SELECT levenshtein(s, s || 'x') FROM (SELECT repeat('ab', 200000) AS s)", timeout_s=0.5)
-    assert time.monotonic() - started_s < 4.5
-    assert client.until_answered("SELECT 42") == [(42,)]
+def test_readers_see_neither_internal_names_nor_answers_of_others(client: Client) -> None:
+    other = Client(client.connection.cursor(), client.endpoint)
+    other.query("SELECT 'other-reader' AS planted_column, 42 AS planted_answer")
+    for sql in CATALOG_QUERIES:
+        shown = str(client.query(sql))
+        assert not [name for name in (*INTERNAL_NAMES, "planted") if name in shown], sql
+
+
+def test_answers_keep_types_and_names(client: Client) -> None:
+    found = client.connection.execute(
+        f"DESCRIBE FROM quack_query({literal(client.endpoint.quack)}, "
+        "'SELECT stream_id, started_at, 1::HUGEINT AS h, ''{}''::JSON AS j, INTERVAL 1 DAY AS i, 1 AS i, NULL AS \"a\"\"b\" "
+        f"FROM streams', token = {literal(client.endpoint.token)})"
+    ).fetchall()
+    assert [row[:2] for row in found] == [
+        ("stream_id", "UUID"),
+        ("started_at", "TIMESTAMP WITH TIME ZONE"),
+        ("h", "HUGEINT"),
+        ("j", "JSON"),
+        ("i", "INTERVAL"),
+        ("i_1", "INTEGER"),
+        ('a"b', "INTEGER"),
+    ]
+
+
+def test_plain_scans_have_no_row_limit(client: Client) -> None:
+    sql = f"FROM quack_query({literal(client.endpoint.quack)}, 'FROM streams a, range(3)', token = {literal(client.endpoint.token)})"
+    with pytest.raises(duckdb.Error, match="more than 10000 rows"):
+        client.connection.execute(sql)
+    sql = sql.replace("streams a, range(3)", "events")
+    assert client.connection.execute(sql).fetchall() == []
+    with client.connection.cursor() as cursor:
+        cursor.execute(f"ATTACH '{client.endpoint.quack}' AS plain (TOKEN '{client.endpoint.token}')")
+        try:
+            assert cursor.execute(
+                "SELECT count(DISTINCT stream_id) >= 5000 FROM plain.streams"
+            ).fetchone() == (True,)
+        finally:
+            cursor.execute("DETACH plain")
 
 
 def test_a_short_token_a_used_port_and_a_missing_store_are_errors(client: Client, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ ALLOWED = [
     "FROM by_outcome",
     "FROM information_schema.columns",
     "FROM duckdb_columns()",
+    "FROM pragma_table_info('streams')",
     "FROM (SELECT 1) AS t(a)",
     "SELECT arg_max(stream_id, ttft_ns), histogram(ttft_ns), approx_quantile(ttft_ns, 0.5) FROM streams",
     "SELECT current_date, now(), random(), uuid(), version()",
@@ -231,6 +232,16 @@ REFUSED = [
     "SELECT 1 /* ; */; DROP TABLE streams --",
     "SELECT 1;;;DROP TABLE streams",
     "EXPLAIN SELECT 1",
+    # internal names
+    "FROM system.main.duckdb_tables()",
+    "FROM main.duckdb_views()",
+    "FROM pragma_table_info('__ducklake_metadata_lake.main.ducklake_snapshot')",
+    "FROM pragma_table_info('stre' || 'ams')",
+    "SELECT filename FROM streams",
+    'SELECT s."FileName" FROM streams s',
+    "SELECT count(*) FROM streams GROUP BY lake.main.streams.filename",
+    "FROM streams a JOIN streams b USING (filename)",
+    "PIVOT streams ON outcome IN ('ok') USING count(*) GROUP BY filename",
 ]  # fmt: skip
 
 
