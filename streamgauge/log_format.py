@@ -7,11 +7,14 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from ingest.log_lines import LogFormatter, log_uncaught, without_values
 
-class JsonLines(logging.Formatter):
+
+class JsonLines(LogFormatter):
     """Formats a record as a JSON object: time, level, logger, message, trace and span id, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
+        record = without_values(record)
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -30,12 +33,8 @@ class JsonLines(logging.Formatter):
 def configure_logging(form: str) -> None:
     """Log to stderr in format "text" or "json"; libraries from level WARNING."""
     handler = logging.StreamHandler(sys.stderr)
-    if form == "json":
-        handler.setFormatter(JsonLines())
-    else:
-        handler.setFormatter(
-            logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
-        )
+    handler.setFormatter(JsonLines() if form == "json" else LogFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    log_uncaught(logging.getLogger("streamgauge"))
     for package in ("ingest", "analytics", "dashboard", "streamgauge"):
         logging.getLogger(package).setLevel(logging.INFO)

@@ -24,7 +24,7 @@ import polars as pl
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.otlp_receiver.span_rows import SPAN_ID, TRACE_ID, Row
 from analytics.schema.tables import SPANS, frame_of_rows
-from analytics.storage.database import one_line
+from analytics.storage.database import message_without_values
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class SpanQueue:
         try:
             new = self._not_stored(received)
         except duckdb.Error as e:
-            log.warning("received spans are rejected: %s", one_line(e))
+            log.warning("received spans are rejected: %s", message_without_values(e))
             self._answer(stored=False)
             return {}
         self._increments["stored"] = new.height

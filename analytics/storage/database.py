@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from importlib import resources
 from typing import Any
@@ -117,6 +118,11 @@ def transaction(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
         raise
 
 
+_QUOTES_VALUES = (duckdb.DataError, duckdb.IntegrityError, duckdb.ParserException, duckdb.BinderException)
+_STATEMENT = re.compile('query ".*":', re.DOTALL)
+"""SQLite and PostgreSQL quote the failed statement with its values."""
+
+
 def first_row(result: duckdb.DuckDBPyConnection) -> tuple[Any, ...] | None:
     """The first row, None without one. Reads the result to its end, because an open one keeps its transaction open."""
     rows = result.fetchall()
@@ -132,6 +138,14 @@ def message(error: BaseException, location: StoreLocation) -> str:
     """An error in one line, without the DSN and its password."""
     text = one_line(error)
     return without_password(text.replace(location.dsn, "…") if location.dsn else text)
+
+
+def message_without_values(error: BaseException, location: StoreLocation | None = None) -> str:
+    """As `message`, for log lines: without stored values."""
+    if isinstance(error, _QUOTES_VALUES):
+        return type(error).__name__
+    text = one_line(error) if location is None else message(error, location)
+    return _STATEMENT.sub("query:", text)
 
 
 def _authenticate_s3(connection: duckdb.DuckDBPyConnection) -> None:

@@ -27,7 +27,14 @@ from analytics.storage.appender import Appender
 from analytics.storage.catalog import NAME, Catalog, is_conflict
 from analytics.storage.commit import Commit, StoreFailed, run_transaction
 from analytics.storage.create_schema import prepare
-from analytics.storage.database import attach, data_path_of, first_row, message, new_database
+from analytics.storage.database import (
+    attach,
+    data_path_of,
+    first_row,
+    message,
+    message_without_values,
+    new_database,
+)
 from analytics.storage.ducklake_format import (
     File,
     SnapshotBuilder,
@@ -196,14 +203,15 @@ class Store:
                 if not remaining or not is_conflict(e):
                     raise self._failed(e) from None
                 self.conflicts += 1
-                log.debug("repeating a transaction: %s", message(e, self.location))
+                log.debug("repeating a transaction: %s", message_without_values(e, self.location))
             time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - two processes must not retry at the same time
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
         raise AssertionError
 
     def _failed(self, error: BaseException) -> StoreFailed:
+        why = message_without_values(error, self.location)
         return StoreFailed(
-            f"cannot write the store {self.location.label}: {message(error, self.location)}. Check that the disk is not full. "
+            f"cannot write the store {self.location.label}: {why}. Check that the disk is not full. "
             "Nothing was half-written; the next start continues from the last commit"
         )
 

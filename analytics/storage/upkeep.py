@@ -22,7 +22,7 @@ from pathlib import Path
 import duckdb
 
 from analytics.storage.catalog import is_conflict
-from analytics.storage.database import message
+from analytics.storage.database import message_without_values
 from analytics.storage.ducklake_format import sync
 from analytics.storage.location import ALIAS
 from analytics.storage.retention import Retention, ages_s
@@ -105,7 +105,9 @@ class Upkeep:
             try:
                 self.round()
             except duckdb.Error as e:
-                log.warning("upkeep skipped until the next round: %s", message(e, self._location))
+                log.warning(
+                    "upkeep skipped until the next round: %s", message_without_values(e, self._location)
+                )
 
     def round(self) -> list[str]:
         """Run the due tasks if this process is elected. Returns their names."""
@@ -123,7 +125,7 @@ class Upkeep:
                         level,
                         "upkeep task %s failed, next attempt in the next round: %s",
                         task,
-                        message(e, self._location),
+                        message_without_values(e, self._location),
                     )
                     continue
                 if (took_s := time.monotonic() - began_s) > SLOW_S:

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
+from ingest.log_lines import log_loop_errors
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.record_log.interface import LogInUse, LogWriter
 from ingest.record_log.run_totals import RunTotals, RunTotalsFile, RunTotalsWriter
@@ -117,6 +118,7 @@ class TapWorker:
     async def start(self, sock: socket.socket) -> None:
         """Serve on a bound socket. Raises OSError or ValueError with one line if the log cannot be opened."""
         options, context = self.options, self.context
+        log_loop_errors(logger)
         if options.log:
             self._log = LogThread(self._open_log)
             self._log.start()

@@ -17,6 +17,7 @@ import sys
 
 import uvloop
 
+from ingest.log_lines import log_uncaught
 from ingest.tap.options import TapOptions
 from ingest.tap.sockets import bind
 from ingest.tap.worker import TapWorker, reduce_gc
@@ -59,6 +60,7 @@ def _log_as(formatter: logging.Formatter | None, level: int, worker: int) -> Non
     handler.addFilter(name_worker)
     logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("streamgauge").setLevel(min(level, logging.INFO))
+    log_uncaught(logger)
 
 
 def main() -> int:
