@@ -253,7 +253,11 @@ def _otlp_receiver(options: AnalyzeOptions, store: Store) -> OtlpReceiver | None
 
     host, _, port = options.otlp_listen.rpartition(":")
     return OtlpReceiver(
-        SpanQueue(store.cursor), host=host.strip("[]"), port=int(port), token=options.otlp_token
+        SpanQueue(store.cursor),
+        host=host.strip("[]"),
+        port=int(port),
+        token=options.otlp_token,
+        allowed_hosts=options.allowed_hosts,
     )
 
 

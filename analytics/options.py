@@ -43,6 +43,8 @@ class AnalyzeOptions:
     """HOST:PORT of the OTLP receiver. None: no receiver."""
     otlp_token: str | None = field(default=None, repr=False)
     """Bearer token that senders need. None: no authentication, loopback only."""
+    allowed_hosts: Sequence[str] = ()
+    """Further names in requests to the OTLP receiver (`ingest.allowed_hosts`)."""
     version: str = ""
     """Version of Streamgauge for the telemetry resource."""
     commit_policy: CommitPolicy = field(default_factory=CommitPolicy)

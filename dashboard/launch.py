@@ -2,6 +2,7 @@
 
 - Streamlit contacts no other sites: no usage statistics, no update check; fonts and scripts come from the package.
 - On addresses other than the loopback, readers need a token (`token_gate`) or sign in (`oidc_login`).
+- Every request and WebSocket must name an allowed host (`ingest.allowed_hosts`), also on the loopback.
 - DATA/run/dashboard.json {"pid", "url"} is written (mode 0600) when /_stcore/health responds, and removed on a clean stop.
   The URL includes the token.
 - SIGTERM and SIGINT stop it with exit code 0.
@@ -26,7 +27,9 @@ from typing import NoReturn
 
 from dashboard import oidc_login, page_settings
 from dashboard.base_url import BaseUrl
+from dashboard.same_host import SameHost
 from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
+from ingest.allowed_hosts import AllowedHosts, HostGate
 from ingest.ready_file import remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
@@ -56,6 +59,8 @@ class DashboardOptions:
     """Token of the readers. None: no token on the loopback, elsewhere the stored token of the data folder."""
     oidc: Path | None = None
     """File of an OpenID Connect provider (`oidc_login`). Readers who sign in need no token, unless `token` is set."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Further host names of the dashboard, such as that of a reverse proxy. The one of `oidc` needs no entry."""
 
 
 def run(options: DashboardOptions) -> int:
@@ -64,8 +69,9 @@ def run(options: DashboardOptions) -> int:
     Raises OSError with a one-line message if the address cannot be used or the data folder is not writable.
     """
     port = _free_port(options.host, options.port)
+    hosts = list(options.allowed_hosts)
     if options.oidc is not None:
-        oidc_login.check_file(options.oidc)
+        hosts.append(oidc_login.check_file(options.oidc))
     ready_file = _ready_file(options.data)
     os.environ[page_settings.ENV_DATA] = str(options.data.resolve())
     os.environ[page_settings.ENV_STORE] = options.store
@@ -83,7 +89,8 @@ def run(options: DashboardOptions) -> int:
     )
     announcer.start()
     try:
-        return _serve(streamlit_config(options.host, port, options.oidc), token)
+        allowed = AllowedHosts("--dashboard-allowed-host", hosts, listen_host=options.host)
+        return _serve(streamlit_config(options.host, port, options.oidc), token, allowed)
     finally:
         stopped.set()
         announcer.join(timeout=5)
@@ -114,20 +121,22 @@ def streamlit_config(host: str, port: int, oidc: Path | None = None) -> dict[str
     }
 
 
-def _serve(config: dict[str, object], token: str | None) -> int:
+def _serve(config: dict[str, object], token: str | None, hosts: AllowedHosts) -> int:
     # Importing Streamlit takes a second. Imported here, it does not delay errors about invalid options.
     from altair.utils.schemapi import disable_debug_mode
     from starlette.middleware import Middleware
     from streamlit.starlette import App
 
     disable_debug_mode()  # see charts.drawing.draw
-    gate = [Middleware(TokenGate, token=token)] if token else []
+    gates = [Middleware(HostGate, hosts=hosts), Middleware(SameHost)]
+    if token:
+        gates.append(Middleware(TokenGate, token=token))
     # Streamlit's server shuts down on a signal, and then raises it again for these handlers.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)
     sys.argv = [str(HERE / "app.py")]  # Streamlit reads the script's arguments from here
     try:
-        App(HERE / "app.py", middleware=[*gate, Middleware(BaseUrl)]).run(config=config)
+        App(HERE / "app.py", middleware=[*gates, Middleware(BaseUrl)]).run(config=config)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0

@@ -13,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from ingest.allowed_hosts import parse_allowed_host
 
 REQUIRED = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
 MIN_SECRET_CHARS = 16
@@ -29,8 +32,8 @@ def is_admitted(user: Mapping[str, Any], admit: Sequence[str]) -> bool:
     return email in admitted or "@" + email.rpartition("@")[2] in admitted
 
 
-def check_file(path: Path) -> None:
-    """Raises OSError with a one-line message if the file is not usable."""
+def check_file(path: Path) -> str:
+    """The dashboard's public host, from `redirect_uri`. Raises OSError with a one-line message if the file is not usable."""
     try:
         config = tomllib.loads(path.read_text())
     except OSError as error:
@@ -52,8 +55,15 @@ def check_file(path: Path) -> None:
         raise OSError(
             f"invalid {path}: admit in [streamgauge] must be a list of addresses and @domains (--dashboard-oidc)."
         )
+    try:
+        public_host = parse_allowed_host(urlsplit(auth["redirect_uri"]).hostname or "")
+    except ValueError:
+        raise OSError(
+            f"invalid {path}: redirect_uri in [auth] is not a URL of the dashboard (--dashboard-oidc)."
+        ) from None
     if find_spec("authlib") is None:
         raise OSError("--dashboard-oidc needs the package Authlib. Install streamgauge[oidc].")
+    return public_host
 
 
 def require_login() -> None:

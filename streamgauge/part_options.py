@@ -34,6 +34,7 @@ def tap_options(settings: Settings) -> TapOptions:
         data=settings.data,
         listen=settings.listen,
         admin=settings.admin,
+        allowed_hosts=settings.allowed_host,
         tap_name=settings.tap_name,
         workers=settings.workers,
         client_key=settings.client_key.get_secret_value().encode() if settings.client_key else None,
@@ -104,6 +105,7 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
         stall_factor=settings.stall_factor,
         otlp_listen=settings.otlp_listen or None,
         otlp_token=_secret(settings.otlp_token),
+        allowed_hosts=settings.allowed_host,
         version=__version__,
         telemetry=TelemetryOptions(
             semconv=settings.semconv,
@@ -111,6 +113,7 @@ def analyze_options(settings: Settings) -> AnalyzeOptions:
             export=not settings.no_otlp,
             respect_sampling=not settings.export_unsampled,
             metrics=settings.metrics or None,
+            allowed_hosts=settings.allowed_host,
         ),
     )
 
@@ -142,6 +145,7 @@ def dashboard_options(settings: Settings) -> DashboardOptions:
         slo_error_rate=settings.slo_error_rate,
         token=_secret(settings.dashboard_token),
         oidc=settings.dashboard_oidc,
+        allowed_hosts=settings.dashboard_allowed_host,
     )
 
 

@@ -34,6 +34,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from ingest.allowed_hosts import parse_allowed_host
 from ingest.tap.options import split_address
 from ingest.tap.upstreams import Upstream, default_index, parse_upstreams
 from streamgauge.durations import parse_duration_s, parse_seconds
@@ -253,6 +254,9 @@ class Settings(BaseSettings):
         default="")
     otlp_token: SecretStr | None = _setting(
         TELEMETRY, "SECRET", "Bearer token of span senders; required if --otlp-listen is not local.")
+    allowed_host: Annotated[tuple[str, ...], NoDecode] = _setting(
+        TELEMETRY, "NAME", "Host name in requests to --admin, --metrics and --otlp-listen, besides localhost and this "
+        "machine's name; repeatable. IP addresses are always allowed.", default=())
     log_format: Literal["text", "json"] = _setting(
         TELEMETRY, "text|json", "Format of log lines on stderr.", default="text")
 
@@ -261,6 +265,9 @@ class Settings(BaseSettings):
         DASHBOARD, "SECRET", "Token for access from other machines; by default generated in the data folder.")
     dashboard_oidc: Path | None = _setting(
         DASHBOARD, "FILE", "TOML file of an OpenID Connect provider; sign-in then replaces the token.")
+    dashboard_allowed_host: Annotated[tuple[str, ...], NoDecode] = _setting(
+        DASHBOARD, "NAME", "Host name of the dashboard, such as that of a reverse proxy, besides localhost and this "
+        "machine's name; repeatable. IP addresses are always allowed.", default=())
     slo_ttft: Seconds = _setting(DASHBOARD, "DURATION", "SLO for time to first token.", default=2.0, gt=0)
     slo_itl: Seconds = _setting(DASHBOARD, "DURATION", "SLO for inter-token latency.", default=0.1, gt=0)
     slo_error_rate: float = _setting(
@@ -304,6 +311,15 @@ class Settings(BaseSettings):
         if not isinstance(value, list | tuple) or not all(isinstance(v, str | Upstream) for v in value):
             raise ValueError("the value is not a list of URLs such as ['http://localhost:4000']")
         return parse_upstreams(value)
+
+    @field_validator("allowed_host", "dashboard_allowed_host", mode="before")
+    @classmethod
+    def _host_names(cls, value: Any) -> tuple[str, ...]:
+        if isinstance(value, str):
+            value = value.replace(",", " ").split()
+        if not isinstance(value, list | tuple):
+            raise ValueError("the value is not a list of host names such as ['gauge.example.com']")
+        return tuple(parse_allowed_host(str(name)) for name in value)
 
     @field_validator(
         "retain_events", "retain_streams", "retain_rollups", "record_log_max_age", "tap_gone_after"

@@ -7,7 +7,7 @@ Rules
 2. There are limits on body size, decompressed size, time to send a body, bodies in memory, connections and the queue.
 3. Loopback needs no authentication. Any other address requires a bearer token, and the receiver does not start without one.
 4. Only OTLP's content types are accepted. A web page cannot send them without a CORS preflight, to which the receiver does
-   not respond.
+   not respond. Every request must name an allowed host (`ingest.allowed_hosts`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 import zlib
+from collections.abc import Iterable
 
 import uvicorn
 from google.protobuf import json_format
@@ -27,12 +28,14 @@ from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from analytics.otlp_receiver.span_queue import SpanQueue
 from analytics.otlp_receiver.span_rows import NotOtlp, ParsedSpans, parse_spans
+from ingest.allowed_hosts import AllowedHosts, HostGate
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +71,15 @@ class RequestError(Exception):
 class OtlpReceiver:
     """The HTTP server. It runs on its own thread between `start` and `close`."""
 
-    def __init__(self, queue: SpanQueue, *, host: str, port: int, token: str | None = None) -> None:
+    def __init__(
+        self,
+        queue: SpanQueue,
+        *,
+        host: str,
+        port: int,
+        token: str | None = None,
+        allowed_hosts: Iterable[str] = (),
+    ) -> None:
         """Bind the address. Raises OSError if it cannot bind, ValueError for an insecure configuration (one line each)."""
         if token is not None and len(token) < MIN_TOKEN_CHARS:
             raise ValueError(f"--otlp-token is too short. Use at least {MIN_TOKEN_CHARS} characters")
@@ -80,7 +91,11 @@ class OtlpReceiver:
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
         """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""
         self._bodies = asyncio.Semaphore(MAX_BODIES)
-        app = Starlette(routes=[Route(PATH, self._export, methods=["POST"])])
+        hosts = AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)
+        app = Starlette(
+            routes=[Route(PATH, self._export, methods=["POST"])],
+            middleware=[Middleware(HostGate, hosts=hosts)],
+        )
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app, log_config=None, log_level="warning", access_log=False, lifespan="off", ws="none", http="httptools",

@@ -96,6 +96,7 @@ class Metrics:
         version: str = "",
         exporter: MetricExporter | None = None,
         listen: str | None = None,
+        allowed_hosts: Iterable[str] = (),
         export_counters: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`listen`: HOST:PORT of the Prometheus endpoint. If it is in use, a warning is logged and there is no endpoint."""
@@ -118,7 +119,7 @@ class Metrics:
         self.endpoint = None
         if listen is not None:
             try:
-                self.endpoint = PrometheusEndpoint(listen, self.read)
+                self.endpoint = PrometheusEndpoint(listen, self.read, allowed_hosts)
             except OSError as e:  # not fatal: streams are still stored
                 log.warning("no Prometheus endpoint: %s", e)
 

@@ -7,15 +7,22 @@ metric has the same name whether Prometheus scrapes it here or receives it over 
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from socketserver import ThreadingMixIn
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from opentelemetry.sdk.metrics.export import Gauge, Histogram, Metric, MetricsData, Sum
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
+
+from ingest.allowed_hosts import STATUS, AllowedHosts
 
 _UNITS = {"s": "seconds", "By": "bytes", "{token}/s": "per_second"}
 _BAD = re.compile(r"[^a-zA-Z0-9_]")
@@ -30,26 +37,62 @@ def prometheus_name(metric: str, unit: str | None) -> str:
 class PrometheusEndpoint:
     """Serves `GET /metrics`."""
 
-    def __init__(self, listen: str, read: Callable[[], MetricsData | None]) -> None:
-        """Raises OSError (one line) if it cannot bind the address."""
+    def __init__(
+        self, listen: str, read: Callable[[], MetricsData | None], allowed_hosts: Iterable[str] = ()
+    ) -> None:
+        """`allowed_hosts`: see `ingest.allowed_hosts`. Raises OSError (one line) if it cannot bind the address."""
         host, _, port = listen.rpartition(":")
         registry = CollectorRegistry()
         self.collector = _Families(read)
         registry.register(self.collector)
+        hosts = AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)
+        app = _checked(make_wsgi_app(registry), hosts)
+        bare = host.strip("[]") or "127.0.0.1"
         try:
-            self._server, self._thread = start_http_server(
-                int(port), host.strip("[]") or "127.0.0.1", registry
-            )
+            family = socket.getaddrinfo(bare, int(port), type=socket.SOCK_STREAM)[0][0]
+            server = _ServerIPv6 if family == socket.AF_INET6 else _Server
+            self._server = make_server(bare, int(port), app, server, handler_class=_QuietHandler)
         except OSError as e:
             raise OSError(
                 f"cannot bind {listen} for metrics: {e.strerror}. Choose another address with --metrics"
             ) from None
+        self._thread = threading.Thread(target=self._server.serve_forever, name="prometheus", daemon=True)
+        self._thread.start()
         self.url = f"http://{host or '127.0.0.1'}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _ServerIPv6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not logged."""
+
+
+def _checked(app: Callable[..., Any], hosts: AllowedHosts) -> Callable[..., Any]:
+    """WSGI middleware that refuses requests with other hosts. WSGI joins repeated headers with commas, which are refused."""
+
+    def checked(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        received = [[environ[key]] if key in environ else [] for key in ("HTTP_HOST", "HTTP_ORIGIN")]
+        reason = hosts.refusal(*received)
+        if reason is None:
+            return app(environ, start_response)
+        start_response(
+            f"{STATUS} {HTTPStatus(STATUS).phrase}", [("Content-Type", "text/plain; charset=utf-8")]
+        )
+        return [reason.encode() + b"\n"]
+
+    return checked
 
 
 class _Families(Collector):

@@ -46,6 +46,8 @@ class TelemetryOptions:
     respect_sampling: bool = True
     metrics: str | None = None
     """HOST:PORT of the Prometheus endpoint. None: no endpoint."""
+    allowed_hosts: Sequence[str] = ()
+    """Further names in requests to the endpoint (`ingest.allowed_hosts`)."""
 
 
 class Telemetry:
@@ -95,6 +97,7 @@ class Telemetry:
                 version=version,
                 exporter=exporter,
                 listen=options.metrics,
+                allowed_hosts=options.allowed_hosts,
                 export_counters=self.counters,
             )
 

@@ -9,7 +9,8 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 
-from ingest.tap.http_head import BadRequest, HeadLimits, read_request_head
+from ingest.allowed_hosts import STATUS, AllowedHosts
+from ingest.tap.http_head import BadRequest, HeadLimits, RequestHead, read_request_head
 from ingest.tap.metrics import render
 from ingest.tap.timeouts import ADMIN_REQUEST_S
 
@@ -17,11 +18,15 @@ _LIMITS = HeadLimits(head_bytes=16_384)
 
 
 class Admin:
-    """Serves the admin port. `stats` returns the counters of all workers."""
+    """Serves the admin port to `hosts`. `stats` returns the counters of all workers."""
 
     def __init__(
-        self, stats: Callable[[], Awaitable[Mapping[str, int]]], is_ready: Callable[[], bool]
+        self,
+        stats: Callable[[], Awaitable[Mapping[str, int]]],
+        is_ready: Callable[[], bool],
+        hosts: AllowedHosts,
     ) -> None:
+        self._hosts = hosts
         self._stats = stats
         self._is_ready = is_ready
 
@@ -36,7 +41,11 @@ class Admin:
             async with asyncio.timeout(ADMIN_REQUEST_S):
                 raw = await reader.readuntil(b"\r\n\r\n")
             head = read_request_head(raw, _LIMITS)
-            status, content_type, body = await self._respond(head.method, head.target)
+            refusal = self._refusal(head)
+            if refusal is not None:
+                status, content_type, body = STATUS, "text/plain", refusal.encode() + b"\n"
+            else:
+                status, content_type, body = await self._respond(head.method, head.target)
             if head.method == "HEAD":
                 body = b""
         except BadRequest as e:
@@ -52,6 +61,12 @@ class Admin:
         with contextlib.suppress(OSError):
             await writer.drain()
         writer.close()
+
+    def _refusal(self, head: RequestHead) -> str | None:
+        def values(name: bytes) -> list[str]:
+            return [field.value.decode("latin-1") for field in head.fields if field.name == name]
+
+        return self._hosts.refusal(values(b"host"), values(b"origin"))
 
     async def _respond(self, method: str, target: str) -> tuple[int, str, bytes]:
         if method not in ("GET", "HEAD"):

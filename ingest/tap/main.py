@@ -18,11 +18,12 @@ from pathlib import Path
 
 import uvloop
 
+from ingest.allowed_hosts import AllowedHosts
 from ingest.ready_file import write_ready_file
 from ingest.tap.admin import Admin
 from ingest.tap.client_identity import load_client_key
 from ingest.tap.metrics import add_up
-from ingest.tap.options import TapOptions, join_address
+from ingest.tap.options import TapOptions, join_address, split_address
 from ingest.tap.sockets import bind
 from ingest.tap.supervisor import Supervisor
 from ingest.tap.tls import client_context, upstream_context
@@ -65,7 +66,9 @@ async def _run_single(options: TapOptions, key: bytes) -> None:
     async def stats() -> dict[str, int]:
         return {**worker.stats(), "workers_now": 1, "worker_restarts": 0}
 
-    async with _ready(options, worker.address, admin_sock, Admin(stats, lambda: worker.ready)):
+    async with _ready(
+        options, worker.address, admin_sock, Admin(stats, lambda: worker.ready, _admin_hosts(options))
+    ):
         await worker.serve()
 
 
@@ -82,8 +85,14 @@ async def _run_several(options: TapOptions, key: bytes) -> None:
         async def stats() -> dict[str, int]:
             return add_up(await supervisor.stats())
 
-        async with _ready(options, address, admin_sock, Admin(stats, lambda: supervisor.ready)):
+        async with _ready(
+            options, address, admin_sock, Admin(stats, lambda: supervisor.ready, _admin_hosts(options))
+        ):
             await supervisor.serve()
+
+
+def _admin_hosts(options: TapOptions) -> AllowedHosts:
+    return AllowedHosts("--allowed-host", options.allowed_hosts, listen_host=split_address(options.admin)[0])
 
 
 def _on_signals(stop: Callable[[], None]) -> None:

@@ -19,6 +19,9 @@ class TapOptions:
     data: Path
     listen: str = "127.0.0.1:4100"
     admin: str = "127.0.0.1:4101"
+    allowed_hosts: tuple[
+        str, ...
+    ] = ()  # further names in requests to the admin port (`ingest.allowed_hosts`)
     tap_name: str = field(default_factory=socket.gethostname)
     workers: int = 1
     worker: int = 0  # number of this worker; the supervisor sets it

@@ -11,7 +11,12 @@ from urllib.parse import urlsplit
 from playwright.sync_api import ConsoleMessage, Page, Request, sync_playwright
 
 CHROMIUM = shutil.which("chromium")
-ARGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+FOREIGN_HOST = "rebound.example"
+"""A name that the browser resolves to the loopback."""
+ARGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+    f"--host-resolver-rules=MAP {FOREIGN_HOST} 127.0.0.1",
+]  # fmt: skip
 TIMEOUT_MS = 60_000
 
 

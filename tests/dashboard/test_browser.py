@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import polars as pl
 import pytest
 
 from dashboard import formatting
 from tests.dashboard.app_test import VIEWS
-from tests.dashboard.browser import CHROMIUM, TIMEOUT_MS, Reader, reader
+from tests.dashboard.browser import CHROMIUM, FOREIGN_HOST, TIMEOUT_MS, Reader, reader
 from tests.dashboard.running_dashboard import Dashboard, running
 from tests.tables import tables
 
@@ -48,6 +48,24 @@ def test_every_deep_link_loads_without_problems(seen: Reader, streams_data: Path
         assert seen.page.locator("[data-testid=stAlertContentError]").count() == 0, view
         assert seen.page.url.endswith(path), view
         assert seen.problems == [], view
+
+
+def test_page_on_a_rebound_host_name_reads_nothing(seen: Reader) -> None:
+    port = urlsplit(seen.base).port
+    page = seen.page.context.new_page()
+    answer = page.goto(f"http://{FOREIGN_HOST}:{port}/")
+    assert answer is not None
+    assert (answer.status, FOREIGN_HOST in answer.text()) == (403, True)
+    connects = """url => new Promise(done => {
+        const socket = new WebSocket(url)
+        socket.onopen = () => done(true)
+        socket.onerror = () => done(false)
+    })"""
+    for host in (FOREIGN_HOST, "127.0.0.1"):
+        assert page.evaluate(connects, f"ws://{host}:{port}/_stcore/stream") is False
+    seen.page.goto(f"{seen.base}/_stcore/health")
+    assert seen.page.evaluate(connects, f"ws://localhost:{port}/_stcore/stream") is True
+    page.close()
 
 
 def test_numbers_equal_sql_and_link_keeps_filter(seen: Reader, streams_data: Path) -> None:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import launch
+from dashboard import launch, oidc_login
 from dashboard.launch import DashboardOptions, run
+from ingest.allowed_hosts import AllowedHosts
+from tests import host_headers
 from tests.dashboard.running_dashboard import running
 
 
@@ -26,9 +28,40 @@ def test_ready_file_exists_while_the_dashboard_responds(tmp_path: Path) -> None:
         page = urllib.request.Request(f"{dashboard.url}/streams", headers={"Accept": "text/html"})
         with urllib.request.urlopen(page, timeout=10) as answer:
             assert b"window.__streamlit={BACKEND_BASE_URL" in answer.read()
+        assert_only_own_hosts_are_served(dashboard.url)
         dashboard.process.send_signal(signal.SIGTERM)
         assert dashboard.process.wait(timeout=30) == 0
         assert not dashboard.ready_file.exists()
+
+
+def assert_only_own_hosts_are_served(url: str) -> None:
+    for headers in host_headers.FOREIGN:
+        for path in ("/", "/_stcore/health", "/static/nothing.js"):
+            status, text = host_headers.answer(url + path, headers)
+            assert (status, "--dashboard-allowed-host" in text) == (403, True)
+        status, text = host_headers.answer(f"{url}/_stcore/stream", f"{headers}\r\n{host_headers.WEBSOCKET}")
+        assert (status, "--dashboard-allowed-host" in text) == (403, True)
+    for headers in ("Host: 127.0.0.1", "Host: localhost\r\nOrigin: http://[::1]:1"):
+        assert host_headers.answer(f"{url}/_stcore/health", headers)[0] == 200
+        upgrade = f"{headers}\r\n{host_headers.WEBSOCKET}"
+        assert host_headers.answer(f"{url}/_stcore/stream", upgrade)[0] == 101
+
+
+def test_configured_host_and_that_of_the_sign_in_are_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[AllowedHosts] = []
+    monkeypatch.setattr(launch, "_serve", lambda config, token, hosts: served.append(hosts) or 0)
+    monkeypatch.setattr(oidc_login, "check_file", lambda path: "login.example.com")
+    run(
+        DashboardOptions(
+            data=tmp_path, port=0, allowed_hosts=("gauge.example.com",), oidc=tmp_path / "oidc.toml"
+        )
+    )
+    [hosts] = served
+    for name in ("gauge.example.com", "login.example.com"):
+        assert hosts.refusal([name], [f"https://{name}"]) is None
+    assert hosts.refusal(["other.example.com"], []) is not None
 
 
 def test_port_in_use_is_a_one_line_error(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ def test_without_admit_list_all_users_are_admitted() -> None:
         (FILE.replace("0123456789abcdef0123456789abcdef", "short"), "cookie_secret"),
         (FILE.replace('["ann@example.com", "@example.org"]', '["example.org"]'), "admit"),
         (FILE.replace('["ann@example.com", "@example.org"]', '"@example.org"'), "admit"),
+        (FILE.replace("http://127.0.0.1:1/", "/"), "redirect_uri in .* is not a URL"),
+        (FILE.replace("http://127.0.0.1:1/", "http://[/"), "redirect_uri in .* is not a URL"),
     ],
 )
 def test_invalid_file_is_a_one_line_error(text: str, words: str, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from streamgauge.flags_from_settings import flags
+from streamgauge.part_options import analyze_options, dashboard_options, tap_options
 from streamgauge.settings import RENAMED, Settings, setting_sources, unknown_variables
 
 HARNESS = {name for name in os.environ if name.startswith("STREAMGAUGE_")}
@@ -113,3 +115,27 @@ def test_durations_accept_units(
     else:
         (tmp_path / "streamgauge.toml").write_text(f'idle_timeout = "{duration}"')
     assert Settings().idle_timeout == seconds
+
+
+def test_allowed_hosts_come_from_environment_and_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMGAUGE_ALLOWED_HOST", "tap, Gauge.example.com")
+    (tmp_path / "streamgauge.toml").write_text(
+        'dashboard_allowed_host = ["a.example.com", "*.b.example.com"]'
+    )
+    settings = Settings()
+    assert settings.allowed_host == ("tap", "gauge.example.com")
+    assert settings.dashboard_allowed_host == ("a.example.com", "*.b.example.com")
+    assert flags(settings, ["allowed_host"]) == [
+        "--allowed-host",
+        "tap",
+        "--allowed-host",
+        "gauge.example.com",
+    ]
+    assert tap_options(settings).allowed_hosts == settings.allowed_host
+    assert analyze_options(settings).allowed_hosts == settings.allowed_host
+    assert analyze_options(settings).telemetry.allowed_hosts == settings.allowed_host
+    assert dashboard_options(settings).allowed_hosts == settings.dashboard_allowed_host
+    with pytest.raises(ValueError, match="'https://a' is not a host name such as"):
+        Settings(dashboard_allowed_host=("https://a",))

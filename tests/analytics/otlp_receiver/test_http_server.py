@@ -28,6 +28,7 @@ from analytics.storage.commit import Commit
 from analytics.storage.location import locate
 from ingest.record_log.embedded_writer import EmbeddedWriter
 from ingest.records import pack
+from tests import host_headers
 from tests.analytics.log_entries import stream
 from tests.analytics.otlp_receiver.test_span_rows import protobuf, request, span
 from tests.analytics.stores import ask_as_reader, new_store
@@ -169,6 +170,18 @@ def test_non_loopback_address_requires_a_token(tmp_path: Path) -> None:
 def test_address_in_use_is_an_error_in_one_line(tmp_path: Path) -> None:
     with listening(tmp_path) as receiver, pytest.raises(OSError, match="--otlp-listen"):
         OtlpReceiver(receiver.queue, host="127.0.0.1", port=int(receiver.url.rpartition(":")[2]))
+
+
+def test_foreign_hosts_and_origins_are_refused(tmp_path: Path) -> None:
+    with listening(tmp_path, allowed_hosts=["gauge.example.com"]) as receiver:
+        for path in ("/v1/traces", "/other"):
+            for headers in host_headers.FOREIGN:
+                status, text = host_headers.answer(receiver.url + path, headers, method="POST")
+                assert (status, "--allowed-host" in text) == (403, True)
+        statuses = [
+            host_headers.answer(f"{receiver.url}/v1/traces", h, method="POST")[0] for h in host_headers.OWN
+        ]
+        assert statuses == [415, 415, 415]  # the host is allowed, the content type is missing
 
 
 def test_other_paths_and_methods_are_rejected(tmp_path: Path) -> None:

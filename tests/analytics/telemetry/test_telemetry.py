@@ -23,10 +23,11 @@ from analytics.otlp_receiver.span_queue import SpanQueue
 from analytics.telemetry.metric_definitions import metric_definitions
 from analytics.telemetry.metrics import MAX_VALUES, Metrics
 from analytics.telemetry.otlp_export import ExportQueue
-from analytics.telemetry.prometheus import prometheus_name
+from analytics.telemetry.prometheus import PrometheusEndpoint, prometheus_name
 from analytics.telemetry.semconv import OTHER, PROFILES, SECONDS_BOUNDS
 from analytics.telemetry.telemetry import Telemetry, TelemetryOptions, resource_of
 from ingest.records import AnyRecord, Closed, Frames, Request
+from tests import host_headers
 from tests.analytics import stream_records
 from tests.analytics.log_entries import MS, stream
 from tests.analytics.stores import new_store
@@ -147,6 +148,18 @@ def test_prometheus_endpoint_has_exemplars_with_trace_ids() -> None:
     assert len(exemplars) > 3
     for one in exemplars:
         assert (one.labels["trace_id"], one.labels["span_id"], round(one.value * 1e9)) in rows
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "[::1]:0", "localhost:0"])
+def test_prometheus_endpoint_refuses_foreign_hosts_and_origins(listen: str) -> None:
+    endpoint = PrometheusEndpoint(listen, lambda: None, ["gauge.example.com"])
+    try:
+        for headers in (*host_headers.FOREIGN, "Host: localhost\r\nHost: evil.example"):
+            status, text = host_headers.answer(endpoint.url, headers)
+            assert (status, "--allowed-host" in text) == (403, True)
+        assert [host_headers.answer(endpoint.url, h)[0] for h in host_headers.OWN] == [200, 200, 200]
+    finally:
+        endpoint.close()
 
 
 def test_models_beyond_the_limit_are_other() -> None:

@@ -26,6 +26,7 @@ from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.records import Alive, AnyRecord, Closed, Opened, unpack
 from ingest.tap.main import TapOptions, run
 from ingest.tap.upstreams import parse_upstreams
+from tests import host_headers
 
 LIMIT_S = 30.0
 PROGRAM = """
@@ -113,7 +114,7 @@ def logged(data: Path) -> list[AnyRecord]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_tap_becomes_ready_serves_and_stops_cleanly(upstream: str, tmp_path: Path, workers: int):
     data = tmp_path / "data"
-    with tap(upstream, data, workers=workers) as (process, ready):
+    with tap(upstream, data, workers=workers, allowed_hosts=("gauge.example.com",)) as (process, ready):
         assert ready["pid"] == process.pid
         assert stat.S_IMODE((data / "run" / "tap.json").stat().st_mode) == 0o600
         assert stat.S_IMODE((data / "log").stat().st_mode) == 0o700
@@ -124,6 +125,11 @@ def test_tap_becomes_ready_serves_and_stops_cleanly(upstream: str, tmp_path: Pat
         assert get(admin + "/healthz") == (200, b"ok\n")
         assert get(admin + "/readyz") == (200, b"ready\n")
         assert get(admin + "/nothing")[0] == 404
+        for path in ("/healthz", "/metrics", "/ledger", "/nothing"):
+            for headers in host_headers.FOREIGN:
+                status, text = host_headers.answer(admin + path, headers)
+                assert (status, "--allowed-host" in text, "streamgauge_tap" in text) == (403, True, False)
+        assert [host_headers.answer(admin + "/readyz", h)[0] for h in host_headers.OWN] == [200, 200, 200]
         ledger = until(lambda: (n := json.loads(get(admin + "/ledger")[1]))["streams_closed"] == 6 and n)
         assert (ledger["streams_opened"], ledger["workers_now"], ledger["lost_records"]) == (6, workers, 0)
         assert (ledger["body_bytes"], ledger["uncaptured_bytes"]) == (30, 30)
