@@ -69,9 +69,7 @@ def run(options: DashboardOptions) -> int:
     Raises OSError with a one-line message if the address cannot be used or the data folder is not writable.
     """
     port = _free_port(options.host, options.port)
-    hosts = list(options.allowed_hosts)
-    if options.oidc is not None:
-        hosts.append(oidc_login.check_file(options.oidc))
+    hosts = _hosts(options)
     ready_file = _ready_file(options.data)
     os.environ[page_settings.ENV_DATA] = str(options.data.resolve())
     os.environ[page_settings.ENV_STORE] = options.store
@@ -89,8 +87,7 @@ def run(options: DashboardOptions) -> int:
     )
     announcer.start()
     try:
-        allowed = AllowedHosts("--dashboard-allowed-host", hosts, listen_host=options.host)
-        return _serve(streamlit_config(options.host, port, options.oidc), token, allowed)
+        return _serve(streamlit_config(options.host, port, options.oidc), token, hosts)
     finally:
         stopped.set()
         announcer.join(timeout=5)
@@ -144,6 +141,14 @@ def _serve(config: dict[str, object], token: str | None, hosts: AllowedHosts) ->
 
 def _exit(signum: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
+
+
+def _hosts(options: DashboardOptions) -> AllowedHosts:
+    """The hosts that requests may name. Raises OSError if the OIDC file is not usable."""
+    names = list(options.allowed_hosts)
+    if options.oidc is not None:
+        names.append(oidc_login.check_file(options.oidc))
+    return AllowedHosts("--dashboard-allowed-host", names, listen_host=options.host)
 
 
 def _token(options: DashboardOptions) -> str | None:

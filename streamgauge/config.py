@@ -52,7 +52,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{}"
     if isinstance(value, tuple):
-        return "[" + ", ".join(_toml(f"{u.name}={u.url}") for u in value) + "]"
+        return "[" + ", ".join(_toml(str(item)) for item in value) + "]"
     return json.dumps(str(value), ensure_ascii=False)  # a JSON string is a TOML string
 
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboard import launch, oidc_login
+from dashboard import launch
 from dashboard.launch import DashboardOptions, run
-from ingest.allowed_hosts import AllowedHosts
 from tests import host_headers
 from tests.dashboard.running_dashboard import running
 
@@ -45,23 +44,6 @@ def assert_only_own_hosts_are_served(url: str) -> None:
         assert host_headers.answer(f"{url}/_stcore/health", headers)[0] == 200
         upgrade = f"{headers}\r\n{host_headers.WEBSOCKET}"
         assert host_headers.answer(f"{url}/_stcore/stream", upgrade)[0] == 101
-
-
-def test_configured_host_and_that_of_the_sign_in_are_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served: list[AllowedHosts] = []
-    monkeypatch.setattr(launch, "_serve", lambda config, token, hosts: served.append(hosts) or 0)
-    monkeypatch.setattr(oidc_login, "check_file", lambda path: "login.example.com")
-    run(
-        DashboardOptions(
-            data=tmp_path, port=0, allowed_hosts=("gauge.example.com",), oidc=tmp_path / "oidc.toml"
-        )
-    )
-    [hosts] = served
-    for name in ("gauge.example.com", "login.example.com"):
-        assert hosts.refusal([name], [f"https://{name}"]) is None
-    assert hosts.refusal(["other.example.com"], []) is not None
 
 
 def test_port_in_use_is_a_one_line_error(tmp_path: Path) -> None:
