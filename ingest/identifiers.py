@@ -159,3 +159,17 @@ def _segment(raw: str) -> tuple[str, bool]:
         kept = hashed(visible[: verb.start()]) + verb[0] if verb else hashed(visible)
         return kept, end is not None
     return raw if visible == text else visible, end is not None
+
+
+_MODEL_PARAMETERS = ("model", "deployment")
+
+
+def query_model(target: str) -> str | None:
+    """The model that the query of a request target names, as a name: `/v1/realtime?model=gpt-realtime`."""
+    _, sep, query = target.partition("?")
+    if sep:
+        for parameter in query.split("&"):
+            key, _, value = parameter.partition("=")
+            if key in _MODEL_PARAMETERS and value:
+                return name(unquote(value))
+    return None

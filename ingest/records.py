@@ -96,7 +96,7 @@ class Opened(Record, frozen=True):
     server_port: int
     method: str
     path: str
-    """Path sent upstream, without the query (it may contain keys). Only `?alt=sse` is kept."""
+    """Path sent upstream, without the query (it may contain keys). Only `?alt=sse` is kept; see also `query_model`."""
     wall_ns: int
     mono_ns: int
     client_start_ns: int
@@ -115,6 +115,8 @@ class Opened(Record, frozen=True):
     """Allow-listed request headers, names in lower case."""
     capture_content: bool | None = None
     """False: the client sent `x-streamgauge-capture: none`. None: no such header."""
+    query_model: str | None = None
+    """The model that the query names (`ingest.identifiers.query_model`)."""
 
 
 class Request(Record, frozen=True):
@@ -178,6 +180,8 @@ class Closed(Record, frozen=True):
     """An upgraded connection (WebSocket): only bytes are counted, no frames."""
     refused_status: int | None = None
     """Status of the tap's own response to a refused request. 505 for HTTP/2, which gets a GOAWAY. None: not refused."""
+    first_byte_ns: int | None = None
+    """When the first body byte arrived that no frame has: in a tunnel, or not captured by rule."""
 
 
 class Lost(Record, frozen=True):

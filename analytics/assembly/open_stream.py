@@ -84,16 +84,22 @@ class OpenStream:
             record = msgspec.structs.replace(record, path=path, method=method)
         self.opened = record
         self.started_wall_ns = record.wall_ns
+        if record.query_model is not None:
+            self.request = RequestParameters(model=identifiers.name(record.query_model))
 
     def read_request(self, record: Request) -> None:
         opened = self.opened
         if opened is not None:
-            self.request = parse_request_body(
+            by_query = self.request.model
+            request = parse_request_body(
                 record.body,
                 truncated=record.truncated,
                 path=opened.path,
                 headers={k: v for k, v in opened.headers if not (record.decoded and k == "content-encoding")},
             )
+            if request.model is None and by_query is not None:
+                request = msgspec.structs.replace(request, model=by_query)
+            self.request = request
             self.request_body = None if record.truncated else record.body
 
     def add_wire_bytes(self, wire_bytes: Sequence[int], fault: CodingFault | None) -> None:

@@ -48,6 +48,7 @@ def invalid_record(record: AnyRecord) -> str | None:
     if isinstance(record, Closed):
         counts += (record.end_ns, record.request_bytes, record.response_bytes, record.delivered_bytes)
         times = (record.connected_ns, record.request_sent_ns, record.client_drain_ns, record.client_left_ns)
+        times += (record.first_byte_ns,)
         if record.refused_status is not None and not 100 <= record.refused_status <= 999:
             return "bad_numbers"
     elif isinstance(record, Lost):

@@ -144,6 +144,8 @@ def _add_body(
     """Columns of the decoded body of a complete stream."""
     row["streamed"] = decoder.streamed if stream.response is not None else None
     row.update(times_to_first(decoder))
+    if row["ttfb_ns"] is None and stream.closed is not None:
+        row["ttfb_ns"] = stream.closed.first_byte_ns
     row["ttst_ns"] = chunks.ttst_ns
     if stream.uncaptured_bytes:
         return

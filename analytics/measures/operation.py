@@ -26,6 +26,8 @@ _OPERATIONS: tuple[tuple[str, str], ...] = (
     ("/audio/speech", "generate_content"),
     ("/audio/transcriptions", "generate_content"),
     ("/audio/translations", "generate_content"),
+    ("/realtime", "generate_content"),
+    (".bidigeneratecontent", "generate_content"),
 )
 
 

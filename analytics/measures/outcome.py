@@ -130,6 +130,10 @@ def verdict_of(stream: FinishedStream) -> Verdict:
         partial=stream.uncaptured_bytes > 0,
     )
     facts = facts_of(stream.decoder) if stream.decoder is not None and response is not None else NO_BODY
+    if (
+        facts.first_output_ns is None
+    ):  # the first byte of a body that is not recorded stands for its first output
+        facts = msgspec.structs.replace(facts, first_output_ns=closed.first_byte_ns)
     return judge(transport, facts, capture_content=stream.capture_content)
 
 
@@ -170,6 +174,7 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
         )
     if terminal_ns is not None:
         aborted = client_left_ns is not None or transport.cause not in ("complete", "client_left")
+        aborted = aborted and not transport.tunnel  # the tap decided that the end of a tunnel was clean
         return Verdict(
             "ok",
             None,
@@ -177,7 +182,7 @@ def judge(transport: Transport, facts: Facts = NO_BODY, *, capture_content: bool
             None,
             aborted and facts.streamed,
         )
-    if transport.cause != "complete" and not (open_ended and transport.cause == "client_left"):
+    if transport.cause != "complete" and not (facts.open_ended and transport.cause == "client_left"):
         outcome, error_type = _BY_CAUSE[transport.cause]
         if outcome == "tap_lost":
             return LOST

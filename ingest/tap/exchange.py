@@ -280,7 +280,7 @@ class Exchange:
         self._last_ns = now_ns
         if self.state != RESPONDING:
             if self.state == TUNNELING:
-                self._tunnel.upstream_data(data)
+                self._tunnel.upstream_data(data, now_ns)
             else:
                 self._head_data(data, now_ns)
             return
@@ -384,9 +384,10 @@ class Exchange:
         self._response_head = head
         if self._recorder is not None:
             self._recorder.response_head(head, self._last_ns)
-        tunnel = self._tunnel = Tunnel(self._client, upstream)
+        websocket = (self._head.upgrade or b"").lower() == b"websocket"
+        tunnel = self._tunnel = Tunnel(self._client, upstream, websocket=websocket)
         if rest:
-            tunnel.upstream_data(rest)
+            tunnel.upstream_data(rest, self._last_ns)
         early = self._client.take_buffered()
         if early:
             tunnel.client_data(early)
@@ -396,7 +397,7 @@ class Exchange:
         if self.state == TUNNELING:
             if not self._tunnel.upstream_eof():
                 return True
-            self._end("complete", None, self._context.clock_ns())
+            self._end(self._tunnel.cause(), None, self._context.clock_ns())
         elif self.state == RESPONDING and self._close_delimited and not self._payload_only:
             self._response.complete = True
             self._end("complete", None, self._context.clock_ns())
@@ -408,8 +409,11 @@ class Exchange:
         """The upstream connection closed (None) or broke before the exchange was complete."""
         if self.state == WAITING:
             self._upstream_lost_before_head(error)
-        else:
-            self._end("upstream_reset", _error_name(error), self._context.clock_ns())
+            return
+        cause: Cause = "upstream_reset"
+        if self.state == TUNNELING:
+            cause = self._tunnel.cause(cause)
+        self._end(cause, _error_name(error), self._context.clock_ns())
 
     def _upstream_lost_before_head(self, error: Exception | None) -> None:
         upstream = self._upstream
@@ -449,7 +453,7 @@ class Exchange:
         """The client sent its last byte. True: it still receives (half-closed tunnel)."""
         if self.state == TUNNELING:
             if self._tunnel.client_eof():
-                self._end("complete", None, self._context.clock_ns())
+                self._end(self._tunnel.cause(), None, self._context.clock_ns())
             return True
         # Like nginx, treat a client that closes its side as disconnected. A half-close looks the same, but no LLM client
         # uses it, and an abandoned stream must end at once to save cost.
@@ -458,8 +462,9 @@ class Exchange:
 
     def client_lost(self, error: Exception | None) -> None:
         """The client's connection closed (None) or broke before the response was complete."""
-        complete = self.state == TUNNELING and error is None
-        cause: Cause = "complete" if complete else "client_left"
+        cause: Cause = "client_left"
+        if self.state == TUNNELING:
+            cause = self._tunnel.cause(cause)
         self._end(cause, _error_name(error), self._context.clock_ns())
 
     # --- time
@@ -517,6 +522,8 @@ class Exchange:
                 recorder.record_request(over=self._request_complete)
             if cause == "bad_request" and error_response is not None:
                 recorder.refused_status = error_response.status
+            if tunnel is not None:
+                recorder.first_byte_ns = tunnel.first_byte_ns
             recorder.ended(
                 cause, detail, now_ns, self.request_bytes, self.response_bytes, reused=reused, tunnel=tunnel is not None
             )  # fmt: skip

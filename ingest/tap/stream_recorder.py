@@ -75,6 +75,7 @@ class StreamRecorder:
         "_tunnel",
         "_uncaptured_bytes",
         "_undelivered_bytes",
+        "first_byte_ns",
         "last_output_ns",
         "refused_status",
         "stream",
@@ -119,6 +120,8 @@ class StreamRecorder:
         self._undelivered_bytes = 0
         self.refused_status: int | None = None
         """Status of the tap's error response, if it refused the request."""
+        self.first_byte_ns: int | None = None
+        """Arrival of the first byte that is counted but not captured."""
         self.last_output_ns = 0
         """Time of the last read that held more than heartbeats."""
         self.waiting = True
@@ -199,6 +202,8 @@ class StreamRecorder:
             if remaining_bytes:
                 self._frame(now_ns - self._t0_ns, payload[:remaining_bytes])
                 self._remaining_bytes = 0
+            if self.first_byte_ns is None:
+                self.first_byte_ns = now_ns
             self._uncaptured_bytes += size - remaining_bytes
             self._wait()
         if not self._event_stream or payload[0] != _COLON or not capture.is_heartbeat(payload):
@@ -297,6 +302,7 @@ class StreamRecorder:
             self._reused,
             self._tunnel,
             self.refused_status,
+            None if self.first_byte_ns is None else self.first_byte_ns - t0_ns,
         )
         counters = self._buffer.counters
         counters.streams_closed += 1
@@ -349,6 +355,7 @@ class StreamRecorder:
             client_id(head.known, factory.client_key),
             recorded,
             capture.capture_content(head),
+            identifiers.query_model(route.target),
         )
         size_bytes = head.size_bytes + RECORD_OVERHEAD_BYTES
         self._write(opened, size_bytes, size_bytes)

@@ -1,13 +1,19 @@
-"""An upgraded exchange after the 101: bytes in both directions, not parsed.
+"""An upgraded exchange after the 101: bytes in both directions, forwarded unchanged.
 
 Each side may end its direction first (half-close); the tunnel forwards this. The tunnel is over when both sides have ended or
 one connection breaks. The connections handle back-pressure.
+
+A WebSocket is complete if one side sent a Close frame before the other ended. Otherwise the side that ended first failed. Any
+other protocol is complete if no connection broke.
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import Protocol
+
+from ingest.records import Cause
+from ingest.tap.websocket_close import CloseFrameFinder
 
 
 class TunnelEnd(Protocol):
@@ -19,28 +25,40 @@ class TunnelEnd(Protocol):
 
 
 class Tunnel:
-    """The two directions of a tunnel and their byte counts."""
+    """The two directions of a tunnel and their byte counts. Times are monotonic, in ns."""
 
-    def __init__(self, client: TunnelEnd, upstream: TunnelEnd) -> None:
+    def __init__(self, client: TunnelEnd, upstream: TunnelEnd, *, websocket: bool) -> None:
         self._client = client
         self._upstream = upstream
         self._client_ended = False
         self._upstream_ended = False
+        self._first_to_end: Cause | None = None
+        self._client_close = CloseFrameFinder() if websocket else None
+        self._upstream_close = CloseFrameFinder() if websocket else None
         self.client_bytes = 0
         self.upstream_bytes = 0
+        self.first_byte_ns: int | None = None
+        """Arrival of the upstream's first byte."""
 
     def client_data(self, data: bytes) -> None:
         self.client_bytes += len(data)
         if not self._upstream_ended:
             self._upstream.transport.write(data)
+            if self._client_close is not None:
+                self._client_close.feed(data)
 
-    def upstream_data(self, data: bytes) -> None:
+    def upstream_data(self, data: bytes, now_ns: int) -> None:
+        if not self.upstream_bytes:
+            self.first_byte_ns = now_ns
         self.upstream_bytes += len(data)
         self._client.transport.write(data)
+        if self._upstream_close is not None and not self._client_ended:
+            self._upstream_close.feed(data)
 
     def client_eof(self) -> bool:
         """The client ended its direction. True: the tunnel is over."""
         self._client_ended = True
+        self._first_to_end = self._first_to_end or "client_left"
         if not self._upstream_ended:
             self._upstream.end_writing()
         return self._upstream_ended
@@ -48,6 +66,16 @@ class Tunnel:
     def upstream_eof(self) -> bool:
         """The upstream ended its direction. True: the tunnel is over."""
         self._upstream_ended = True
+        self._first_to_end = self._first_to_end or "upstream_reset"
         if not self._client_ended:
             self._client.end_writing()
         return self._client_ended
+
+    def cause(self, broken: Cause | None = None) -> Cause:
+        """Why the tunnel is over. `broken`: the cause if a connection broke, None after both sides have ended."""
+        client_close, upstream_close = self._client_close, self._upstream_close
+        if client_close is None or upstream_close is None:
+            return broken or "complete"
+        if client_close.found or upstream_close.found:
+            return "complete"
+        return self._first_to_end or broken or "complete"

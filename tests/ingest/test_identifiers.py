@@ -18,6 +18,7 @@ from ingest.identifiers import (
     identifier,
     name,
     path,
+    query_model,
     title,
 )
 
@@ -155,3 +156,18 @@ def test_results_have_no_blank_or_control_character(text: str) -> None:
     for found in (identifier(text), name(text), path(text)):
         assert found is None or re.fullmatch(r"[!-~]*", found)
         assert found is None or len(found) <= max(MAX_CHARS, len(text))
+
+
+@pytest.mark.parametrize(
+    ("target", "model"),
+    [
+        ("/v1/realtime?model=gpt-realtime&api_key=sk-1", "gpt-realtime"),
+        ("/openai/realtime?api-version=1&deployment=my%2Dgpt", "my-gpt"),
+        ("/v1/realtime?models=a&xmodel=b", None),
+        ("/v1/realtime?model=", None),
+        ("/v1/realtime", None),
+        ("/v1/realtime?model=tell%20me%20a%20secret", hashed("tell me a secret")),
+    ],
+)
+def test_model_in_a_query_is_a_name(target: str, model: str | None) -> None:
+    assert query_model(target) == model

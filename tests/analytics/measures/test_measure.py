@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import msgspec
 import polars as pl
 import pytest
 
@@ -449,3 +450,39 @@ def test_refused_request_without_an_upstream_has_no_gateway_and_no_times() -> No
         1,
     )
     assert "end_ns" not in rollups(found)["histogram_minutes"]["metric"].to_list()
+
+
+def test_websocket_has_its_model_operation_and_first_byte() -> None:
+    records = [
+        opened(A, path="/v1/realtime", method="GET", query_model="gpt-realtime"),
+        Frames(A, 1, [], ResponseHeaders(101, [], 5 * MS)),
+        closed(A, 2, cause="client_left", end_ns=9 * MS, response_bytes=4, tunnel=True, first_byte_ns=6 * MS),
+    ]
+    (found,) = tables(records)["streams"].to_dicts()
+    assert (found["request_model"], found["operation"], found["path"]) == (
+        "gpt-realtime", "generate_content", "/v1/realtime",
+    )  # fmt: skip
+    assert (found["ttfb_ns"], found["ttft_ns"]) == (6 * MS, None)
+    assert (found["outcome"], found["error_phase"]) == ("client_abort", "mid_stream")
+
+
+def test_binary_body_has_its_first_byte() -> None:
+    found = row(
+        response=ResponseHeaders(200, [("content-type", "audio/mpeg")], 5 * MS),
+        uncaptured=9,
+        first_byte_ns=6 * MS,
+    )
+    assert (found["outcome"], found["ttfb_ns"], found["ttfc_ns"]) == ("ok", 6 * MS, None)
+
+
+def test_model_of_the_body_takes_precedence_over_the_query() -> None:
+    start, request, *rest = exchange((1, finish_chunk()))
+    (found,) = tables([msgspec.structs.replace(start, query_model="by-query"), request, *rest])[
+        "streams"
+    ].to_dicts()
+    assert found["request_model"] == "m"
+    request = msgspec.structs.replace(request, body=b"{}")
+    (found,) = tables([msgspec.structs.replace(start, query_model="by query"), request, *rest])[
+        "streams"
+    ].to_dicts()
+    assert found["request_model"] == hashed("by query")

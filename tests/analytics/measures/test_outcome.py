@@ -36,11 +36,7 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
     "no body": (transport(status=204), NO_BODY, Verdict("ok")),
     "redirect": (transport(status=307), NO_BODY, Verdict("ok")),
     "unknown dialect, clean end": (transport(), facts(dialect="unknown"), Verdict("ok")),
-    "tunnel closed by the client": (
-        transport("client_left", status=101, tunnel=True),
-        NO_BODY,
-        Verdict("ok"),
-    ),
+    "tunnel closed": (transport(status=101, tunnel=True, client_left_ns=1100), NO_BODY, Verdict("ok")),
     "not mirrored by rule": (transport(partial=True), facts(), Verdict("ok")),
     # http_error
     "provider's type": (
@@ -218,6 +214,11 @@ ROWS: dict[str, tuple[Transport, Facts, Verdict]] = {
         transport("upstream_reset"),
         facts(dialect="unknown"),
         Verdict("upstream_reset", "upstream_reset", "mid_stream"),
+    ),
+    "client left a tunnel": (
+        transport("client_left", status=101, tunnel=True, detail="ConnectionResetError"),
+        Facts(streamed=False, first_output_ns=100),
+        Verdict("client_abort", "client_abort", "mid_stream", "ConnectionResetError"),
     ),
     "reset of a tunnel": (
         transport("upstream_reset", status=101, tunnel=True),

@@ -401,3 +401,4 @@ async def test_binary_bodies_are_only_counted():
         assert (frames.frames, frames.uncaptured_bytes) == ([], 4)
         assert isinstance(records[-1], Closed)
         assert records[-1].response_bytes == 4
+        assert frames.response.headers_ns <= records[-1].first_byte_ns <= records[-1].end_ns

@@ -1,0 +1,50 @@
+"""Find the Close frame of a WebSocket (RFC 6455 section 5.2) in one direction, from the frame headers alone.
+
+Payloads are skipped, so they may be masked, compressed or of any extension. A stream that is no WebSocket costs no more and
+may give a wrong answer, never an exception.
+"""
+
+from __future__ import annotations
+
+_OPCODE, _CLOSE = 0x0F, 0x08
+_MASKED, _LENGTH = 0x80, 0x7F
+_MASK_BYTES = 4
+_EXTENDED_LENGTH_BYTES = {126: 2, 127: 8}
+
+
+class CloseFrameFinder:
+    """Reads the bytes of one direction in any pieces. `found`: a Close frame began."""
+
+    __slots__ = ("_header", "_skip_bytes", "found")
+
+    def __init__(self) -> None:
+        self.found = False
+        self._skip_bytes = 0
+        """Bytes until the next frame."""
+        self._header = b""
+        """The first part of a frame header."""
+
+    def feed(self, data: bytes) -> None:
+        at, size = self._skip_bytes, len(data)
+        if self._header:
+            data = self._header + data
+            self._header, size = b"", len(data)
+        while at < size and not self.found:
+            if data[at] & _OPCODE == _CLOSE:
+                self.found = True
+                return
+            end = at + 2
+            if end <= size:
+                second = data[at + 1]
+                length = second & _LENGTH
+                extended = _EXTENDED_LENGTH_BYTES.get(length, 0)
+                end += extended
+                if extended and end <= size:
+                    length = int.from_bytes(data[at + 2 : end], "big")
+                if second & _MASKED:
+                    end += _MASK_BYTES
+            if end > size:
+                self._header, self._skip_bytes = data[at:], 0
+                return
+            at = end + length
+        self._skip_bytes = at - size
