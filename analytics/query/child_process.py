@@ -83,6 +83,7 @@ class ChildProcess:
         self.ready = threading.Event()
         """Set when the child can answer, and when it has ended."""
         self._start_error: QueryError | None = None
+        self._started_s = time.monotonic()
         self._calls: dict[int, Call] = {}
         self._call_count = 0
         self._lock = threading.Lock()
@@ -109,6 +110,11 @@ class ChildProcess:
     def pid(self) -> int:
         """The process id."""
         return self._process.pid
+
+    @property
+    def age_s(self) -> float:
+        """Time since the start."""
+        return time.monotonic() - self._started_s
 
     @property
     def died(self) -> Died | None:

@@ -90,6 +90,8 @@ def main() -> int:
         return 0
     options = ChildOptions.from_json(first[0])
     confine(options)
+    if options.untrusted:
+        sandbox.lower_priority()
     try:
         worker = _Worker(options, answers)
     except QueryError as e:

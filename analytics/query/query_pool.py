@@ -8,7 +8,7 @@ DuckDB ends only the child. The caller gets an error, and the next query gets an
   once in a child of its own, within its deadline.
 
 A query waits at most `timeout_s` for a slot and its answer, plus `GRACE_S`, plus the start of a child if none is ready (0.5
-s, at most `child_process.START_S`).
+s, at most `START_GRACE_S`). A child that takes longer runs a later query.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ from analytics.storage.location import StoreLocation
 
 GRACE_S = 0.5
 """Time in which a child can interrupt the query itself before it is killed."""
+START_GRACE_S = 1.5
+"""Time to start a child that does not count towards a query's deadline."""
 MODULE = "analytics.query.query_child"
 
 
@@ -126,12 +128,18 @@ class QueryPool:
         self.close()
 
     def _attempt(self, sql: str, max_rows: int, timeout_s: float, deadline_s: float, *, alone: bool) -> bytes:
-        started_s = time.monotonic()
+        started_s, latest_s = time.monotonic(), deadline_s + START_GRACE_S
         self.refresh()
         child = self._assign(alone)
         try:
+            if not child.ready.wait(max(0.0, latest_s - time.monotonic())):
+                if child.age_s >= START_S:
+                    child.kill()
+                raise QueryTimeout(
+                    f"busy: no query process was ready within {timeout_s:g} s. Try again in a few seconds."
+                )
             child.wait_ready()
-            deadline_s += time.monotonic() - started_s  # starting a child does not count
+            deadline_s = min(deadline_s + time.monotonic() - started_s, latest_s)
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
                 raise too_slow(timeout_s)

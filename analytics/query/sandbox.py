@@ -39,6 +39,8 @@ SCOPES, SCOPE_ABI = 0b11, 6
 
 OOM_SCORE = 500
 """When memory runs out, the kernel kills this process before a tap or analytics (scores reach 1000)."""
+NICENESS = 10
+"""Lower priority than the tap and analytics, about a tenth of their share when the CPU is busy."""
 OPEN_FILES = 512
 """A query opens its Parquet files a few at a time; libraries and pipes take about 30."""
 DEFAULT_STACK_BYTES = 8 * 2**20
@@ -83,6 +85,11 @@ def confine(
     if abi and not _landlock(libc, abi, readable, writable, network, bind_port):
         abi = 0
     return Confinement(abi, not network and abi >= NETWORK_ABI, oom_score_set)
+
+
+def lower_priority() -> None:
+    """Yield the CPU to other processes."""
+    os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
 
 
 def limit(*, memory_bytes: int, file_bytes: int) -> None:

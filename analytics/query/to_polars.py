@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from analytics.query.errors import not_convertible
 
 
 def to_polars(table: pa.Table) -> pl.DataFrame:
-    """Raises QueryRejected for a type that polars does not have."""
-    for i, column in enumerate(table.schema):
-        if pa.types.is_interval(column.type):
-            table = table.set_column(i, column.name, _durations(table.column(i)))
+    """Raises QueryRejected for a type that polars does not have, and for times beyond the years of Python's types."""
     try:
+        for i, column in enumerate(table.schema):
+            if pa.types.is_interval(column.type):
+                table = table.set_column(i, column.name, _durations(table.column(i)))
+            _check(column.name, table.column(i))
         found = pl.from_arrow(table)
-    except (pl.exceptions.PolarsError, TypeError, ValueError, pa.ArrowException) as e:
+    except (
+        pl.exceptions.PolarsError, pl.exceptions.PanicException, TypeError, ValueError, OverflowError, pa.ArrowException,
+    ) as e:  # fmt: skip
         raise not_convertible(e) from None
     assert isinstance(found, pl.DataFrame)
     changed: list[pl.Expr] = []
@@ -31,6 +35,29 @@ def to_polars(table: pa.Table) -> pl.DataFrame:
             if number.null_count() == found[name].null_count():
                 changed.append(pl.lit(number).alias(name))
     return found.with_columns(changed)
+
+
+def _check(name: str, values: pa.ChunkedArray | pa.Array) -> None:
+    """Raises ValueError for values that polars or Python cannot represent, at any depth."""
+    kind = values.type
+    if pa.types.is_interval(kind) or pa.types.is_union(kind) or isinstance(kind, pa.OpaqueType):
+        raise ValueError(f"column {name!r} contains the type {kind}")
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        found = pc.min_max(values)
+        for value in (found["min"], found["max"]):
+            try:
+                value.as_py()
+            except (ValueError, OverflowError):
+                raise ValueError(f"column {name!r} has times beyond the years 1 to 9999") from None
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        _check(name, pc.list_flatten(values))
+    elif pa.types.is_map(kind):
+        for chunk in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+            _check(name, chunk.keys)
+            _check(name, chunk.items)
+    elif pa.types.is_struct(kind):
+        for field in range(kind.num_fields):
+            _check(name, pc.struct_field(values, [field]))
 
 
 def _durations(column: pa.ChunkedArray) -> pa.Array:

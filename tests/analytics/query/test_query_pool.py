@@ -14,7 +14,8 @@ import pytest
 
 from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, StoreUnavailable
 from analytics.query.limits import MIB, TRUSTED, UNTRUSTED
-from analytics.query.query_pool import QueryPool
+from analytics.query.query_pool import START_GRACE_S, QueryPool
+from analytics.query.sandbox import NICENESS
 from analytics.storage.location import StoreLocation, locate
 from tests.analytics.query.conftest import ROWS, RUNAWAY, add_stream, make_store
 
@@ -138,6 +139,25 @@ def test_types_are_preserved_between_child_and_parent(untrusted: QueryPool) -> N
     assert (row["i"].total_seconds(), row["total"]) == (90.0, ROWS * (ROWS - 1) // 2)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "INTERVAL 178956970 YEAR",
+        "[INTERVAL 1 DAY]",
+        "MAP {1: INTERVAL 1 DAY}",
+        "{'a': [DATE '5881580-07-10']}",
+        "TIMESTAMP 'infinity'",
+        "union_value(x := 1)",
+        "1::VARIANT",
+        "123::BIGNUM",
+    ],
+)
+def test_values_without_a_python_type_are_rejected_with_a_remedy(untrusted: QueryPool, value: str) -> None:
+    with pytest.raises(QueryRejected, match=r"cannot convert the answer: .*Cast the column to VARCHAR\."):
+        untrusted.query(f"SELECT {value}")
+    assert untrusted.query(f"SELECT ({value})::VARCHAR").height == 1
+
+
 @pytest.mark.parametrize("is_untrusted", [True, False])
 def test_each_query_sees_the_newest_commit(tmp_path: Path, is_untrusted: bool) -> None:
     location = make_store(tmp_path, rows=3)
@@ -218,6 +238,25 @@ def test_caller_does_not_wait_for_a_child_that_stops_responding(untrusted: Query
     assert untrusted.query("SELECT 1").item() == 1
 
 
+def test_caller_does_not_wait_for_a_slow_start(location: StoreLocation) -> None:
+    with QueryPool(location, untrusted=True, limits=LIMITS) as process:
+        while not process._children:
+            time.sleep(0.01)
+        child = process._children[0]
+        os.kill(child.pid, signal.SIGSTOP)  # before it is ready
+        started_s = time.monotonic()
+        with pytest.raises(QueryTimeout, match=r"busy: no query process was ready within 0\.2 s"):
+            process.query("SELECT 1", timeout_s=0.2)
+        assert time.monotonic() - started_s < 0.2 + START_GRACE_S + 1
+        os.kill(child.pid, signal.SIGCONT)
+        assert process.query("SELECT 1").item() == 1
+
+
+def test_untrusted_children_have_a_lower_priority(untrusted: QueryPool) -> None:
+    untrusted.query("SELECT 1")
+    assert NICENESS in {os.getpriority(os.PRIO_PROCESS, child.pid) for child in untrusted._children}
+
+
 def run_all(actions: list[Callable[[], object]]) -> list[object]:
     """Run the actions concurrently. Returns each result or QueryError, in order."""
     results: list[object] = [None] * len(actions)
@@ -244,9 +283,9 @@ def test_trusted_queries_survive_the_crash_of_another(trusted: QueryPool) -> Non
     trusted.query("SELECT 1")
     results = run_all(
         [
-            lambda: trusted.query(SLOW).item(),
+            lambda: trusted.query(SLOW, timeout_s=60).item(),
             lambda: time.sleep(0.2) or trusted.query(HOSTILE["from_json"]),
-            lambda: trusted.query(SLOW).item(),
+            lambda: trusted.query(SLOW, timeout_s=60).item(),
         ]
     )
     assert (results[0], results[2]) == (8, 8)
