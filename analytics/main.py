@@ -37,7 +37,7 @@ from analytics.storage.partition_positions import PartitionLost
 from analytics.storage.store import Store
 from analytics.storage.upkeep import Upkeep
 from analytics.telemetry.telemetry import Telemetry
-from ingest.ready_file import remove_ready_file, write_ready_file
+from ingest.ready_file import Heartbeat, remove_ready_file, write_ready_file
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.interface import LogBroken, LogChanged, LogReader
 
@@ -205,7 +205,9 @@ def _consume(
         if on_ready is not None:
             on_ready(ready)
         reported_s = float("-inf")
+        heartbeat = Heartbeat(ready_file)
         while not stop.is_set():
+            heartbeat.beat()
             parts.log.read(IDLE_WAIT_S)
             if time.monotonic() - reported_s > HEALTH_EVERY_S:
                 _report_health(parts)

@@ -3,8 +3,8 @@
 - Streamlit contacts no other sites: no usage statistics, no update check; fonts and scripts come from the package.
 - On addresses other than the loopback, readers need a token (`token_gate`) or sign in (`oidc_login`).
 - Every request and WebSocket must name an allowed host (`ingest.allowed_hosts`), also on the loopback.
-- DATA/run/dashboard.json {"pid", "url"} is written (mode 0600) when /_stcore/health responds, and removed on a clean stop.
-  The URL includes the token.
+- DATA/run/dashboard.json {"pid", "url"} is written (mode 0600) when /_stcore/health responds, touched while it does, and
+  removed on a clean stop. The URL includes the token.
 - SIGTERM and SIGINT stop it with exit code 0.
 """
 
@@ -30,12 +30,11 @@ from dashboard.base_url import BaseUrl
 from dashboard.same_host import SameHost
 from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
 from ingest.allowed_hosts import AllowedHosts, HostGate
-from ingest.ready_file import remove_ready_file, write_ready_file
+from ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
 
 HERE = Path(__file__).resolve().parent
-READY_TIMEOUT_S = 60.0
 POLL_S = 0.1
 
 
@@ -214,17 +213,16 @@ def _local_host(host: str) -> str:
 
 
 def _announce(path: Path, url: str, token: str | None, stopped: threading.Event) -> None:
-    """Wait for the health check, then write the ready file."""
-    waited_s = 0.0
-    while not stopped.wait(POLL_S):
-        waited_s += POLL_S
+    """Write the ready file when the server responds. Then touch it after each response."""
+    while not _is_ready(url):
+        if stopped.wait(POLL_S):
+            return
+    write_ready_file(path, {"url": f"{url}/?token={token}" if token else url})
+    log.info("dashboard ready at %s", url)
+    heartbeat = Heartbeat(path)
+    while not stopped.wait(HEARTBEAT_S):
         if _is_ready(url):
-            write_ready_file(path, {"url": f"{url}/?token={token}" if token else url})
-            log.info("dashboard ready at %s", url)
-            return
-        if waited_s > READY_TIMEOUT_S:
-            log.error("dashboard did not respond at %s within %.0f s", url, READY_TIMEOUT_S)
-            return
+            heartbeat.beat()
 
 
 def _is_ready(url: str) -> bool:

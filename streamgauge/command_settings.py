@@ -20,4 +20,4 @@ DASHBOARD = (
     "data", "dashboard_port", "dashboard_host", "dashboard_token", "dashboard_oidc", "dashboard_allowed_host",
     "slo_ttft", "slo_itl", "slo_error_rate", "store", "log_format",
 )  # fmt: skip
-UP = tuple(dict.fromkeys((*TAP, *SHIP, *ANALYZE, *DASHBOARD, "no_dashboard", "serve", *SERVE)))
+UP = tuple(dict.fromkeys((*TAP, *SHIP, *ANALYZE, *DASHBOARD, "no_dashboard", "serve", "hung_after", *SERVE)))

@@ -44,7 +44,7 @@ from streamgauge.simulator.measurement_check import (
 from streamgauge.simulator.remote_ledger import RemoteLedger
 from streamgauge.simulator.traffic import Traffic, TrafficOptions
 
-READY_TIMEOUT_S = 120.0
+SIMULATOR_TIMEOUT_S = 60.0
 STORED_TIMEOUT_S = 60.0
 """Time limit for the last streams to be stored. It usually takes a second."""
 STOP_TIMEOUT_S = 60.0
@@ -194,17 +194,20 @@ class Demo:
         )
 
     async def _ready(self, process: str, path: Path, stop: asyncio.Event) -> dict[str, Any]:
-        """Wait for a ready file and return its content; {} if the demo is stopped first."""
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        """Wait for a ready file and return its content; {} if the demo is stopped first.
+
+        `up` ends if one of its parts makes no progress.
+        """
+        deadline_s = time.monotonic() + SIMULATOR_TIMEOUT_S
         while not stop.is_set():
             if (content := read_ready_file(path)) is not None:
                 return content
             code = self.processes[process].poll()
             if code is not None:
                 raise SystemExit(code if code > 0 else 1)  # the process has logged the reason
-            if time.monotonic() > deadline_s:
+            if process != "up" and time.monotonic() > deadline_s:
                 raise OSError(
-                    f"{path.stem} was not ready after {READY_TIMEOUT_S:.0f} s. See its log lines above."
+                    f"{path.stem} was not ready after {SIMULATOR_TIMEOUT_S:.0f} s. See its log lines above."
                 )
             await asyncio.sleep(0.05)
         return {}

@@ -169,6 +169,8 @@ class Settings(BaseSettings):
         COMMON, "HOST:PORT", "Kafka brokers for the record log, separated by commas.")
     workers: int = _setting(COMMON, "N", "Worker processes of the tap.", default=1, ge=1, le=256)
     serve: bool = _switch(COMMON, "Also start the read-only SQL server (`serve`).")
+    hung_after: Seconds = _setting(
+        COMMON, "DURATION", "Kill and restart a part that makes no progress for this long; 0 = never.", default=60.0, ge=0)
     capture_content: bool = _switch(
         COMMON, "Store generated text and error messages; do not redact prompts and text sent to Kafka.")
 

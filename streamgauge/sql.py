@@ -20,6 +20,7 @@ from analytics.query.query_pool import QueryPool
 from analytics.storage.location import locate
 from streamgauge.allowed_values import Duration, WholeNumber
 from streamgauge.flags_from_settings import settings_options
+from streamgauge.part_progress import silence
 from streamgauge.running_parts import load_beside_parts
 
 MAX_ROWS = 1_000_000
@@ -62,13 +63,16 @@ def sql_command(
         query = sys.stdin.read()
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("cannot write Parquet to a terminal. Pass --output or redirect.")
+    settings = load_beside_parts({"data": data, "store": store})
     try:
-        settings = load_beside_parts({"data": data, "store": store})
         tables = QueryPool(locate(settings.store, settings.data), untrusted=False)
         with contextlib.closing(tables):
             rows = tables.query(query, max_rows=max_rows, timeout_s=timeout)
     except QueryError as e:
-        raise click.ClickException(str(e)) from None
+        silent = silence(settings.data, "analyze")
+        raise click.ClickException(f"{e} {silent}." if silent else str(e)) from None
+    if (silent := silence(settings.data, "analyze")) is not None:
+        click.echo(f"{silent}: newer rows are missing.", err=True)
     rendered = render(rows, form)
     try:
         if output is not None:

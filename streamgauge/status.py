@@ -34,6 +34,7 @@ from ingest.ready_file import read_ready_file
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.flags_from_settings import settings_options
+from streamgauge.part_progress import silence
 from streamgauge.running_parts import load_beside_parts, settings_in_use
 
 KAFKA_TIMEOUT_S = 20.0
@@ -58,7 +59,7 @@ def status_command(form: str, **given: Any) -> int:
     try:
         status = pipeline_status(settings.data, kafka, settings.store)
     except QueryError as e:
-        raise click.ClickException(str(e)) from None
+        raise click.ClickException(". ".join((str(e).rstrip("."), *silent_parts(settings.data)))) from None
     click.echo(json.dumps(status, indent=1) if form == "json" else render(status))
     return 0 if status["reconciles"] else 1
 
@@ -112,6 +113,11 @@ def pipeline_status(data: Path, kafka: Kafka | None = None, store: str = SQLITE)
         "events": _events(counts),
         "attach": location.attach_statement,
     }
+
+
+def silent_parts(data: Path) -> list[str]:
+    """A sentence for each running part that does not respond."""
+    return [found for part in PARTS if (found := silence(data, part)) is not None]
 
 
 def _count_unread(data: Path, counts: TableCounts, kafka: Kafka | None) -> tuple[Unread, list[str]]:
@@ -219,6 +225,7 @@ def _as_json(
             for name in PARTS
             if (content := read_ready_file(data / "run" / f"{name}.json"))
         },
+        "silent_parts": silent_parts(data),
         "tap": dict(tap) if tap is not None else None,
         "ship": ship,
         "tap_runs": [
@@ -308,6 +315,7 @@ def render(status: Mapping[str, Any]) -> str:
         "the counters reconcile" if status["reconciles"] else "the counters DO NOT reconcile",
         *(f"unknown: {note}" for note in status["unknown"]),
         *status["events"],
+        *status["silent_parts"],
     ]
     lines.append("")
     for stage, numbers in status["stages"].items():

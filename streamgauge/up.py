@@ -2,6 +2,8 @@
 
 - One `up` per data folder (`up.lock`). A part is ready when `run/<part>.json` has its pid.
 - A part that exits is restarted with increasing delays. Restarts are logged and counted in `run/up.json`.
+- A part that makes no progress (`part_progress`) is reported after `SILENT_AFTER_S`, and killed and restarted after
+  `--hung-after`.
 - Parts stop in the order of the data flow: tap (drains), ship, analytics, dashboard.
 """
 
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +25,22 @@ import click
 
 from analytics.storage.data_folder_lock import UP, lock_data_folder
 from ingest.private_files import make_private_folder, write_json
-from ingest.ready_file import read_ready_file
+from ingest.ready_file import SILENT_AFTER_S, read_ready_file
 from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
 from streamgauge.command_settings import ANALYZE, DASHBOARD, SERVE, SHIP, TAP
 from streamgauge.flags_from_settings import flag, flags
+from streamgauge.part_progress import PartProgress
 from streamgauge.settings import Settings, unknown_variables
 
 log = logging.getLogger(__name__)
 
-READY_TIMEOUT_S = 60.0
 POLL_S = 0.05
+OBSERVE_S = 1.0
+WAITING_S = 10.0
+"""Interval of the log lines that name the parts that are still starting."""
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 10.0
-HEALTHY_S = 60.0
+HEALTHY_S = 10.0
 """A part that ran longer than this is restarted with the first delay."""
 STOP_GRACE_S = 15.0
 """Time limit for a part to stop. The tap's drain time is added."""
@@ -50,18 +56,26 @@ class Part:
     grace_s: float = STOP_GRACE_S
     after: str | None = None
     """Name of the part that must be ready before this one starts."""
+    works_silently: bool = False
+    """See `PartProgress`."""
     process: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     started_s: float = 0.0
     restart_at_s: float | None = None
     backoff_s: float = BACKOFF_FIRST_S
+    progress: PartProgress | None = None
+    silent_since: str | None = None
+    """ISO time since which the part makes no progress, if that was reported."""
 
-    def start(self) -> None:
+    def start(self, run_dir: Path) -> None:
         # Own process group: Ctrl-C in the terminal signals only `up`, which stops the parts in order.
         self.process = subprocess.Popen(
             self.argv, env=self.environment, stdin=subprocess.DEVNULL, process_group=0
         )
         self.started_s, self.restart_at_s = time.monotonic(), None
+        self.silent_since = None
+        ready_file = run_dir / f"{self.name}.json"
+        self.progress = PartProgress(self.process.pid, ready_file, works_silently=self.works_silently)
 
     @property
     def pid(self) -> int | None:
@@ -74,19 +88,23 @@ class Supervisor:
 
     run_dir: Path
     parts: list[Part] = field(default_factory=list)
+    hung_after_s: float = 60.0
+    """0: never kill a part."""
     stopping: bool = False
+    _started: bool = False
+    _observed_s: float = field(default_factory=time.monotonic)
 
     def start(self) -> int | None:
-        """Start all parts and wait until they are ready. Returns an exit code if one fails."""
+        """Start all parts and wait until they are ready. Returns an exit code if one fails or makes no progress."""
         for part in self.parts:
             (self.run_dir / f"{part.name}.json").unlink(missing_ok=True)
-        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        began_s = reported_s = time.monotonic()
         waiting = list(self.parts)
         while waiting and not self.stopping:
             for part in list(waiting):
                 if part.process is None:
                     if part.after not in {other.name for other in waiting}:
-                        part.start()
+                        part.start(self.run_dir)
                     continue
                 code = part.process.poll()
                 if code is not None:
@@ -94,12 +112,22 @@ class Supervisor:
                     return code if code > 0 else 1
                 if self.ready(part) is not None:
                     waiting.remove(part)
-            if time.monotonic() > deadline_s:
+            self._observe()
+            for part in waiting:
+                if self._is_hung(part):
+                    log.error(
+                        "cannot start %s (pid %s): no progress for %.0f s. See its log lines above. "
+                        "If it needs longer, raise --hung-after.",
+                        part.name, part.pid, self.hung_after_s,
+                    )  # fmt: skip
+                    return 1
+            if (now_s := time.monotonic()) - reported_s >= WAITING_S:
+                reported_s = now_s
                 names = " and ".join(part.name for part in waiting)
-                log.error("%s was not ready after %.0f s. See the log lines above.", names, READY_TIMEOUT_S)
-                return 1
+                log.info("still starting after %.0f s: %s", now_s - began_s, names)
             time.sleep(POLL_S)
         self.write_state()
+        self._started = True
         return None
 
     def ready(self, part: Part) -> dict[str, Any] | None:
@@ -108,18 +136,28 @@ class Supervisor:
         return content if content and content.get("pid") == part.pid else None
 
     def watch(self) -> None:
-        """Restart parts that exit, until `stopping`."""
+        """Restart parts that exit or make no progress, until `stopping`."""
         while not self.stopping:
             now_s = time.monotonic()
+            self._observe()
             for part in self.parts:
                 if part.restart_at_s is not None:
                     if now_s >= part.restart_at_s:
-                        part.start()
+                        part.start(self.run_dir)
                         self.write_state()
                     continue
                 assert part.process
                 code = part.process.poll()
                 if code is None:
+                    if self._is_hung(part):
+                        log.error(
+                            "killing %s (pid %s): no progress for %.0f s",
+                            part.name,
+                            part.pid,
+                            self.hung_after_s,
+                        )
+                        part.process.kill()
+                        part.progress = None  # a process that waits for the disk ends later
                     continue
                 if now_s - part.started_s > HEALTHY_S:
                     part.backoff_s = BACKOFF_FIRST_S
@@ -132,6 +170,40 @@ class Supervisor:
                 )  # fmt: skip
                 part.backoff_s = min(part.backoff_s * 2, BACKOFF_MAX_S)
             time.sleep(POLL_S)
+
+    def _observe(self) -> None:
+        """Every `OBSERVE_S`: observe the parts, and report a part that stops or resumes making progress."""
+        elapsed_s = time.monotonic() - self._observed_s
+        if elapsed_s < OBSERVE_S:
+            return
+        self._observed_s += elapsed_s
+        if not self._can_write():
+            return
+        for part in self.parts:
+            if part.process is None or part.progress is None or part.process.returncode is not None:
+                continue
+            part.progress.observe(elapsed_s)
+            silent_s = part.progress.silent_s
+            if silent_s >= SILENT_AFTER_S and part.silent_since is None:
+                since = datetime.now(UTC) - timedelta(seconds=silent_s)
+                part.silent_since = since.isoformat(timespec="seconds")
+                log.warning("%s (pid %s) has made no progress for %.0f s", part.name, part.pid, silent_s)
+                self.write_state()
+            elif not silent_s and part.silent_since is not None:
+                log.info("%s (pid %s) makes progress again", part.name, part.pid)
+                part.silent_since = None
+                self.write_state()
+
+    def _can_write(self) -> bool:
+        """Touch `run/up.json`, which exists after the start. If this fails, the parts cannot touch their files either."""
+        try:
+            os.utime(self.run_dir / "up.json")
+        except OSError:
+            return not self._started
+        return True
+
+    def _is_hung(self, part: Part) -> bool:
+        return bool(self.hung_after_s and part.progress and part.progress.silent_s >= self.hung_after_s)
 
     def stop(self) -> None:
         """Stop the parts in order. Kills a part that exceeds its grace time."""
@@ -150,7 +222,9 @@ class Supervisor:
 
     def write_state(self) -> None:
         """Update `run/up.json`."""
-        parts = {p.name: {"pid": p.pid, "restarts": p.restarts} for p in self.parts}
+        parts = {
+            p.name: {"pid": p.pid, "restarts": p.restarts, "silent_since": p.silent_since} for p in self.parts
+        }
         path = self.run_dir / "up.json"
         try:
             write_json(path, {"pid": os.getpid(), "parts": parts})
@@ -174,7 +248,7 @@ def run(settings: Settings) -> int:
         raise OSError(
             f"cannot write to the data folder {settings.data}: {e.strerror}. Choose another with --data"
         ) from e
-    supervisor = Supervisor(settings.data / "run", _parts(settings))
+    supervisor = Supervisor(settings.data / "run", _parts(settings), settings.hung_after)
 
     def on_signal(number: int, frame: object) -> None:
         if supervisor.stopping:  # second signal: do not drain
@@ -261,7 +335,7 @@ def _parts(settings: Settings) -> list[Part]:
     parts = [part("tap", TAP, grace_s=settings.drain_timeout + STOP_GRACE_S)]
     if settings.kafka:
         parts.append(part("ship", SHIP))
-    parts.append(part("analyze", ANALYZE))
+    parts.append(part("analyze", ANALYZE, works_silently=True))
     if settings.serve:
         parts.append(part("serve", SERVE, after="analyze"))  # analytics creates the store
     if not settings.no_dashboard:

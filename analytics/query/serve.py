@@ -31,7 +31,7 @@ from analytics.query.errors import QueryError, to_wire
 from analytics.query.limits import MIB, UNTRUSTED, Limits
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import StoreLocation
-from ingest.ready_file import remove_ready_file, write_ready_file
+from ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
 
@@ -129,10 +129,12 @@ class _Supervisor:
         log.info("SQL server is ready: %s", endpoint.quack)
         if options.ready is not None:
             options.ready(endpoint)
+        heartbeat = Heartbeat(self._ready_file)
         while not self._is_stopped():
+            heartbeat.beat()
             if self._child is None or self._child.died is not None:
                 self._restart()
-            self._wake.wait(None if self._options.stop is None else STOP_CHECK_S)
+            self._wake.wait(HEARTBEAT_S if self._options.stop is None else STOP_CHECK_S)
             self._wake.clear()
 
     def close(self) -> None:

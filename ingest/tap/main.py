@@ -19,7 +19,7 @@ from pathlib import Path
 import uvloop
 
 from ingest.allowed_hosts import AllowedHosts
-from ingest.ready_file import write_ready_file
+from ingest.ready_file import HEARTBEAT_S, Heartbeat, write_ready_file
 from ingest.tap.admin import Admin
 from ingest.tap.client_identity import load_client_key
 from ingest.tap.metrics import add_up
@@ -118,11 +118,21 @@ async def _ready(
         for i, u in enumerate(options.upstreams)
     )
     logger.info("tap ready: %s, upstreams: %s, admin: %s", listen, upstreams, admin_url)
+    beating = asyncio.create_task(_beat(Heartbeat(path)))
     try:
         yield
     finally:
+        beating.cancel()
         path.unlink(missing_ok=True)
         admin.close()
+
+
+async def _beat(heartbeat: Heartbeat) -> None:
+    """The event loop starts each heartbeat. A thread writes it, because the disk must not delay streams."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await loop.run_in_executor(None, heartbeat.beat)
+        await asyncio.sleep(HEARTBEAT_S)
 
 
 def _create_folders(data: Path) -> None:

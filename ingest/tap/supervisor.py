@@ -1,7 +1,7 @@
 """Supervise the worker processes of a tap with several workers: start, restart, counters, stop.
 
-A worker that dies is restarted under the same number, with exponential backoff. Its last received totals stay in the sums, so
-totals never decrease.
+A worker that dies is restarted under the same number, with exponential backoff. A worker that does not answer for a minute is
+killed first. Its last received totals stay in the sums, so totals never decrease.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from ingest.tap.options import TapOptions
 logger = logging.getLogger("streamgauge.tap")
 
 _ANSWER_TIMEOUT_S = 2.0
+_HUNG_AFTER_ANSWERS = 30
+"""A worker that owes this many answers in a row is killed. Waiting for them takes at least a minute."""
 _START_TIMEOUT_S = 30.0
 _POLL_INTERVAL_S = 1.0
 _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.2, 5.0
@@ -49,16 +51,19 @@ class _WorkerProcess:
         self._writer = writer
         self._lock = asyncio.Lock()
         self.last_stats: Mapping[str, int] = {}
+        self.missing_answers = 0
 
     async def stats(self) -> Mapping[str, int]:
         """Current counters of the worker, or the last received ones if it does not answer."""
         async with self._lock:
+            self.missing_answers += 1
             with contextlib.suppress(OSError, TimeoutError, ValueError):
                 self._writer.write(b"stats\n")
                 async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                     line = await self._reader.readline()
                 if line:
                     self.last_stats = json.loads(line)
+                    self.missing_answers = 0
         return self.last_stats
 
     async def read_final_stats(self) -> None:
@@ -176,7 +181,15 @@ class Supervisor:
                 return
 
     async def _poll(self) -> None:
-        """Request each worker's counters every second, so that few counts are lost when a worker dies."""
+        """Request each worker's counters every second, so that few counts are lost when a worker dies. Kill a hung worker."""
         while True:
             await asyncio.sleep(_POLL_INTERVAL_S)
             await asyncio.gather(*(worker.stats() for worker in list(self._workers.values())))
+            for number, worker in self._workers.items():
+                if worker.missing_answers >= _HUNG_AFTER_ANSWERS:
+                    worker.missing_answers = 0
+                    logger.error(
+                        "killing worker %d (pid %d): it does not respond", number, worker.process.pid
+                    )
+                    with contextlib.suppress(ProcessLookupError):
+                        worker.process.kill()

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import stat
+import time
 import urllib.request
 from pathlib import Path
 
@@ -24,6 +25,11 @@ def test_ready_file_exists_while_the_dashboard_responds(tmp_path: Path) -> None:
         assert dashboard.url.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(f"{dashboard.url}/_stcore/health", timeout=10) as answer:
             assert answer.status == 200
+        os.utime(dashboard.ready_file, (0, 0))
+        heartbeat_until_s = time.monotonic() + 30
+        while not dashboard.ready_file.stat().st_mtime:
+            assert time.monotonic() < heartbeat_until_s
+            time.sleep(0.05)
         page = urllib.request.Request(f"{dashboard.url}/streams", headers={"Accept": "text/html"})
         with urllib.request.urlopen(page, timeout=10) as answer:
             assert b"window.__streamlit={BACKEND_BASE_URL" in answer.read()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from ingest.ready_file import read_ready_file, remove_ready_file, write_ready_file
+from ingest.ready_file import Heartbeat, read_ready_file, remove_ready_file, silent_s, write_ready_file
 
 
 def test_content_is_read_back_from_a_private_file(tmp_path: Path) -> None:
@@ -34,3 +35,16 @@ def test_file_is_removed_only_by_the_process_that_wrote_it(tmp_path: Path) -> No
     write_ready_file(path, {})
     remove_ready_file(path)
     assert not path.exists()
+
+
+def test_heartbeat_touches_the_file_at_most_once_per_interval(tmp_path: Path) -> None:
+    path = tmp_path / "serve.json"
+    heartbeat = Heartbeat(path)
+    heartbeat.beat()  # no file: ignored
+    assert silent_s(path) == 0
+    write_ready_file(path, {})
+    heartbeat = Heartbeat(path)
+    for expected_s in (0, 3600):  # the second call comes within the interval
+        os.utime(path, (0, time.time() - 3600))
+        heartbeat.beat()
+        assert silent_s(path) == pytest.approx(expected_s, abs=60)

@@ -31,7 +31,9 @@ from tests import host_headers
 LIMIT_S = 30.0
 PROGRAM = """
 import logging, pickle, sys
+from ingest.tap import supervisor
 from ingest.tap.main import run
+supervisor._ANSWER_TIMEOUT_S, supervisor._HUNG_AFTER_ANSWERS = 1.0, 2
 logging.basicConfig(level=logging.INFO)
 sys.exit(run(pickle.loads(bytes.fromhex(sys.argv[1]))))
 """
@@ -148,12 +150,13 @@ def test_tap_becomes_ready_serves_and_stops_cleanly(upstream: str, tmp_path: Pat
     assert all(r.stopping for r in last.values())
 
 
-def test_dead_worker_is_restarted_and_counted(upstream: str, tmp_path: Path):
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+def test_dead_or_hung_worker_is_restarted_and_counted(upstream: str, tmp_path: Path, by: signal.Signals):
     with tap(upstream, tmp_path, workers=2) as (process, ready):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert len(children) == 2
         assert get(ready["listen"])[0] == 200
-        os.kill(int(children[0]), signal.SIGKILL)
+        os.kill(int(children[0]), by)
         ledger = until(
             lambda: (
                 (n := json.loads(get(ready["admin"] + "/ledger")[1]))["worker_restarts"] == 1

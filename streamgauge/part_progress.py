@@ -1,0 +1,106 @@
+"""Whether a part of `up` makes progress.
+
+- A part that is ready touches its ready file every second (`ingest.ready_file`).
+- A part that is starting has no ready file. It makes progress while its process uses the CPU or waits for the disk.
+- Analytics touches its file between commits. During a long commit, the second rule applies to it as well, for at most
+  `LONGEST_WORK_S`.
+
+Silence is measured in observed time: a pause of `up` or of the machine adds at most one interval.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ingest.ready_file import SILENT_AFTER_S, heartbeat_ns, read_ready_file, silent_s
+
+MAX_INTERVAL_S = 2.0
+WINDOW_S = 5.0
+BUSY_SHARE = 0.02
+"""A process that uses less of a CPU over `WINDOW_S` is idle: the other threads of a hung process use about 0.5 %."""
+LONGEST_WORK_S = 3600.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class PartProgress:
+    """Observes one process."""
+
+    def __init__(self, pid: int, ready_file: Path, *, works_silently: bool) -> None:
+        """`works_silently`: CPU use counts as progress although the part is ready."""
+        self.silent_s = 0.0
+        """Observed seconds without progress."""
+        self.ready = False
+        self._pid, self._ready_file, self._works_silently = pid, ready_file, works_silently
+        self._heartbeat_ns: int | None = None
+        self._since_heartbeat_s = 0.0
+        self._start_window()
+
+    def observe(self, elapsed_s: float) -> None:
+        """Update after `elapsed_s`, which is about a second."""
+        elapsed_s = min(elapsed_s, MAX_INTERVAL_S)
+        content = read_ready_file(self._ready_file)
+        self.ready = content is not None and content["pid"] == self._pid
+        beat_ns = heartbeat_ns(self._ready_file) if self.ready else None
+        if beat_ns != self._heartbeat_ns:
+            self._heartbeat_ns = beat_ns
+            self._since_heartbeat_s = self.silent_s = 0.0
+            self._start_window()
+            return
+        self._since_heartbeat_s += elapsed_s
+        if self._works(elapsed_s) and self._may_work():
+            self.silent_s = 0.0
+        else:
+            self.silent_s += elapsed_s
+
+    def _may_work(self) -> bool:
+        return not self.ready or (self._works_silently and self._since_heartbeat_s < LONGEST_WORK_S)
+
+    def _works(self, elapsed_s: float) -> bool:
+        """Whether the process waits for the disk, or used the CPU in the window that ends now."""
+        self._window_s += elapsed_s
+        if self._window_s < WINDOW_S:
+            return waits_for_disk(self._pid)
+        worked = cpu_s(self._pid) - self._cpu_s >= BUSY_SHARE * self._window_s
+        self._start_window()
+        return worked or waits_for_disk(self._pid)
+
+    def _start_window(self) -> None:
+        self._window_s = 0.0
+        self._cpu_s = cpu_s(self._pid)
+
+
+def silence(data: Path, part: str) -> str | None:
+    """A sentence with the time of the last heartbeat, if a running part has none for `SILENT_AFTER_S`."""
+    path = data / "run" / f"{part}.json"
+    content, for_s = read_ready_file(path), silent_s(path)
+    if content is None or for_s < SILENT_AFTER_S or not Path(f"/proc/{content['pid']}").exists():
+        return None
+    since = datetime.fromtimestamp(datetime.now(UTC).timestamp() - for_s, UTC)
+    return (
+        f"{part} (pid {content['pid']}) does not respond since {since:%Y-%m-%d %H:%M:%S} UTC ({for_s:.0f} s)"
+    )
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process; 0 if it has ended."""
+    fields = _stat(Path(f"/proc/{pid}"))
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S if fields else 0.0
+
+
+def waits_for_disk(pid: int) -> bool:
+    """Whether a thread of the process is in uninterruptible sleep."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return False
+    return any(fields[0] == "D" for thread in threads if (fields := _stat(thread)))
+
+
+def _stat(folder: Path) -> list[str]:
+    """The fields of `stat` after the name, from the state on; empty if the process or thread has ended."""
+    try:
+        return (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,106 @@
+"""Progress of a part: heartbeats, and work of the process without heartbeats."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.ready_file import SILENT_AFTER_S, write_ready_file
+from streamgauge import part_progress
+from streamgauge.part_progress import WINDOW_S, PartProgress, silence
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The ready file of this process."""
+    path = tmp_path / "run" / "analyze.json"
+    write_ready_file(path, {})
+    return path
+
+
+@pytest.fixture
+def busy() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that uses a CPU."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def observe(progress: PartProgress, times: int) -> float:
+    for _ in range(times):
+        progress.observe(1.0)
+    return progress.silent_s
+
+
+def until_it_used_the_cpu(pid: int) -> None:
+    before_s, end_s = part_progress.cpu_s(pid), time.monotonic() + 30
+    while part_progress.cpu_s(pid) - before_s < 0.3:
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def test_heartbeats_are_progress(file: Path) -> None:
+    progress = PartProgress(os.getpid(), file, works_silently=False)
+    for second in range(30):
+        os.utime(file, (second, second))
+        progress.observe(1.0)
+        assert progress.silent_s == 0
+    assert observe(progress, 7) == 7
+
+
+def test_pause_of_the_observer_counts_as_one_interval(file: Path) -> None:
+    progress = PartProgress(os.getpid(), file, works_silently=False)
+    progress.observe(1.0)
+    progress.observe(86_400.0)
+    assert progress.silent_s == part_progress.MAX_INTERVAL_S
+
+
+@pytest.mark.parametrize("works_silently", [True, False])
+def test_work_without_heartbeats_is_progress_only_for_analytics(
+    works_silently: bool, busy: subprocess.Popen[bytes], file: Path
+) -> None:
+    file.write_text(f'{{"pid": {busy.pid}}}')
+    progress = PartProgress(busy.pid, file, works_silently=works_silently)
+    progress.observe(1.0)
+    until_it_used_the_cpu(busy.pid)
+    assert observe(progress, int(WINDOW_S)) == (0 if works_silently else WINDOW_S)
+
+
+def test_work_without_heartbeats_has_a_limit(
+    busy: subprocess.Popen[bytes], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_progress, "LONGEST_WORK_S", WINDOW_S)
+    file.write_text(f'{{"pid": {busy.pid}}}')
+    progress = PartProgress(busy.pid, file, works_silently=True)
+    progress.observe(1.0)
+    until_it_used_the_cpu(busy.pid)
+    assert observe(progress, int(WINDOW_S)) == WINDOW_S
+
+
+def test_starting_part_makes_progress_until_it_is_stopped(busy: subprocess.Popen[bytes], file: Path) -> None:
+    progress = PartProgress(busy.pid, file, works_silently=False)
+    until_it_used_the_cpu(busy.pid)
+    assert observe(progress, int(WINDOW_S)) == 0
+    os.kill(busy.pid, signal.SIGSTOP)
+    observe(progress, int(WINDOW_S))
+    assert observe(progress, 20) >= 20
+
+
+def test_silence_names_the_part_and_the_time(file: Path) -> None:
+    data = file.parents[1]
+    assert silence(data, "analyze") is None
+    assert silence(data, "tap") is None
+    at_s = time.time() - 10 * SILENT_AFTER_S
+    os.utime(file, (at_s, at_s))
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
+    found = silence(data, "analyze")
+    assert found is not None
+    assert found.startswith(f"analyze (pid {os.getpid()}) does not respond since {since} (10")
