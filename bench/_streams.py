@@ -544,6 +544,27 @@ WORKLOADS = [
         [sse({"model_id": "ibm/granite", "results": [{"generated_text": "", "stop_reason": "eos_token"}]})],
     ),
     Workload(
+        "bedrock_converse",
+        "bedrock_converse",
+        "/model/m/converse-stream",
+        "text/event-stream",
+        [sse({"role": "assistant"}, "messageStart")],
+        lambda n, text: sse({"contentBlockIndex": 0, "delta": {"text": text}}, "contentBlockDelta"),
+        [
+            sse({"stopReason": "end_turn"}, "messageStop"),
+            sse({"usage": {"inputTokens": 9, "outputTokens": 9}}, "metadata"),
+        ],
+    ),
+    Workload(
+        "bedrock_invoke",
+        "bedrock_invoke",
+        "/model/m/invoke-with-response-stream",
+        "text/event-stream",
+        [],
+        lambda n, text: sse({"generation": text, "generation_token_count": n}),
+        [sse({"stop_reason": "stop", "amazon-bedrock-invocationMetrics": {"outputTokenCount": 9}})],
+    ),
+    Workload(
         "mcp",
         "mcp",
         "/mcp",

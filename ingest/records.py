@@ -223,6 +223,17 @@ class Damaged(Record, frozen=True):
     at_wall_ns: int
 
 
+AMAZON_EVENT_STREAM = "vnd.amazon.eventstream"
+
+
+def body_coding(content_type: str, content_encoding: str) -> str:
+    """The content codings of a response, the outermost last. Amazon's binary event stream counts as one: it contains SSE."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind != f"application/{AMAZON_EVENT_STREAM}":
+        return content_encoding
+    return f"{AMAZON_EVENT_STREAM}, {content_encoding}" if content_encoding else AMAZON_EVENT_STREAM
+
+
 def captures(opened: Opened, routes: Sequence[str]) -> bool:
     """Whether text of this stream may be kept: its path matches a glob and its client did not opt out."""
     path = opened.path.partition("?")[0]

@@ -1,9 +1,9 @@
 """Undo the content coding of a response body (`content-encoding`), read by read, for measuring. Clients get the original.
 
-Supported: gzip (several members), deflate (with or without its zlib wrapper), br and zstd, also stacked ("gzip, br"). A body
-whose first bytes contradict the header is used unchanged. Invalid bytes end the decoding and set `broken`. A body that
-expands beyond `FREE_BYTES` plus `MAX_RATIO` times its size also ends the decoding, and sets `bomb`. A legitimate stream of
-similar chunks compresses about 50 times, a quarter of the limit.
+Supported: gzip (several members), deflate (with or without its zlib wrapper), br and zstd, also stacked ("gzip, br"), and
+Amazon's binary event stream, which becomes SSE. A body whose first bytes contradict the header is used unchanged. Invalid
+bytes end the decoding and set `broken`. A body that expands beyond `FREE_BYTES` plus `MAX_RATIO` times its size also ends the
+decoding, and sets `bomb`. A legitimate stream of similar chunks compresses about 50 times, a quarter of the limit.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Protocol
 
 import brotli
 import zstandard
+
+from analytics.decoding.amazon_event_stream import AmazonEventStream, InvalidMessage
+from ingest.records import AMAZON_EVENT_STREAM
 
 FREE_BYTES = 64 * 2**20
 MAX_RATIO = 200
@@ -118,8 +121,15 @@ class _Zstd:
         return b"".join(out)
 
 
-_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd"}
-_NAMES = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "br": "br", "zstd": "zstd"}
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", AMAZON_EVENT_STREAM: b"\0"}
+_NAMES = {
+    "gzip": "gzip",
+    "x-gzip": "gzip",
+    "deflate": "deflate",
+    "br": "br",
+    "zstd": "zstd",
+    AMAZON_EVENT_STREAM: AMAZON_EVENT_STREAM,
+}
 
 
 class BodyDecoder:
@@ -159,6 +169,9 @@ class BodyDecoder:
         for decompressor in self._chain or ():
             try:
                 data = decompressor.feed(data, self._free + self._ratio * self._in - self._out)
+            except InvalidMessage as fault:
+                self.broken = True
+                return fault.decoded
             except (zlib.error, brotli.error, zstandard.ZstdError):
                 self.broken = True
                 return b""
@@ -185,6 +198,7 @@ class BodyDecoder:
             "deflate": lambda: _Zlib(False),
             "br": _Brotli,
             "zstd": _Zstd,
+            AMAZON_EVENT_STREAM: AmazonEventStream,
         }
         self._chain = [makers[_NAMES[n]]() for n in reversed(self._names)]
         return True

@@ -27,14 +27,14 @@ from analytics.dialects.errors import error_in_body, unlabelled_error
 from analytics.dialects.unknown import NAME as UNKNOWN
 from analytics.dialects.unknown import UnknownReader
 from analytics.dialects.vendors import header_stats, vendor_of
-from ingest.records import CodingFault
+from ingest.records import CodingFault, body_coding
 
 _DONE = DecodedEvent(kind="terminal", done_marker=True)
 MIN_FRAMED_READS, MAX_FRAMED_READS = 3, 512
 """Reads framed one by one before the template is tried on reads again; doubled after each failed attempt."""
 FEW_READS = 6
 """This number of remaining reads, or fewer, is framed one by one without an attempt."""
-_STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl")
+_STREAM_TYPES = ("event-stream", "ndjson", "stream+json", "jsonl", "vnd.amazon.eventstream")
 
 
 class StreamDecoder(DecodedStream):
@@ -54,7 +54,9 @@ class StreamDecoder(DecodedStream):
         self._keep_text = keep_text
         self._coding_undone = coding_undone
         self._coding = BodyDecoder(
-            "" if coding_undone else exchange.response_headers.get("content-encoding", "")
+            ""
+            if coding_undone
+            else body_coding(exchange.content_type, exchange.response_headers.get("content-encoding", ""))
         )
         self._identity_coding = self._coding.plain
         self._framer = Framer(exchange.content_type, streams=exchange.status < 400)

@@ -128,7 +128,7 @@ class AnthropicReader:
         if kind == "message_delta":
             return self._message_delta(event)
         if kind == "message_stop":
-            return DecodedEvent(kind="terminal", terminal=True, server_stats=_bedrock_stats(event.bedrock))
+            return DecodedEvent(kind="terminal", terminal=True, server_stats=bedrock_stats(event.bedrock))
         if kind == "ping":
             return DecodedEvent(kind="ping")
         if kind == "error" or event.error:
@@ -266,7 +266,7 @@ def _join_blocks(blocks: list[_Block]) -> tuple[ChoiceDelta, EventKind]:
     return whole, first or "finish"
 
 
-def _bedrock_stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:
+def bedrock_stats(metrics: dict[str, Any] | None) -> list[ServerStat] | None:
     """Bedrock adds its own measurements to message_stop: counts, and latencies in ms."""
     if not metrics:
         return None

@@ -22,6 +22,7 @@ _OPERATIONS: tuple[tuple[str, str], ...] = (
     (":batchembedcontents", "embeddings"),
     ("/converse", "chat"),
     ("/converse-stream", "chat"),
+    ("/invoke-with-response-stream", "chat"),
     ("/images/generations", "generate_content"),
     ("/audio/speech", "generate_content"),
     ("/audio/transcriptions", "generate_content"),

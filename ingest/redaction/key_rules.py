@@ -66,16 +66,17 @@ _PATH = Rule(Keep.PATH, False, Context.CONTENT)
 
 _GROUPS: tuple[tuple[Rule, str], ...] = (
     (_WORD, """
-     object event event_type role status stop_reason finish_reason finishReason done_reason stop_type blockReason
+     object event event_type role status stop_reason stopReason completionReason finish_reason finishReason done_reason
+     stop_type blockReason
      reason code error_code errorCode __type tpe errorcode name tool provider system_fingerprint mimeType
      id jsonrpc method native_finish_reason status_code service_tier modality inference_geo
      search_context_size trafficType serviceTier backend_host backend-host
      """),
     (_TITLE, "type title error_type"),
     (_NAME, "model model_id modelVersion model_instance_id"),
-    (_ID, "response_id responseId generation_id log_id item_id call_id request_id"),
+    (_ID, "response_id responseId generation_id toolUseId log_id item_id call_id request_id"),
     (_COUNT, """
-     index output_index content_index summary_index
+     index output_index content_index contentBlockIndex summary_index
      is_finished is_error isError done stop special thought willContinue stopped_eos stopped_limit
      generated_token_count input_token_count generated_tokens input_length tokens_evaluated tokens_predicted
      total_duration load_duration prompt_eval_count prompt_eval_duration eval_count eval_duration
@@ -86,6 +87,7 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      amazon-bedrock-invocationMetrics
      """),
     (TEXT, """
+     start toolUse reasoningContent reasoningText generation outputText
      content text thinking delta partial_json completion reasoning reasoning_content reasoning_text reasoning_details
      refusal message messages msg Message tool_plan summary outputs output_ids response result results item
      choices candidates parts transcript value stringValue numberValue boolValue generated_text data audio error errors

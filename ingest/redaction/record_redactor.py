@@ -30,6 +30,7 @@ from ingest.records import (
     Lost,
     Opened,
     Request,
+    body_coding,
     captures,
 )
 from ingest.redaction import filler
@@ -204,7 +205,8 @@ class Redactor:
             filled = [(at_ns, filler.plain(data, filler.EVERY_BYTE)) for at_ns, data in record.frames]
             return msgspec.structs.replace(record, frames=filled)
         if record.response is not None:
-            state.coding = next((v for k, v in record.response.headers if k == "content-encoding"), "")
+            headers = dict(reversed(record.response.headers))
+            state.coding = body_coding(headers.get("content-type", ""), headers.get("content-encoding", ""))
             stream.decoding = None
         if state.coding and record.wire_bytes is None:
             return self._coded_frames(record, stream, size)

@@ -1,7 +1,7 @@
 """Decide which body bytes are captured.
 
-Request: the first bytes (64 KiB by default) of JSON and text. Response: event streams and ndjson whole; JSON, text and every
-body with a status of 400 or more up to 4 MiB. All other bytes are only counted.
+Request: the first bytes (64 KiB by default) of JSON and text. Response: event streams (also Amazon's binary ones) and ndjson
+whole; JSON, text and every body with a status of 400 or more up to 4 MiB. All other bytes are only counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ _TEXT_PREFIXES = (
     b"application/ndjson",
     b"application/jsonl",
 )
-_STREAM_TYPES = (b"text/event-stream", b"application/x-ndjson", b"application/ndjson")
+_STREAM_TYPES = (
+    b"text/event-stream",
+    b"application/x-ndjson",
+    b"application/ndjson",
+    b"application/vnd.amazon.eventstream",
+)
 
 
 def capture_content(head: RequestHead) -> bool | None:

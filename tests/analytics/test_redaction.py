@@ -22,6 +22,7 @@ from analytics.decoding.content_coding import BodyDecoder
 from analytics.measures.measure import measure
 from ingest.records import AnyRecord, Frames, Request, ResponseHeaders, unpack
 from ingest.redaction.record_redactor import Redactor
+from tests.analytics.amazon_event_stream import CONVERSE, exception
 from tests.analytics.corpus import SKIP_REASON, Recording, recordings
 from tests.analytics.stream_records import alive, closed, opened, stream_id
 
@@ -282,3 +283,19 @@ def test_mcp_stream_has_the_same_measures_after_redaction() -> None:
         (row,) = measured(redacted(records))["streams"]
         assert (row["operation"], row["outcome"], row["tool_failure_count"]) == ("tools/call", "ok", 1)
         assert b"secret" not in b"".join(msgspec.msgpack.encode(record) for record in redacted(records))
+
+
+def test_amazon_event_stream_has_the_same_measures_after_redaction() -> None:
+    headers = [("content-type", "application/vnd.amazon.eventstream")]
+    for tail, outcome in ((b"", "ok"), (exception("throttlingException", "river of my customer"), "ok")):
+        body = b"".join(CONVERSE) + tail
+        for reads in whole_and_cut(body, "bedrock"):
+            records = exchange(reads, path="/model/m/converse-stream", headers=headers)
+            assert_same(records)
+            (row,) = measured(redacted(records))["streams"]
+            assert (row["dialect"], row["outcome"], row["output_tokens"]) == ("bedrock_converse", outcome, 9)
+            sent = b"".join(msgspec.msgpack.encode(record) for record in redacted(records))
+            assert not any(text in sent for text in (b"The river", b"rises", b"customer"))
+    failed = exchange([*CONVERSE[:5], exception("throttlingException")], headers=headers)
+    assert_same(failed)
+    assert measured(redacted(failed))["streams"][0]["error_type"] == "throttlingException"
