@@ -132,7 +132,7 @@ def reply(send: Send, sql: str, timeout_s: float, secrets: list[str]) -> tuple[s
     else:
         took_s, message = time.monotonic() - began_s, ""
         outcome, problem = "answered", verdict.problem_of_answer(sql, text, secrets)
-    return outcome, took_s, message[:1000], verdict.problem_of_time(took_s, timeout_s) or problem
+    return outcome, took_s, message[:1000], problem
 
 
 def main() -> int:

@@ -17,11 +17,11 @@ from tests.hostile_sql.sizes import sizes
 VALID: dict[str, tuple[int, Callable[[Draw], str]]] = {
     "calls": (30, calls),
     "casts": (15, casts),
-    "nesting": (8, nesting),
-    "sizes": (7, sizes),
-    "plans": (7, plans),
-    "escapes": (15, escapes),
-    "ordinary": (8, ordinary),
+    "nesting": (6, nesting),
+    "sizes": (5, sizes),
+    "plans": (5, plans),
+    "escapes": (13, escapes),
+    "ordinary": (10, ordinary),
 }
 """Kind → weight and function. Each statement of `nesting`, `sizes` and `plans` may cost a time limit or a process."""
 MALFORMED_WEIGHT = 10

@@ -1,0 +1,63 @@
+"""Generated hostile SQL changes nothing for the rest of the pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.hostile_load import MIB, Result, attack, is_idle
+from tests.chaos.rig import run
+from tests.e2e.running import until
+
+GROWN_BYTES = 150 * MIB
+FRESH_S = 2.0
+OVERRUN_S = 2.0
+OTHER_CORES = 0.3
+"""Exact times are asserted if other processes use fewer cores."""
+BUSY_S = 60.0
+"""Bound of times on a busy machine."""
+
+
+def check(result: Result) -> None:
+    """What holds for every statement."""
+    busy = result.observed.other_cores > OTHER_CORES
+    assert not result.problems, "\n".join([str(result), *result.problems])
+    assert not result.observed.wrong, str(result)
+    assert not result.client_crashes, "\n".join([str(result), *map(str, result.client_crashes)])
+    assert result.observed.ordinary > 0, str(result)
+    assert result.overrun_s < (BUSY_S if busy else OVERRUN_S), str(result)
+    assert result.observed.stale_s < (BUSY_S if busy else FRESH_S), str(result)
+    assert max(result.observed.grown_bytes.values()) < GROWN_BYTES, str(result)
+
+
+@pytest.mark.timeout(240)
+def test_500_hostile_statements(tmp_path: Path) -> None:
+    with run(tmp_path, "--serve", "--sql-port", "0", rate_per_s=3, faults=0.0) as chaos:
+        result = attack(
+            chaos, tmp_path, seed="500", statements=500, timeout_s=0.3, by_port=3, by_page=1, deadline_s=180
+        )
+        print(result)
+        check(result)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(5400)
+def test_20000_hostile_statements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Parts keep their pids and memory, statements end within 2 s of their limits, rows stay fresh, other readers get right answers."""
+    with run(tmp_path, "--serve", "--sql-port", "0", rate_per_s=5, faults=0.02) as chaos:
+        result = attack(
+            chaos,
+            tmp_path,
+            seed="20000",
+            statements=20_000,
+            timeout_s=1.0,
+            by_port=4,
+            by_page=2,
+            deadline_s=5000,
+        )
+        with capsys.disabled():
+            print(f"\n{result}")
+        until(lambda: is_idle(chaos), "no statement to run on", 10)
+        check(result)
+        chaos.check_measurements()
