@@ -114,6 +114,7 @@ def test_the_broker_loses_its_disk_while_streams_are_open(
         force = json.dumps({"ttft_ms": 50, "gap_ms": 50, "tokens": 300, "fault": "none"})
         with long_streams(chaos.running.tap, 6, force):
             until(lambda: _open(chaos) == 6 or None, "the long streams to be open")
+            analytics = chaos.pid("analyze")
             broker.stop()
             chaos.send(20)
             wipe(broker.data)
@@ -129,6 +130,9 @@ def test_the_broker_loses_its_disk_while_streams_are_open(
         assert len(lost) <= 6
         reported = tables(chaos.data).query("SELECT DISTINCT stream_id::VARCHAR AS id FROM losses")["id"]
         assert set(map(str, lost)) <= set(reported)
+        assert set(status["losses_by_cause"]) <= {"log_gone", "missing"}
+        assert len(status["events"]) == (1 if lost else 0)
+        assert chaos.pid("analyze") == analytics, chaos.log_tail()
         assert status["reconciles"], json.dumps(status, indent=1)
 
 
