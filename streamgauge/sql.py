@@ -9,6 +9,7 @@ import io
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from streamgauge.allowed_values import Duration, WholeNumber
 from streamgauge.flags_from_settings import settings_options
 from streamgauge.part_progress import silence
 from streamgauge.running_parts import load_beside_parts
+from streamgauge.settings import Settings
 
 MAX_ROWS = 1_000_000
 MAX_CELL_CHARS = 60
@@ -29,7 +31,11 @@ MAX_CELL_CHARS = 60
 
 @click.command("sql")
 @click.argument("query")
-@settings_options("data", "store")
+@click.option(
+    "--data", "folders", type=click.Path(path_type=Path), metavar="FOLDER", multiple=True,
+    help="Data folder; repeatable, to query several stores together.  [default: streamgauge-data]",
+)  # fmt: skip
+@settings_options("store")
 @click.option(
     "--format", "form", type=click.Choice(["table", "json", "csv", "parquet"]), default="table", show_default=True,
     help="Output format.",
@@ -47,7 +53,7 @@ MAX_CELL_CHARS = 60
 )  # fmt: skip
 def sql_command(
     query: str,
-    data: Path | None,
+    folders: tuple[Path, ...],
     store: str | None,
     form: str,
     output: Path | None,
@@ -63,16 +69,18 @@ def sql_command(
         query = sys.stdin.read()
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("cannot write Parquet to a terminal. Pass --output or redirect.")
-    settings = load_beside_parts({"data": data, "store": store})
+    stores = [load_beside_parts({"data": folder, "store": store}) for folder in folders or (None,)]
     try:
-        tables = QueryPool(locate(settings.store, settings.data), untrusted=False)
+        location, *others = [locate(settings.store, settings.data) for settings in stores]
+        tables = QueryPool(location, untrusted=False, others=others)
         with contextlib.closing(tables):
             rows = tables.query(query, max_rows=max_rows, timeout_s=timeout)
     except QueryError as e:
-        silent = silence(settings.data, "analyze")
-        raise click.ClickException(f"{e} {silent}." if silent else str(e)) from None
-    if (silent := silence(settings.data, "analyze")) is not None:
-        click.echo(f"{silent}: newer rows are missing.", err=True)
+        raise click.ClickException(
+            " ".join([str(e), *(f"{sentence}." for sentence in _silent(stores))])
+        ) from None
+    for sentence in _silent(stores):
+        click.echo(f"{sentence}: newer rows are missing.", err=True)
     rendered = render(rows, form)
     try:
         if output is not None:
@@ -83,6 +91,12 @@ def sql_command(
     except BrokenPipeError:
         sys.stderr.close()  # otherwise Python prints a second error at exit
     return 0
+
+
+def _silent(stores: Sequence[Settings]) -> list[str]:
+    """A sentence for each store whose analytics does not respond."""
+    found = [silence(settings.data, "analyze") for settings in stores]
+    return [sentence for sentence in found if sentence is not None]
 
 
 def render(rows: pl.DataFrame, form: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ class ChildOptions:
     """Settings of one child."""
 
     location: StoreLocation
+    others: Sequence[StoreLocation] = ()
+    """Further stores, queried together with the first."""
     limits: Limits
     untrusted: bool
     folder: Path
@@ -27,11 +30,8 @@ class ChildOptions:
 
     def to_json(self) -> dict[str, Any]:
         """The inverse of `from_json`."""
-        location = self.location
         return {
-            "catalog": str(location.catalog) if location.catalog else None,
-            "dsn": location.dsn,
-            "tables": location.tables,
+            "stores": [_store_to_json(store) for store in (self.location, *self.others)],
             "limits": asdict(self.limits),
             "untrusted": self.untrusted,
             "folder": str(self.folder),
@@ -43,11 +43,11 @@ class ChildOptions:
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> ChildOptions:
         """The inverse of `to_json`."""
-        catalog, copy = given["catalog"], given["catalog_copy"]
+        copy = given["catalog_copy"]
+        location, *others = map(_store_from_json, given["stores"])
         return cls(
-            location=StoreLocation(
-                catalog=Path(catalog) if catalog else None, dsn=given["dsn"], tables=given["tables"]
-            ),
+            location=location,
+            others=others,
             limits=Limits(**given["limits"]),
             untrusted=given["untrusted"],
             folder=Path(given["folder"]),
@@ -55,3 +55,16 @@ class ChildOptions:
             exact_types=given["exact_types"],
             parent=given["parent"],
         )
+
+
+def _store_to_json(store: StoreLocation) -> dict[str, Any]:
+    return {
+        "catalog": str(store.catalog) if store.catalog else None,
+        "dsn": store.dsn,
+        "tables": store.tables,
+    }
+
+
+def _store_from_json(given: dict[str, Any]) -> StoreLocation:
+    catalog = given["catalog"]
+    return StoreLocation(catalog=Path(catalog) if catalog else None, dsn=given["dsn"], tables=given["tables"])

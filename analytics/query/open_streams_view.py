@@ -7,6 +7,7 @@ present files. Without files the view is empty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -32,18 +33,20 @@ def define(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"CREATE OR REPLACE VIEW memory.main.{NAME} AS {_EMPTY}")
 
 
-def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_path: str) -> None:
+def prepare(cursor: duckdb.DuckDBPyConnection, sql: str, data_paths: Sequence[str]) -> None:
     """Create a temporary view on this cursor if the statement mentions it. It takes precedence over the empty one.
 
-    `data_path` ends with a slash. Raises duckdb.Error.
+    `data_paths` end with a slash. Raises duckdb.Error.
     """
     if NAME not in sql.lower():
         return
-    if "://" in data_path:
-        found = cursor.execute(f"SELECT file FROM glob({literal(data_path + PATTERN)})").fetchall()
-        files = [str(file) for (file,) in found]
-    else:
-        files = sorted(map(str, Path(data_path).glob(PATTERN)))
+    files: list[str] = []
+    for data_path in data_paths:
+        if "://" in data_path:
+            found = cursor.execute(f"SELECT file FROM glob({literal(data_path + PATTERN)})").fetchall()
+            files += [str(file) for (file,) in found]
+        else:
+            files += sorted(map(str, Path(data_path).glob(PATTERN)))
     if files:
         names = ", ".join(map(literal, files))
         cursor.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS {_ROWS.format(f'[{names}]')}")

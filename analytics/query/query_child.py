@@ -57,6 +57,7 @@ def open_reader(options: ChildOptions) -> Reader:
 
     return Reader(
         options.location,
+        others=options.others,
         memory_limit_bytes=options.limits.database_bytes,
         catalog=options.catalog_copy,
         spill_folder=None if options.untrusted else options.folder,

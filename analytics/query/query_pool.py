@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -63,10 +64,14 @@ class QueryPool:
         untrusted: bool,
         limits: Limits | None = None,
         exact_types: bool = False,
+        others: Sequence[StoreLocation] = (),
     ) -> None:
-        """The first child starts in the background. `exact_types`: for `answer`; `query` requires False."""
+        """The first child starts in the background. `exact_types`: for `answer`; `query` requires False.
+
+        `others`: further stores, queried together with the first if trusted.
+        """
         self.limits = limits or (UNTRUSTED if untrusted else TRUSTED)
-        self._location = location
+        self._location, self._others = location, others
         self._untrusted = untrusted
         self._exact_types = exact_types
         self._folder = Path(tempfile.mkdtemp(prefix="streamgauge-query-"))
@@ -170,6 +175,7 @@ class QueryPool:
         """Options of the children. An untrusted child reads the copy of the catalog that `refresh` updates."""
         return ChildOptions(
             location=self._location,
+            others=self._others,
             limits=self.limits,
             untrusted=self._untrusted,
             folder=self._folder,

@@ -10,7 +10,7 @@ DuckDB opens SQLite per transaction, so the next query reads a catalog file that
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pyarrow as pa
 
-from analytics.query import open_streams_view, public_catalog
+from analytics.query import open_streams_view, public_catalog, several_stores
 from analytics.query.errors import (
     READ_ONLY,
     QueryError,
@@ -50,25 +50,29 @@ class Reader:
         self,
         location: StoreLocation,
         *,
+        others: Sequence[StoreLocation] = (),
         memory_limit_bytes: int | None = None,
         catalog: Path | None = None,
         spill_folder: Path | None = None,
         exact_types: bool = False,
         lock_down: bool,
     ) -> None:
-        """`catalog`: a copy of the SQLite catalog to read. `spill_folder`: for sorts and joins larger than memory.
+        """`others`: further stores, queried together with the first (`several_stores`). `catalog`: a copy of the SQLite
+        catalog to read. `spill_folder`: for sorts and joins larger than memory.
 
         `exact_types`: Arrow answers keep DuckDB's types; they are not for polars. Raises StoreUnavailable.
         """
         self._location = location
         self._memory_limit_bytes = memory_limit_bytes
         catalog = catalog or location.catalog
-        if catalog is not None and not catalog.is_file():
-            raise no_tables(location)
+        for store, file in ((location, catalog), *((other, other.catalog) for other in others)):
+            if file is not None and not file.is_file():
+                raise no_tables(store)
+        self._search_path = several_stores.SEARCH_PATH if others else SEARCH_PATH
         self._connection = new_database(memory_limit_bytes)
         try:
             self._connection.execute(f"SET arrow_lossless_conversion = {exact_types}")
-            self._open(catalog, spill_folder, lock_down)
+            self._open(catalog, others, spill_folder, lock_down)
         except (OSError, duckdb.Error) as e:
             self._connection.close()
             raise StoreUnavailable(message(e, location)) from None
@@ -76,7 +80,13 @@ class Reader:
             self._connection.close()
             raise
 
-    def _open(self, catalog: Path | None, spill_folder: Path | None, lock_down: bool) -> None:
+    def _open(
+        self,
+        catalog: Path | None,
+        others: Sequence[StoreLocation],
+        spill_folder: Path | None,
+        lock_down: bool,
+    ) -> None:
         connection = self._connection
         connection.execute(f"SET temp_directory = {literal(str(spill_folder or ''))}")
         uri = f"ducklake:sqlite:{catalog}" if catalog else None
@@ -89,8 +99,11 @@ class Reader:
             raise no_tables(self._location)
         self.data_path = data_path_of(connection)
         """The tables folder, with a slash at the end."""
+        self._data_paths = [self.data_path]
         open_streams_view.define(connection)
-        connection.execute(SEARCH_PATH)
+        if others:
+            self._data_paths += several_stores.combine(connection, others)
+        connection.execute(self._search_path)
         if lock_down:
             self.lock_down()
 
@@ -115,7 +128,7 @@ class Reader:
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A further connection to the database, with the search path set."""
         cursor = self._connection.cursor()
-        cursor.execute(SEARCH_PATH)
+        cursor.execute(self._search_path)
         return cursor
 
     def query(self, sql: str, max_rows: int, timeout_s: float) -> pl.DataFrame:
@@ -128,7 +141,7 @@ class Reader:
         """As `query`, as an Arrow table with DuckDB's own types."""
         try:
             with closing(self.cursor()) as cursor, interrupted_after(cursor, timeout_s):
-                open_streams_view.prepare(cursor, sql, self.data_path)
+                open_streams_view.prepare(cursor, sql, self._data_paths)
                 result = cursor.execute(limited(cursor, sql, max_rows)).to_arrow_table()
         except duckdb.Error as e:
             raise self.translated(e, timeout_s) from None

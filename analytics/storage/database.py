@@ -40,9 +40,14 @@ def new_database(memory_limit_bytes: int | None = None) -> duckdb.DuckDBPyConnec
 
 
 def attach(
-    connection: duckdb.DuckDBPyConnection, location: StoreLocation, *, read_only: bool, uri: str | None = None
+    connection: duckdb.DuckDBPyConnection,
+    location: StoreLocation,
+    *,
+    read_only: bool,
+    uri: str | None = None,
+    alias: str = ALIAS,
 ) -> None:
-    """Attach the store as `lake` and make it the default database.
+    """Attach the store as `alias` and make it the default database.
 
     Creates the store if it does not exist, unless `read_only`. Two processes must not create it at once. `uri`: a copy of the
     catalog. Raises OSError.
@@ -56,10 +61,10 @@ def attach(
     try:
         _authenticate_s3(connection)
         connection.execute(
-            f"ATTACH {literal(uri or location.uri)} AS {ALIAS}"
+            f"ATTACH {literal(uri or location.uri)} AS {alias}"
             + (f" ({', '.join(options)})" if options else "")
         )
-        connection.execute(f"USE {ALIAS}")
+        connection.execute(f"USE {alias}")
         connection.execute(RETRIES)
     except duckdb.Error as e:
         raise cannot_attach(location, e) from None
@@ -73,11 +78,11 @@ def cannot_attach(location: StoreLocation, error: duckdb.Error) -> OSError:
     return OSError(f"cannot attach the store {location.label}: {text}{remedy}")
 
 
-def data_path_of(connection: duckdb.DuckDBPyConnection) -> str:
+def data_path_of(connection: duckdb.DuckDBPyConnection, alias: str = ALIAS) -> str:
     """Folder of the attached store's files, with a slash at the end."""
     row = first_row(
         connection.execute(
-            f"SELECT value FROM ducklake_options('{ALIAS}') WHERE option_name = 'data_path' AND scope = 'GLOBAL'"
+            f"SELECT value FROM ducklake_options('{alias}') WHERE option_name = 'data_path' AND scope = 'GLOBAL'"
         )
     )
     return str(row[0]) if row else ""

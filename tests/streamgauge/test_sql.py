@@ -227,3 +227,9 @@ def test_unknown_store_is_an_error(tmp_path: Path) -> None:
     code, out = sql(tmp_path, "SELECT 1", "--store", "duckdb")
     assert code == 2
     assert "--store must be sqlite or postgres:DSN" in out
+
+
+def test_several_data_folders_are_queried_together(data: Path, tmp_path: Path) -> None:
+    three_streams(tmp_path)
+    code, out = sql(data, COUNT, "--format", "json", "--data", str(tmp_path))
+    assert (code, json.loads(out)) == (0, [{"n": 6}])
