@@ -52,7 +52,7 @@ from ingest.redaction.stored_values import numbers_only
 _MAX_COUNT = 2**62
 _DEFAULT_STALL = StallLimit()
 _encode_lines = msgspec.json.Encoder().encode_lines
-_UNKNOWN_WITHOUT_UPSTREAM = ("gateway", "server_address", "server_port", "end_ns")
+_UNKNOWN_WITHOUT_UPSTREAM = ("gateway", "provider", "server_address", "server_port", "end_ns")
 _in_order = itemgetter(*STREAMS)
 
 
@@ -81,9 +81,6 @@ def _row(stream: FinishedStream, stall: StallLimit) -> dict[str, Any]:
     _add_opened(row, stream)
     _add_transport(row, stream)
     _add_verdict(row, verdict)
-    if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
-        row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
-        row["method"], row["path"] = row["method"] or None, row["path"] or None
     decoder = stream.decoder
     if decoder is not None:
         chunks = chunk_latencies(decoder.events, stall) if decoder.events else NO_OUTPUT
@@ -96,6 +93,9 @@ def _row(stream: FinishedStream, stall: StallLimit) -> dict[str, Any]:
             _add_body(row, stream, decoder, chunks)
             if not stream.uncaptured_bytes:
                 _add_tokens(row, decoder, chunks, ended_ok=verdict.outcome == "ok")
+    if stream.opened is not None and not stream.opened.gateway:  # refused before it had an upstream
+        row.update(dict.fromkeys(_UNKNOWN_WITHOUT_UPSTREAM))
+        row["method"], row["path"] = row["method"] or None, row["path"] or None
     return row
 
 

@@ -29,8 +29,8 @@ print(*sorted(module.__name__ for module in modules if module.__file__.endswith(
 """
 TEST_FILES = (
     "test_exchange_states", "test_exchanges", "test_fairness", "test_forwarding", "test_header_rewrite", "test_http_body",
-    "test_http_head", "test_disconnects", "test_limits", "test_main", "test_stream_recorder", "test_timeouts", "test_tls",
-    "test_trace_context", "test_tunnel",
+    "test_http_head", "test_disconnects", "test_limits", "test_main", "test_refusals", "test_stream_recorder", "test_timeouts", "test_tls",
+    "test_trace_context", "test_tunnel", "test_websocket_close",
 )  # fmt: skip
 
 

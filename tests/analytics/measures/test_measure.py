@@ -424,19 +424,20 @@ def test_batch_gives_the_same_rows_as_its_streams_alone() -> None:
     assert together.head(40).equals(alone)
 
 
-def test_refused_request_without_an_upstream_has_no_gateway_and_no_times() -> None:
-    no_upstream = opened(A, gateway="", server_address="", server_port=0, method="", path="")
+@pytest.mark.parametrize("path", ["", "/v1/chat/completions"])
+def test_refused_request_without_an_upstream_has_no_gateway_and_no_times(path: str) -> None:
+    no_upstream = opened(A, gateway="", server_address="", server_port=0, method="", path=path)
     refused = closed(A, 1, cause="bad_request", detail="tls", end_ns=0, response_bytes=0, refused_status=400)
     found = tables([no_upstream, refused])
     (only,) = found["streams"].to_dicts()
     assert (only["outcome"], only["error_type"], only["error_phase"]) == ("refused", "tls", "pre_headers")
-    assert (only["http_status"], only["tap"]) == (400, "tap")
+    assert (only["http_status"], only["tap"], only["path"]) == (400, "tap", path or None)
     columns = (
         "gateway",
+        "provider",
         "server_address",
         "server_port",
         "method",
-        "path",
         "end_ns",
         "headers_ns",
         "request_model",
