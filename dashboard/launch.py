@@ -30,6 +30,7 @@ from dashboard.base_url import BaseUrl
 from dashboard.same_host import SameHost
 from dashboard.token_gate import TOKEN_FILE, TokenGate, stored_token
 from ingest.allowed_hosts import AllowedHosts, HostGate
+from ingest.private_files import prepare_data_folder
 from ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,8 @@ def run(options: DashboardOptions) -> int:
     """
     port = _free_port(options.host, options.port)
     hosts = _hosts(options)
-    ready_file = _ready_file(options.data)
+    prepare_data_folder(options.data)
+    ready_file = options.data / "run" / "dashboard.json"
     os.environ[page_settings.ENV_DATA] = str(options.data.resolve())
     os.environ[page_settings.ENV_STORE] = options.store
     os.environ[page_settings.ENV_SLO_TTFT] = repr(options.slo_ttft_s)
@@ -186,19 +188,6 @@ def _bind_message(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EACCES:
         return f"{failed}: permission denied. Pass a --dashboard-port above 1023."
     return f"{failed}: {error.strerror or error}. Check --dashboard-host."
-
-
-def _ready_file(data: Path) -> Path:
-    folder = data / "run"
-    try:
-        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"cannot write the data folder {data}: {error.strerror}. Check --data.") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OSError(
-            f"cannot write the data folder {data}: {folder} is read-only for this user. Check --data."
-        )
-    return folder / "dashboard.json"
 
 
 def _local_host(host: str) -> str:

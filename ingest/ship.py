@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ingest.private_files import make_private_folder, write_json
+from ingest.private_files import prepare_data_folder, write_json
 from ingest.record_log.embedded_reader import EmbeddedReader
 from ingest.record_log.interface import LogBroken
 from ingest.record_log.kafka_messages import GroupedRecords, group_by_stream
@@ -91,6 +91,7 @@ def _stop_signals() -> Iterator[_Stop]:
 
 class _Ship:
     def __init__(self, options: ShipOptions, stop: _Stop) -> None:
+        prepare_data_folder(options.data)
         self._options, self._stop = options, stop
         self._log_dir = options.data / "log"
         self._status_path = options.data / "run" / "ship.json"
@@ -103,7 +104,6 @@ class _Ship:
             give_up=self._give_up,
             progress=self._write_status,
         )
-        make_private_folder(self._status_path.parent)
         self._reader = EmbeddedReader(self._log_dir, "ship", sole=True)
         self._redactor = options.redactor
         self._redaction = (

@@ -29,6 +29,7 @@ import uvloop
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import SQLITE, locate
+from ingest.private_files import prepare_data_folder
 from ingest.ready_file import read_ready_file
 from ingest.tap.options import split_address
 from streamgauge.demo_progress import Progress, measured_text
@@ -139,14 +140,8 @@ class Demo:
                 raise OSError(f"cannot listen on {address} for {name}: {reason}. Pass {flag} (port 0: any).")
 
     async def _start(self, data: Path, stop: asyncio.Event) -> tuple[str, str]:
-        run_dir = data / "run"
-        try:
-            run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as e:
-            raise OSError(
-                f"cannot write to the data folder {data}: {e.strerror}. Pass another folder with --data."
-            ) from None
-        simulator_url = await self._start_simulator(run_dir / "simulator.json", stop)
+        prepare_data_folder(data)
+        simulator_url = await self._start_simulator(data / "run" / "simulator.json", stop)
         ready = await self._start_up(data, simulator_url, stop)
         if not stop.is_set():
             self._welcome(data, simulator_url, ready)

@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from analytics.storage.data_folder_lock import UP, lock_data_folder
-from ingest.private_files import make_private_folder, write_json
+from ingest.private_files import write_json
 from ingest.ready_file import SILENT_AFTER_S, read_ready_file
 from ingest.tap.options import join_address, split_address
 from ingest.tap.sockets import bind
@@ -239,15 +239,12 @@ def run(settings: Settings) -> int:
             "no upstream. Pass the URL of a gateway, such as --upstream http://localhost:4000.",
             click.get_current_context(silent=True),
         )
-    _check(settings)
-    lock = lock_data_folder(settings.data, UP)
-    try:
-        make_private_folder(settings.data / "run")
-        settings.data.chmod(0o700)
-    except OSError as e:
-        raise OSError(
-            f"cannot write to the data folder {settings.data}: {e.strerror}. Choose another with --data"
-        ) from e
+    with lock_data_folder(settings.data, UP):
+        _check(settings)
+        return _run_parts(settings)
+
+
+def _run_parts(settings: Settings) -> int:
     supervisor = Supervisor(settings.data / "run", _parts(settings), settings.hung_after)
 
     def on_signal(number: int, frame: object) -> None:
@@ -271,7 +268,6 @@ def run(settings: Settings) -> int:
         supervisor.stopping = True
         supervisor.stop()
         (supervisor.run_dir / "up.json").unlink(missing_ok=True)
-        lock.close()
 
 
 def _check(settings: Settings) -> None:

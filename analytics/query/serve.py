@@ -31,6 +31,7 @@ from analytics.query.errors import QueryError, to_wire
 from analytics.query.limits import MIB, UNTRUSTED, Limits
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import StoreLocation
+from ingest.private_files import prepare_data_folder
 from ingest.ready_file import HEARTBEAT_S, Heartbeat, remove_ready_file, write_ready_file
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,7 @@ def run(options: ServeOptions) -> int:
             f"cannot listen on {options.host}:{options.port}: address already in use. "
             "Pass --sql-port or stop the other process."
         )
+    prepare_data_folder(options.data)
     supervisor = _Supervisor(options)
     try:
         with _signals(supervisor.stop):

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from ingest.private_files import make_private_folder
+from ingest.private_files import prepare_data_folder
 
 ANALYTICS = "analyze.lock"
 UP = "up.lock"
@@ -15,17 +15,12 @@ _HOLDERS = {ANALYTICS: "analytics", UP: "`streamgauge up`"}
 
 
 def lock_data_folder(data: Path, name: str = ANALYTICS) -> IO[str]:
-    """Lock the folder until the returned file is closed or the process ends. Creates the folder if it is missing.
+    """Prepare the folder, and lock it until the returned file is closed or the process ends.
 
-    The lock file holds the process id. Raises OSError when another process holds the lock or the folder is not writable.
+    The lock file holds the process id. Raises OSError when another process holds the lock or the folder cannot be used.
     """
-    try:
-        make_private_folder(data)
-        lock = (data / name).open("a+")
-    except OSError as e:
-        raise OSError(
-            f"cannot write to the data folder {data}: {e.strerror}. Choose another with --data"
-        ) from None
+    prepare_data_folder(data)
+    lock = (data / name).open("a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import uvloop
 
 from ingest.allowed_hosts import AllowedHosts
+from ingest.private_files import prepare_data_folder
 from ingest.ready_file import HEARTBEAT_S, Heartbeat, write_ready_file
 from ingest.tap.admin import Admin
 from ingest.tap.client_identity import load_client_key
@@ -43,7 +42,7 @@ def run(options: TapOptions) -> int:
     client_context(options)
     upstream_context(options)
     default_index(options.upstreams, options.default_upstream)
-    _create_folders(options.data)
+    prepare_data_folder(options.data)
     key = options.client_key
     if key is None:
         key = load_client_key(options.data / "client.key")
@@ -133,20 +132,6 @@ async def _beat(heartbeat: Heartbeat) -> None:
     while True:
         await loop.run_in_executor(None, heartbeat.beat)
         await asyncio.sleep(HEARTBEAT_S)
-
-
-def _create_folders(data: Path) -> None:
-    try:
-        for folder in (data, data / "run", data / "log"):
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o700)
-        probe = data / "run" / f".tap-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as e:
-        raise OSError(
-            f"the data folder {data} cannot be written: {e.strerror}. Choose another with --data."
-        ) from None
 
 
 def _raise_file_limit() -> None:

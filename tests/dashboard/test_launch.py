@@ -69,7 +69,7 @@ def test_foreign_address_is_a_one_line_error(tmp_path: Path) -> None:
 
 def test_data_folder_that_is_not_writable_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"^cannot write the data folder .*file: .*$"):
+    with pytest.raises(OSError, match=r"^cannot write to the data folder .*file: .*$"):
         run(DashboardOptions(data=tmp_path / "file", port=0))
 
 

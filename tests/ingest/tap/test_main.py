@@ -204,7 +204,7 @@ def test_port_in_use_is_an_error_of_one_line(tmp_path: Path, workers: int, which
 
 def test_unwritable_data_folder_is_an_error_of_one_line(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="cannot be written"):
+    with pytest.raises(OSError, match="cannot write to the data folder"):
         run(options(tmp_path / "file"))
 
 
