@@ -7,7 +7,6 @@ They have the shape of OpenAI's API (`{"error": {"message", "type", "code"}}`), 
 from __future__ import annotations
 
 import json
-import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -68,15 +67,3 @@ class ErrorResponse:
 def upstream_error(status: int, upstream: str, code: str, problem: str) -> ErrorResponse:
     """`problem` completes the sentence "upstream NAME …"."""
     return ErrorResponse(status, code, f"upstream {upstream!r} {problem}")
-
-
-def unreachable(upstream: str, error: BaseException) -> ErrorResponse:
-    """502: the connection to the upstream failed with `error`."""
-    name = type(error).__name__
-    problem = f"cannot be reached ({name})"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        problem = (
-            f"has a certificate that is not trusted ({name}: {error.verify_message}). "
-            "Pass the CA that signed it to the tap with --upstream-ca FILE."
-        )
-    return upstream_error(502, upstream, "connect_error", problem)

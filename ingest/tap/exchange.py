@@ -15,8 +15,9 @@ from typing import Protocol
 
 from ingest.records import Cause
 from ingest.tap import header_rewrite as headers
+from ingest.tap.connect_errors import closed_problem, connect_problem, connect_timeout_problem
 from ingest.tap.context import TapContext
-from ingest.tap.error_responses import ErrorResponse, unreachable, upstream_error
+from ingest.tap.error_responses import ErrorResponse, upstream_error
 from ingest.tap.exchange_states import (
     ABORT,
     CLOSE,
@@ -39,6 +40,7 @@ from ingest.tap.http_head import (
     BadUpstream,
     RequestHead,
     ResponseHead,
+    check_partial_response_head,
     read_response_head,
     response_body,
 )
@@ -47,7 +49,6 @@ from ingest.tap.stream_recorder import StreamRecorder
 from ingest.tap.trace_context import join_trace
 from ingest.tap.tunnel import Tunnel
 
-_MAX_RESPONSE_HEAD_BYTES = 262_144
 _MAX_UNSENT_BYTES = 262_144  # request bytes buffered while the connection to the upstream opens
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -190,12 +191,16 @@ class Exchange:
 
     def connect_failed(self, error: BaseException) -> None:
         self._connect_task = None
-        name = self._route.upstream.name
+        upstream = self._route.upstream
         if isinstance(error, TimeoutError) and not getattr(error, "errno", None):
-            response = upstream_error(504, name, "connect_timeout", "did not accept the connection in time")
-            self._fail("connect_timeout", None, response)
+            problem = connect_timeout_problem(upstream, self._context.timeouts.connect_s)
+            self._fail(
+                "connect_timeout", None, upstream_error(504, upstream.name, "connect_timeout", problem)
+            )
         else:
-            self._fail("connect_error", _error_name(error), unreachable(name, error))
+            problem = connect_problem(upstream, error)
+            response = upstream_error(502, upstream.name, "connect_error", problem)
+            self._fail("connect_error", _error_name(error), response)
 
     # --- the request
 
@@ -314,8 +319,10 @@ class Exchange:
             end = data.find(b"\r\n\r\n") + 4
             if end < 4:
                 self._partial_head = data
-                if len(data) > _MAX_RESPONSE_HEAD_BYTES:
-                    self._bad_upstream(BadUpstream("the response's head is too large"))
+                try:
+                    check_partial_response_head(data)
+                except BadUpstream as e:
+                    self._bad_upstream(e)
                 return
             try:
                 head = read_response_head(data[:end])
@@ -428,13 +435,14 @@ class Exchange:
             upstream.exchange = None
             self._connect_task = self._pool.connect(self)
             return
-        name = self._route.upstream.name
-        response = upstream_error(502, name, "upstream_reset", "closed the connection before it responded")
+        fresh = not upstream.reused and not self._partial_head
+        problem = closed_problem(self._route.upstream, fresh=fresh)
+        response = upstream_error(502, self._route.upstream.name, "upstream_reset", problem)
         self._fail("upstream_reset", _error_name(error), response)
 
     def _bad_upstream(self, error: BadUpstream) -> None:
         response = upstream_error(
-            502, self._route.upstream.name, "bad_upstream", f"sent an invalid HTTP response: {error}"
+            502, self._route.upstream.name, "bad_upstream", f"sent an invalid HTTP response: {error}."
         )
         self._fail("bad_upstream", None, response)
 

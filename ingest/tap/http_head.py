@@ -30,6 +30,9 @@ _MAX_LENGTH_DIGITS = 18
 _MAX_CACHED_LINE_BYTES = 256
 _AT_MOST_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", UPSTREAM})
 _SLASH = ord("/")
+_HTTP_1 = b"HTTP/1."
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # an alert and a handshake
+_MAX_RESPONSE_HEAD_BYTES = 262_144
 _BARE_LF_OR_NUL = re.compile(rb"(?<!\r)\n|\0")
 _REQUEST_LINE_WITH_VERSION = re.compile(rb"[^\r\n]* HTTP/[0-9.]+")
 
@@ -303,6 +306,16 @@ def read_response_head(head: bytes) -> ResponseHead:
     return ResponseHead(
         minor, status, reason, fields, connection, coding.lower(), lengths, content_type, plain, len(head)
     )
+
+
+def check_partial_response_head(head: bytes) -> None:
+    """Raise `BadUpstream` if an incomplete head can no longer become valid."""
+    if head[: len(_HTTP_1)] != _HTTP_1[: len(head)]:
+        if head[:2] in _TLS_RECORDS:
+            raise BadUpstream("it answers with TLS. Use https:// in --upstream")
+        raise BadUpstream("the status line is malformed")
+    if len(head) > _MAX_RESPONSE_HEAD_BYTES:
+        raise BadUpstream("the response's head is too large")
 
 
 def response_body(head: ResponseHead, method: str) -> tuple[Body, int]:

@@ -27,9 +27,14 @@ class Upstream:
         return f"{self.name}={self.url}"
 
     @property
-    def url(self) -> str:
+    def address(self) -> str:
+        """HOST:PORT."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.base_path}"
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}://{self.address}{self.base_path}"
 
     @cached_property
     def host_line(self) -> bytes:
