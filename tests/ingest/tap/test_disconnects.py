@@ -198,7 +198,7 @@ async def test_refused_upstream_connection_is_a_502_with_the_reason():
     async with running_tap(None) as tap:
         head, body = await tap.request(POST)
         assert head.startswith(b"HTTP/1.1 502 ")
-        assert b"nothing listens on 127.0.0.1:%d" % tap.upstream_port in body
+        assert b"nothing listens on 127.0.0.1:%d. Start the upstream," % tap.upstream_port in body
         last = await closed(tap)
         assert (last.cause, last.detail) == ("connect_error", "ConnectionRefusedError")
         assert (last.connected_ns, last.request_sent_ns) == (None, None)
@@ -206,8 +206,9 @@ async def test_refused_upstream_connection_is_a_502_with_the_reason():
 
 async def test_unresolvable_upstream_name_is_a_502():
     async with running_tap(respond_with(), upstreams=["http://nowhere.invalid:80"]) as tap:
-        head, _ = await tap.request(GET)
+        head, body = await tap.request(GET)
         assert head.startswith(b"HTTP/1.1 502 ")
+        assert b"cannot be reached: the host name nowhere.invalid cannot be resolved (" in body
         last = await closed(tap)
         assert (last.cause, last.detail) == ("connect_error", "gaierror")
 

@@ -324,6 +324,7 @@ async def test_connect_timeout_is_a_504():
         async with running_tap(None, upstreams=[f"http://127.0.0.1:{port}"], connect_timeout_s=0.2) as tap:
             head, body = await tap.request(GET)
             assert head.startswith(b"HTTP/1.1 504 ")
+            assert b"127.0.0.1:%d did not accept the connection within 0.2 s. " % port in body
             assert b"connect_timeout" in body
             [records] = await tap.records()
             assert records[-1].cause == "connect_timeout"

@@ -152,27 +152,6 @@ async def test_missing_client_certificate_hints_at_the_flag(pki: Path):
         assert "pass --upstream-cert FILE" in text
 
 
-async def test_unknown_host_name_is_named_with_the_reason():
-    async with running_tap(respond_with(OK), upstreams=["up=http://no-such-host.invalid:81"]) as tap:
-        status, text = await error_of(tap)
-        assert status == 502
-        assert text.startswith(
-            "upstream 'up' cannot be reached: the host name no-such-host.invalid cannot be resolved ("
-        )
-        [records] = await tap.records()
-        assert (records[-1].cause, records[-1].detail) == ("connect_error", "gaierror")
-
-
-async def test_refused_connection_names_the_address():
-    async with running_tap(None, upstreams=["up=http://localhost:{port}"]) as tap:
-        status, text = await error_of(tap)
-        assert (status, text) == (
-            502,
-            f"upstream 'up' cannot be reached: nothing listens on localhost:{tap.upstream_port}. "
-            "Start the upstream, or correct --upstream.",
-        )
-
-
 async def test_verification_can_be_disabled(pki: Path):
     async with running_tap(respond_with(OK), tls=server_context(pki), upstream_verify=False) as tap:
         head, body = await tap.request(GET)
