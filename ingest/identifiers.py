@@ -28,7 +28,7 @@ MARKER = "hashed:"
 ALPHABET = r"A-Za-z0-9._:/@+~=#*|,$\[\]-"
 """The inside of a character class. Examples: `vendor/model:free`, `accounts/a#b`, `claude[1m]`, `call_1|fc_1`."""
 
-_KEY_START = (
+KEY_START = (
     r"(?:[prs]k[-_][A-Za-z0-9_-]{16}"  # OpenAI, Anthropic, OpenRouter, LiteLLM, Stripe
     r"|(?:gh[oprsu]|github_pat|glpat|gsk|hf|xai|pplx|nvapi|csk|npm|tvly|r8)[-_][A-Za-z0-9_-]{20}"
     r"|(?:api[-_]?key|key|token|secret|password|bearer)[-_=:][A-Za-z0-9_-]{16}"
@@ -40,12 +40,12 @@ MIN_RANDOM_CHARS = 32
 """A word of letters and digits of this length is random, unless it is a digest of 40 or 64 hex digits."""
 
 _IDENTIFIER = re.compile(f"[{ALPHABET}]{{1,{MAX_CHARS}}}")
-_KEY = re.compile(_KEY_START)
-_KEY_INSIDE = re.compile(rf"[^A-Za-z0-9_-]{_KEY_START}")
+_KEY = re.compile(KEY_START)
+_KEY_INSIDE = re.compile(rf"[^A-Za-z0-9_-]{KEY_START}")
 _RANDOM = re.compile(
     rf"(?<![A-Za-z0-9])(?!(?:[0-9a-f]{{40}}|[0-9a-f]{{64}})(?![A-Za-z0-9]))(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{{{MIN_RANDOM_CHARS}}}"
 )
-_PHRASES = frozenset(status.phrase for status in HTTPStatus)
+REASON_PHRASES = frozenset(status.phrase for status in HTTPStatus)
 
 
 def identifier(text: str | None) -> str | None:
@@ -64,7 +64,7 @@ def name(text: str | None) -> str | None:
 
 def error_type(text: str | None) -> str | None:
     """The type of an error: a name, or a reason phrase of HTTP such as `Bad Request`."""
-    return text if text in _PHRASES else name(text)
+    return text if text in REASON_PHRASES else name(text)
 
 
 def title(text: str) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from ingest.redaction import filler
 from ingest.redaction.event_template import MAX_LEARNED, MAX_USED, EventTemplate, template_of
 from ingest.redaction.json_redactor import JSONRedactor
+from ingest.redaction.kept_text import NO_WORD
 
 MAX_NAME_BYTES = 64
 
@@ -188,7 +189,8 @@ class BodyRedactor:
                     at += 1
             state.text.feed(data, at, end, out, to_be_continued=to_be_continued)
         elif field in (b"event:", b"retry:"):
-            out.append(self._word(data[at:end], _NAME if field == b"event:" else _DIGITS))
+            shape = _NAME if field == b"event:" else _DIGITS
+            out.append(self._word(data[at:end], shape, is_whole=not (state.taken or to_be_continued)))
         else:
             out.append(filler.plain(data[at:end], filler.EVERY_BYTE))
 
@@ -242,15 +244,21 @@ class BodyRedactor:
             return at + 1
         return at
 
-    def _word(self, run: bytes, shape: re.Pattern[bytes]) -> bytes:
-        """Keep the part of a name or a number that matches `shape`."""
+    def _word(self, run: bytes, shape: re.Pattern[bytes], *, is_whole: bool) -> bytes:
+        """Keep a name or a number that matches `shape`. A read cuts it unless `is_whole`: its start is kept."""
         state = self.state
         if state.taken < 0:
-            return filler.plain(run, filler.EVERY_BYTE)
+            return self._filled_word(run)
         found = shape.match(run, 0, MAX_NAME_BYTES - state.taken)
         assert found is not None
         stays = found.end()
         if state.taken and run[:1] == b" ":
             stays = 0
+        if is_whole and stays < len(run):
+            stays = int(run[:1] == b" ")
         state.taken = state.taken + stays if stays == len(run) else -1
-        return run[:stays] + filler.plain(run[stays:], filler.EVERY_BYTE)
+        return run[:stays] + self._filled_word(run[stays:])
+
+    def _filled_word(self, run: bytes) -> bytes:
+        filled = filler.plain(run, filler.EVERY_BYTE)
+        return filled.replace(b"x", NO_WORD) if self.state.field == b"event:" else filled

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ingest.redaction import filler
 from ingest.redaction.json_redactor import Slot, SlotKind
-from ingest.redaction.kept_text import KEPT_ALPHABET, MAX_KEPT_BYTES
+from ingest.redaction.kept_text import PATTERNS
 
 MAX_EVENT_BYTES = 4096
 MAX_SHARED = 1024
@@ -22,6 +22,8 @@ MAX_LEARNED = 24
 """Templates that one stream may learn."""
 MAX_USED = 4  # templates that one stream tries
 
+_WITHOUT_TEMPLATE = (SlotKind.REPEATED, SlotKind.NAME)
+"""Values that a pattern cannot decide on."""
 _INSIDE = rb'((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)(?=")'
 _NUMBER = rb"-?[0-9][-+0-9.eE]*+(?=[ \t,}\]])"
 
@@ -60,7 +62,7 @@ _shared: dict[bytes, EventTemplate] = {}
 
 def template_of(event: bytes, redacted: bytes, slots: Sequence[Slot]) -> EventTemplate | None:
     """The template of an event and its redacted form. None when slots alone cannot describe the redaction."""
-    if len(event) > MAX_EVENT_BYTES or any(kind is SlotKind.REPEATED for kind, _, _ in slots):
+    if len(event) > MAX_EVENT_BYTES or any(kind in _WITHOUT_TEMPLATE for kind, _, _ in slots):
         return None
     parts: list[bytes] = []
     to_fill: list[tuple[SlotKind, bytes]] = []
@@ -85,7 +87,7 @@ def template_of(event: bytes, redacted: bytes, slots: Sequence[Slot]) -> EventTe
         elif kind is SlotKind.NUMBER:
             parts.append(_NUMBER)
         else:
-            parts.append(b"[%b]{0,%d}+" % (KEPT_ALPHABET[kind], MAX_KEPT_BYTES[kind]))
+            parts.append(PATTERNS[kind] + b'(?=")')
     if event[at:] != redacted[at:]:
         return None
     parts.append(re.escape(event[at:]))

@@ -14,7 +14,7 @@ import msgspec
 
 from ingest.redaction import filler
 from ingest.redaction import key_names as names
-from ingest.redaction.kept_text import kept_length
+from ingest.redaction.kept_text import NO_WORD, WORDS, kept_of_start, kept_of_whole
 from ingest.redaction.key_rules import (
     CONTENT,
     NUMBERS,
@@ -181,11 +181,11 @@ class JSONRedactor(msgspec.Struct):
                     else:
                         out.append(filler.string(value))
                         add_slot((SlotKind.STRING, begin, kept_from))
-                elif (kept := kept_length(value, keep)) == len(value):
+                elif (kept := kept_of_whole(value, keep)) == len(value):
                     add_slot((SlotKind(keep), begin, at - 1))
                 else:
                     out.append(data[kept_from : begin + kept])
-                    out.append(filler.string(b"x" + value[kept:])[1:])
+                    out.append(_with_letter(_letter_after(keep), filler.string(b"x" + value[kept:])[1:]))
                     kept_from = at - 1
             elif (scalar := found.group(3)) is not None:
                 if scalar[0] < 0x61:
@@ -338,7 +338,8 @@ class JSONRedactor(msgspec.Struct):
         stop = found.end()
         if stop > at:
             run = found.group()
-            out.append(self._key_run(run) if self.is_key else self._value_run(run))
+            after = data[stop] if stop < end else -1
+            out.append(self._key_run(run) if self.is_key else self._value_run(run, after))
             self.taken += len(run)
         if stop == end:
             return stop
@@ -346,19 +347,26 @@ class JSONRedactor(msgspec.Struct):
         if data[stop] == 0x22:
             self._end_string()
             return stop + 1
+        if self.keep:
+            self.letter = _letter_after(self.keep)
         self.escape, self.keep = filler.BACKSLASH, Keep.NOTHING
         if self.is_key and self.key_kept < 0:
             self.key_kept = len(self.token)
         self.taken += 1
         return stop + 1
 
-    def _value_run(self, run: bytes) -> bytes:
+    def _value_run(self, run: bytes, after: int) -> bytes:
+        """Redact a part of a string without escapes. `after`: the byte after it, -1 at the end of the read."""
         kept = b""
-        if self.keep:
-            length = kept_length(run, self.keep, self.taken)
+        keep = self.keep
+        if keep:
+            if self.taken or after < 0:
+                length = kept_of_start(run, keep, self.taken)
+            else:
+                length = kept_of_whole(run, keep) if after == 0x22 or keep not in WORDS else 0
             if length == len(run):
                 return run
-            self.keep = Keep.NOTHING
+            self.keep, self.letter = Keep.NOTHING, _letter_after(keep)
             kept, run = run[:length], run[length:]
         elif not self.taken:
             self.braced = run[:1] == b"{"
@@ -407,6 +415,11 @@ class JSONRedactor(msgspec.Struct):
         if context == Context.NUMBERS and names.kept_length(key, context, self.key_rules) == len(key):
             return WORDS_AMONG_NUMBERS if rule is not None and rule.string >= Keep.WORD else NUMBERS
         return CONTENT
+
+
+def _letter_after(keep: Keep) -> int:
+    """Filler of the part of a string that is not kept."""
+    return NO_WORD[0] if keep in WORDS else _LETTERS[0]
 
 
 def _with_letter(letter: int, filled: bytes) -> bytes:

@@ -33,13 +33,13 @@ class Keep(IntEnum):
     NUMBER = 1
     """A number sent as text: digits, sign, point, exponent."""
     WORD = 2
-    """Letters, digits and `_.:/@+=~%#-`: an identifier."""
+    """An identifier (`ingest.identifiers`)."""
     NAME = 3
-    """A word that may contain spaces: model names, titles of HTTP errors."""
+    """The name of the model in a request."""
     PATH = 4
     """A JSON path."""
     TITLE = 9
-    """A short NAME: the type of an error."""
+    """The type of an error: a word or a reason phrase of HTTP."""
 
 
 class Rule(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +66,7 @@ _PATH = Rule(Keep.PATH, False, Context.CONTENT)
 
 _GROUPS: tuple[tuple[Rule, str], ...] = (
     (_WORD, """
+     model model_id modelVersion model_instance_id
      object event event_type role status stop_reason stopReason completionReason finish_reason finishReason done_reason
      stop_type blockReason
      reason code error_code errorCode __type tpe errorcode name tool provider system_fingerprint mimeType
@@ -73,7 +74,6 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
      search_context_size trafficType serviceTier backend_host backend-host
      """),
     (_TITLE, "type title error_type"),
-    (_NAME, "model model_id modelVersion model_instance_id"),
     (_ID, "response_id responseId generation_id toolUseId log_id item_id call_id request_id"),
     (_COUNT, """
      index output_index content_index contentBlockIndex summary_index

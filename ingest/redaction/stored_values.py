@@ -10,7 +10,6 @@ from ingest.redaction.body_redactor import BodyRedactor
 _WRAP = b'{"usage":'
 _NUMBER = re.compile(r"(?<=[:,\[])(-?\d[\d.eE+-]*)(?=[,\]}])")
 _PLAIN = re.compile(r'(?:[{},]|"[A-Za-z0-9_.$@-]{0,64}":|-?\d[\d.eE+-]*+|null|true|false)*+')
-_TITLE = re.compile(r"[A-Za-z0-9_.:/@+=~%#() -]{0,64}")
 
 
 def numbers_only(report: str) -> str:
@@ -26,13 +25,6 @@ def numbers_only(report: str) -> str:
         return _redacted(report)
     parts[::2] = words
     return "".join(parts)
-
-
-def title(text: str) -> str:
-    """Redact the type of an error: keep a few words and fill the rest."""
-    found = _TITLE.match(text)
-    kept = found.end() if found is not None else 0
-    return text[:kept] + "x" * (len(text) - kept)
 
 
 @lru_cache(maxsize=1024)
