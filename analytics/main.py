@@ -129,7 +129,10 @@ class _Log:
             return self.consumer.step(timeout_s)
         except LogChanged as e:
             lost = self.consumer.lose_open_streams()
-            log.warning("%s. %d streams that were open are lost (losses.cause = '%s').", e, lost, LOG_GONE)
+            outcome = (
+                f". {lost} streams that were open are lost (losses.cause = '{LOG_GONE}')" if lost else ""
+            )
+            log.warning("%s%s.", e, outcome)
             self.close()
             self._open()
             self.consumer.start()

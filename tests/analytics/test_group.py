@@ -19,6 +19,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from kafka import KafkaAdminClient
 
 from analytics.assembly.assembler import Assembler
 from analytics.consumer import Consumer
@@ -208,3 +209,22 @@ def test_other_process_takes_over_after_a_kill(scene: Scene) -> None:
     processes[1].terminate()
     assert processes[1].wait(30) == 0, scene.logs()
     assert_same(scene)
+
+
+def test_the_topic_is_replaced(scene: Scene) -> None:
+    scene.produce([*stream(0), *stream(1)[:3]])
+    processes = [scene.analyze(), scene.analyze()]
+    scene.until(lambda: scene.stored() == 1, "the first stream")
+    admin = KafkaAdminClient(bootstrap_servers=scene.broker)
+    admin.delete_topics([scene.topic])
+    admin.close()
+    ensure_topic(scene.broker, scene.topic, {}, partitions=PARTITIONS)
+    scene.produce([*stream(1)[3:], *stream(2)])
+    scene.until(lambda: scene.stored() == 3, "the streams of the new topic")
+    assert scene.ask("SELECT outcome FROM streams ORDER BY stream_id")["outcome"].to_list() == [
+        "ok",
+        "tap_lost",
+        "ok",
+    ]
+    assert scene.ask("SELECT DISTINCT cause FROM losses")["cause"].to_list() == ["log_gone"]
+    assert [process.poll() for process in processes] == [None, None], scene.logs()

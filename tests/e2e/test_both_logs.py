@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from streamgauge.status import status_command
 from tests.e2e.running import simulator, up
 
 CASES: list[dict[str, Any]] = [
@@ -58,6 +60,10 @@ def traffic(tap: str) -> int:
 def rows_of(upstream: str, data: Path, *argv: str) -> list[dict[str, Any]]:
     with up(f"sim={upstream}", data, *argv) as running:
         running.rows(traffic(running.tap))
+        # `status` without --kafka reads the topic that the parts use.
+        status = CliRunner().invoke(status_command, ["--data", str(data)], standalone_mode=False)
+        assert (status.exception, status.return_value) == (None, 0), status.output
+        assert "are not counted" not in status.output
         return running.sql(f"SELECT {STABLE} FROM streams ORDER BY request_id")
 
 
