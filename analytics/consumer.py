@@ -118,6 +118,7 @@ class Consumer:
         Returns their number. It is 0 if a group reader has already released the partitions: the next claim ends their streams.
         """
         lost = self._assembler.open_count
+        self._take_damage()
         for partition in self._owned.high:
             self._assembler.lose_open(partition, LOG_GONE)
             self._owned.changed.add(partition)

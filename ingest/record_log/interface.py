@@ -29,7 +29,7 @@ class UnreadableRange:
     first: int
     end: int
     reason: str
-    """checksum | retention | unreadable | SQLite's message about a damaged segment"""
+    """checksum | retention | replaced | unreadable | SQLite's message about a damaged segment"""
 
 
 class LogReader(Protocol):

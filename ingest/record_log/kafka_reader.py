@@ -5,7 +5,7 @@ Rules
     the partitions between several readers.)
  2. While Kafka is unreachable, `poll` returns nothing, logs the outage, keeps positions, and resumes automatically.
  3. The log's identity is cluster id and topic id. A topic that was deleted and created again raises `LogChanged`.
- 4. Messages that retention deleted before they were read are reported by `take_unreadable`.
+ 4. Messages that retention or a new topic deleted before they were read are reported by `take_unreadable`.
  5. An unreadable batch (damaged on the broker's disk, unknown codec, too large when decompressed) is skipped and reported.
  6. New partitions are found within seconds and read from their beginning.
 """
@@ -220,6 +220,7 @@ class KafkaReader:
         if topic_id is not None:
             log_id = f"{cluster.cluster_id}/{topic_id}"
             if self._log_id and log_id != self._log_id:
+                self._report_unread()
                 self._drop()
                 raise LogChanged(
                     f"the Kafka topic {self._topic!r} was deleted and created again, or its broker lost its data: "
@@ -237,6 +238,14 @@ class KafkaReader:
                 self._outage.failed(self._explained(error))
             else:
                 self._outage.recovered()
+
+    def _report_unread(self) -> None:
+        """The messages of the replaced log after the positions, as far as their ends are known."""
+        for number, position in self._positions.items():
+            seen = self._consumer.highwater(TopicPartition(self._topic, number))
+            end = max(seen or 0, self._ends.get(number, 0))
+            if position and position < end:
+                self._report(UnreadableRange(str(number), position, end, "replaced"))
 
     def _assign(self, existing: set[int]) -> None:
         assigned = set(self._consumer.assignment())

@@ -17,7 +17,7 @@ from analytics.measures.measure import measure
 from analytics.storage.commit import Commit
 from analytics.storage.partition_positions import PartitionLost
 from analytics.storage.store import Store
-from ingest.record_log.interface import Entry
+from ingest.record_log.interface import Entry, UnreadableRange
 from ingest.records import Frames, pack
 from tests.analytics import log_entries
 from tests.analytics.log_entries import MemoryLog, alive, entries, stream, stream_id
@@ -415,8 +415,12 @@ def test_open_streams_of_a_deleted_log_are_lost_with_a_cause(store: Store) -> No
 
 
 def test_open_streams_of_a_replaced_log_are_lost(store: Store) -> None:
-    run = consumer(MemoryLog({"w0": [*entries(range(2)), pack(stream(7)[:3], compress=False)]}), store)
+    log = MemoryLog({"w0": [*entries(range(2)), pack(stream(7)[:3], compress=False)]})
+    run = consumer(log, store)
     run.step(0)
+    log.damage = [UnreadableRange("w0", 3, 5, "replaced")]  # messages that were not read
     assert run.lose_open_streams() == 1
     assert outcomes(store) == [(stream_id(0), "ok"), (stream_id(1), "ok"), (stream_id(7), "tap_lost")]
-    assert ask(store, "SELECT stream_id::VARCHAR, cause FROM losses") == [(stream_id(7), "log_gone")]
+    losses = ask(store, "SELECT stream_id::VARCHAR, cause FROM losses ORDER BY stream_id NULLS LAST")
+    assert losses == [(stream_id(7), "log_gone"), (None, "log_damaged")]
+    assert ask(store, "SELECT size FROM dead_letters") == [(2,)]

@@ -277,16 +277,22 @@ def test_a_recreated_topic_is_another_log(
 ) -> None:
     from kafka import KafkaAdminClient
 
-    open_writer(kafka_broker, topic, {}).append([entry_of(frames("s", 0))])
+    writer = open_writer(kafka_broker, topic, {})
+    for seq in range(6):
+        writer.append([entry_of(frames("s", seq))])
     options = {"metadata_max_age_ms": 500}
     reader = open_reader(kafka_broker, topic, options)
-    read_until(reader, lambda got: len(got) >= 1)
+    partition = read_until(reader, lambda got: len(got) >= 6)[0].partition
+    assert reader.end(partition) == 6
     admin = KafkaAdminClient(bootstrap_servers=kafka_broker)
     admin.delete_topics([topic])
     admin.close()
     open_writer(kafka_broker, topic, {}).append([entry_of(frames("s", 1))])
+    reader.seek(partition, 3)
     with pytest.raises(LogChanged, match="was deleted and created again"):
         read_until(reader, lambda got: False, polls=30)
+    (unread,) = reader.take_unreadable()  # the position may already be the end of the new topic
+    assert (unread.partition, unread.end, unread.reason) == (partition, 6, "replaced")
     again = open_reader(kafka_broker, topic, options)
     assert seqs_by_stream(read_until(again, lambda got: len(got) >= 1)) == {"s": [1]}
     assert again.log_id != reader.log_id
