@@ -54,6 +54,8 @@ def show(
 
 
 def _show_error(error: Exception) -> None:
+    if (waits_for := page_settings.waits_for()) is not None:
+        st.info(f"**Waiting for analytics.** {waits_for}", icon=":material/hourglass_top:")
     st.error(f"**Cannot read the tables.** {error}", icon=":material/cloud_off:")
     st.markdown(
         f"The pages read the tables of the data folder `{page_settings.data_dir()}`. Analytics writes them. "

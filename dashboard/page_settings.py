@@ -12,6 +12,7 @@ from typing import Any
 
 from analytics.storage.location import SQLITE
 from dashboard.health import Slos
+from ingest.ready_file import SILENT_AFTER_S, read_ready_file, silence, silent_s
 
 ENV_DATA = "STREAMGAUGE_DATA"
 ENV_STORE = "STREAMGAUGE_STORE"
@@ -44,6 +45,15 @@ def slos() -> Slos:
 def requires_login() -> bool:
     """Whether readers sign in with an OpenID Connect provider."""
     return bool(os.environ.get(ENV_OIDC))
+
+
+def waits_for() -> str | None:
+    """What the pages wait for, if analytics is starting or does not respond."""
+    up, analyze = data_dir() / "run" / "up.json", data_dir() / "run" / "analyze.json"
+    state = read_ready_file(up) if silent_s(up) < SILENT_AFTER_S else None
+    if state is not None and "analyze" in state["parts"] and read_ready_file(analyze) is None:
+        return "Analytics is starting: it opens the store and continues in the record log."
+    return silence(data_dir(), "analyze")
 
 
 def tap_address() -> str | None:

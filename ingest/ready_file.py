@@ -13,6 +13,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,18 @@ def silent_s(path: Path) -> float:
     """Seconds since the last heartbeat; 0 without a file."""
     beat_ns = heartbeat_ns(path)
     return max(0.0, time.time() - beat_ns / 1e9) if beat_ns is not None else 0.0
+
+
+def silence(data: Path, part: str) -> str | None:
+    """A sentence with the time of the last heartbeat, if a running part has none for `SILENT_AFTER_S`."""
+    path = data / "run" / f"{part}.json"
+    content, for_s = read_ready_file(path), silent_s(path)
+    if content is None or for_s < SILENT_AFTER_S or not Path(f"/proc/{content['pid']}").exists():
+        return None
+    since = datetime.fromtimestamp(datetime.now(UTC).timestamp() - for_s, UTC)
+    return (
+        f"{part} (pid {content['pid']}) does not respond since {since:%Y-%m-%d %H:%M:%S} UTC ({for_s:.0f} s)"
+    )
 
 
 class Heartbeat:

@@ -11,10 +11,9 @@ Silence is measured in observed time: a pause of `up` or of the machine adds at 
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
-from ingest.ready_file import SILENT_AFTER_S, heartbeat_ns, read_ready_file, silent_s
+from ingest.ready_file import heartbeat_ns, read_ready_file
 
 MAX_INTERVAL_S = 2.0
 WINDOW_S = 5.0
@@ -69,18 +68,6 @@ class PartProgress:
     def _start_window(self) -> None:
         self._window_s = 0.0
         self._cpu_s = cpu_s(self._pid)
-
-
-def silence(data: Path, part: str) -> str | None:
-    """A sentence with the time of the last heartbeat, if a running part has none for `SILENT_AFTER_S`."""
-    path = data / "run" / f"{part}.json"
-    content, for_s = read_ready_file(path), silent_s(path)
-    if content is None or for_s < SILENT_AFTER_S or not Path(f"/proc/{content['pid']}").exists():
-        return None
-    since = datetime.fromtimestamp(datetime.now(UTC).timestamp() - for_s, UTC)
-    return (
-        f"{part} (pid {content['pid']}) does not respond since {since:%Y-%m-%d %H:%M:%S} UTC ({for_s:.0f} s)"
-    )
 
 
 def cpu_s(pid: int) -> float:

@@ -19,9 +19,9 @@ import polars as pl
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
 from analytics.storage.location import locate
+from ingest.ready_file import silence
 from streamgauge.allowed_values import Duration, WholeNumber
 from streamgauge.flags_from_settings import settings_options
-from streamgauge.part_progress import silence
 from streamgauge.running_parts import load_beside_parts
 from streamgauge.settings import Settings
 

@@ -30,11 +30,10 @@ from analytics.storage.reconciliation import (
     stored_ids,
     unread_in_folder,
 )
-from ingest.ready_file import read_ready_file
+from ingest.ready_file import read_ready_file, silence
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.flags_from_settings import settings_options
-from streamgauge.part_progress import silence
 from streamgauge.running_parts import load_beside_parts, settings_in_use
 
 KAFKA_TIMEOUT_S = 20.0

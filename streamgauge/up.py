@@ -105,6 +105,7 @@ class Supervisor:
                 if part.process is None:
                     if part.after not in {other.name for other in waiting}:
                         part.start(self.run_dir)
+                        self.write_state()
                     continue
                 code = part.process.poll()
                 if code is not None:

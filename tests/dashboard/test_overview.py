@@ -82,6 +82,13 @@ def test_empty_store_without_tap_shows_start_command(
     assert "streamgauge up --upstream" in page_text(app)
 
 
+def test_page_waits_for_analytics_that_is_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    state = {"pid": 1, "parts": {"analyze": {"pid": 2, "restarts": 0, "silent_since": None}}}
+    (tmp_path / "run" / "up.json").write_text(json.dumps(state))
+    assert "Analytics is starting" in page_text(open_page(tmp_path, monkeypatch))
+
+
 def test_folder_without_tables_is_an_error_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = open_page(tmp_path, monkeypatch)
     assert not app.exception

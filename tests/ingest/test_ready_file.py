@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from ingest.ready_file import Heartbeat, read_ready_file, remove_ready_file, silent_s, write_ready_file
+from ingest.ready_file import (
+    SILENT_AFTER_S,
+    Heartbeat,
+    read_ready_file,
+    remove_ready_file,
+    silence,
+    silent_s,
+    write_ready_file,
+)
 
 
 def test_content_is_read_back_from_a_private_file(tmp_path: Path) -> None:
@@ -48,3 +56,16 @@ def test_heartbeat_touches_the_file_at_most_once_per_interval(tmp_path: Path) ->
         os.utime(path, (0, time.time() - 3600))
         heartbeat.beat()
         assert silent_s(path) == pytest.approx(expected_s, abs=60)
+
+
+def test_silence_names_the_part_and_the_time(tmp_path: Path) -> None:
+    data, file = tmp_path, tmp_path / "run" / "analyze.json"
+    write_ready_file(file, {})
+    assert silence(data, "analyze") is None
+    assert silence(data, "tap") is None
+    at_s = time.time() - 10 * SILENT_AFTER_S
+    os.utime(file, (at_s, at_s))
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
+    found = silence(data, "analyze")
+    assert found is not None
+    assert found.startswith(f"analyze (pid {os.getpid()}) does not respond since {since} (10")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.ready_file import SILENT_AFTER_S, write_ready_file
+from ingest.ready_file import write_ready_file
 from streamgauge import part_progress
-from streamgauge.part_progress import WINDOW_S, PartProgress, silence
+from streamgauge.part_progress import WINDOW_S, PartProgress
 
 
 @pytest.fixture
@@ -92,15 +92,3 @@ def test_starting_part_makes_progress_until_it_is_stopped(busy: subprocess.Popen
     os.kill(busy.pid, signal.SIGSTOP)
     observe(progress, int(WINDOW_S))
     assert observe(progress, 20) >= 20
-
-
-def test_silence_names_the_part_and_the_time(file: Path) -> None:
-    data = file.parents[1]
-    assert silence(data, "analyze") is None
-    assert silence(data, "tap") is None
-    at_s = time.time() - 10 * SILENT_AFTER_S
-    os.utime(file, (at_s, at_s))
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
-    found = silence(data, "analyze")
-    assert found is not None
-    assert found.startswith(f"analyze (pid {os.getpid()}) does not respond since {since} (10")
