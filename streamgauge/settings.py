@@ -319,9 +319,9 @@ class Settings(BaseSettings):
     def _host_names(cls, value: Any) -> tuple[str, ...]:
         if isinstance(value, str):
             value = value.replace(",", " ").split()
-        if not isinstance(value, list | tuple):
+        if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
             raise ValueError("the value is not a list of host names such as ['gauge.example.com']")
-        return tuple(parse_allowed_host(str(name)) for name in value)
+        return tuple(map(parse_allowed_host, value))
 
     @field_validator(
         "retain_events", "retain_streams", "retain_rollups", "record_log_max_age", "tap_gone_after"
