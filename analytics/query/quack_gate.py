@@ -33,7 +33,7 @@ from analytics.schema.sql_quoting import identifier, literal
 from analytics.storage.database import one_line
 from analytics.storage.location import ALIAS
 
-KEPT_S = 10.0
+KEPT_S = 10
 """Age at which the table of an answer is dropped. Its client's transaction begins within milliseconds, and keeps the rows."""
 KEPT_BYTES = 512 * MIB
 """Size of all kept answers. Beyond it the oldest is dropped first."""
