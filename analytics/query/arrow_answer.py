@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from analytics.query.errors import QueryRejected
+from analytics.query.errors import QueryRejected, not_convertible
+
+MAX_DEPTH = 16
+"""Levels of lists, structs and maps in one column."""
 
 
 def encode(table: pa.Table) -> memoryview:
@@ -16,9 +19,15 @@ def encode(table: pa.Table) -> memoryview:
 
 
 def decode(body: bytes, *, untrusted: bool) -> pa.Table:
-    """The inverse. `untrusted`: the bytes come from a process that ran untrusted SQL. Raises QueryRejected."""
+    """The inverse. `untrusted`: the bytes come from a process that ran untrusted SQL. Raises QueryRejected.
+
+    Rejects unions and deep types, because polars and DuckDB crash on some of them.
+    """
     try:
-        table = pa.ipc.open_stream(body).read_all()
+        stream = pa.ipc.open_stream(body)
+        for column in stream.schema:
+            _check_type(column.name, column.type, MAX_DEPTH)
+        table = stream.read_all()
         if untrusted:
             table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as e:
@@ -26,3 +35,12 @@ def decode(body: bytes, *, untrusted: bool) -> pa.Table:
             f"cannot read the answer: {' '.join(str(e).split())}. Simplify the statement."
         ) from None
     return table
+
+
+def _check_type(name: str, kind: pa.DataType, depth: int) -> None:
+    if depth == 0:
+        raise not_convertible(f"column {name!r} is nested more than {MAX_DEPTH} levels deep")
+    if pa.types.is_union(kind):
+        raise not_convertible(f"column {name!r} contains a UNION")
+    for place in range(kind.num_fields):
+        _check_type(name, kind.field(place).type, depth - 1)

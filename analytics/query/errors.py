@@ -73,7 +73,7 @@ def not_one_statement(count: int) -> QueryRejected:
     )
 
 
-def not_convertible(error: Exception) -> QueryRejected:
+def not_convertible(error: Exception | str) -> QueryRejected:
     """The error of an answer with a type that Arrow or polars does not have."""
     return QueryRejected(
         f"cannot convert the answer: {' '.join(str(error).split())}. Cast the column to VARCHAR."

@@ -22,11 +22,14 @@ _VISIBLE = {
     "duckdb_indexes": _STORE,
     "duckdb_functions": "internal",
 }
+_SHOWN = {"duckdb_views": "* REPLACE (if(contains(sql, 'internal.'), NULL, sql) AS sql)"}
+"""Definitions of some views name tables of the schema `internal`."""
 
 
 def define(connection: duckdb.DuckDBPyConnection) -> None:
     """Create the macros for all connections of this database."""
     for name, visible in _VISIBLE.items():
         connection.execute(
-            f"CREATE OR REPLACE MACRO memory.main.{name}() AS TABLE SELECT * FROM system.main.{name}() WHERE {visible}"
+            f"CREATE OR REPLACE MACRO memory.main.{name}() AS TABLE "
+            f"SELECT {_SHOWN.get(name, '*')} FROM system.main.{name}() WHERE {visible}"
         )

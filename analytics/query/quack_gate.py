@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from analytics.query.arrow_answer import decode
 from analytics.query.errors import QueryError, QueryRejected, QueryTimeout, of_kind, too_slow
-from analytics.query.limits import MIB, Limits
+from analytics.query.limits import Limits
 from analytics.query.plain_scan import plain_scan
 from analytics.query.reader import Reader
 from analytics.query.statement_filter import check_length
@@ -35,8 +35,8 @@ from analytics.storage.location import ALIAS
 
 KEPT_S = 10
 """Age at which the table of an answer is dropped. Its client's transaction begins within milliseconds, and keeps the rows."""
-KEPT_BYTES = 512 * MIB
-"""Size of all kept answers. Beyond it the oldest is dropped first."""
+KEPT_ANSWERS = 4
+"""All kept answers have at most this many times `Limits.max_answer_bytes`. Beyond it the oldest is dropped first."""
 LATE_S = 30.0
 """An answer that is this much past the time limit no longer comes: the pool stops queries, and starts of children, earlier."""
 
@@ -72,6 +72,7 @@ class Gate:
         self._limits = limits
         self._ask = ask
         reader.connection.execute("ATTACH ':memory:' AS answers")
+        self._kept_bytes = KEPT_ANSWERS * limits.max_answer_bytes
         self._lock = threading.Lock()
         self._count = 0
         self._asked: dict[int, _Asked] = {}
@@ -147,7 +148,7 @@ class Gate:
         now_s = time.monotonic()
         with self._lock:
             kept_bytes = more_bytes + sum(kept.size_bytes for kept in self._kept)
-            while self._kept and (now_s - self._kept[0].at_s >= KEPT_S or kept_bytes > KEPT_BYTES):
+            while self._kept and (now_s - self._kept[0].at_s >= KEPT_S or kept_bytes > self._kept_bytes):
                 kept_bytes -= self._kept[0].size_bytes
                 dropped.append(self._kept.popleft().name)
         if dropped:

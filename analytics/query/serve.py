@@ -47,7 +47,7 @@ RESTART_PAUSE_S = 1.0
 SERVE_LIMITS = replace(UNTRUSTED, timeout_s=25.0, concurrent=4)
 """Limits of each query. 25 s is below the 30 s timeout of a stock DuckDB client."""
 QUACK_MEMORY_BYTES = 2048 * MIB
-"""Memory of the Quack process. It holds answers (`quack_gate.KEPT_BYTES`) until their clients have read them."""
+"""Memory of the Quack process. It holds answers (`quack_gate.KEPT_ANSWERS`) until their clients have read them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def to_polars(table: pa.Table) -> pl.DataFrame:
 def _check(name: str, values: pa.ChunkedArray | pa.Array) -> None:
     """Raises ValueError for values that polars or Python cannot represent, at any depth."""
     kind = values.type
-    if pa.types.is_interval(kind) or pa.types.is_union(kind) or isinstance(kind, pa.OpaqueType):
+    if pa.types.is_interval(kind) or isinstance(kind, pa.OpaqueType):
         raise ValueError(f"column {name!r} contains the type {kind}")
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         found = pc.min_max(values)

@@ -24,6 +24,7 @@ RETRIES = (
 """DuckLake repeats a conflicting transaction for at most 12 s, with pauses of at most 2 s. (With its default backoff of 1.5
 the last of 30 pauses would take 21 minutes.)"""
 
+_AFTER_MESSAGE = re.compile(r"\nLINE |\s*Stack Trace:|\s*This error signals an assertion failure")
 DAMAGED = ("malformed", "not a database")
 """Parts of SQLite's messages about a damaged file."""
 
@@ -135,8 +136,8 @@ def first_row(result: duckdb.DuckDBPyConnection) -> tuple[Any, ...] | None:
 
 
 def one_line(error: BaseException) -> str:
-    """DuckDB's message in one line, without the statement."""
-    return " ".join(str(error).split("\nLINE ")[0].split())
+    """DuckDB's message in one line, without the statement and the stack trace."""
+    return " ".join(_AFTER_MESSAGE.split(str(error), maxsplit=1)[0].split())
 
 
 def message(error: BaseException, location: StoreLocation) -> str:

@@ -22,6 +22,7 @@ from analytics.query.quack_gate import directive
 from analytics.schema.sql_quoting import literal
 from analytics.storage.database import load
 from tests.analytics.query.test_query_pool import HOSTILE
+from tests.analytics.query.test_serve import listener_of
 from tests.dashboard.app_test import open_page
 from tests.e2e.running import Up, simulator, until, up
 
@@ -222,8 +223,7 @@ def test_serve_restarts_its_child_on_the_same_port_while_a_client_is_connected(
             load(connection, "httpfs", "quack")
             connection.execute(f"ATTACH '{here['quack']}' AS remote (TOKEN '{here['token']}')")
             assert connection.execute("SELECT count(*) FROM remote.streams").fetchone() == (2,)
-            (child,) = children(here["pid"])
-            os.kill(child, signal.SIGKILL)
+            os.kill(listener_of(here["pid"]), signal.SIGKILL)
             until(lambda: answered_by_server(running), "the server to answer again", 30)
             with pytest.raises(duckdb.Error):  # its session ended with the child
                 connection.execute("SELECT count(*) FROM remote.streams").fetchone()
@@ -239,14 +239,6 @@ def test_serve_restarts_its_child_on_the_same_port_while_a_client_is_connected(
         assert running.part("up")["parts"]["serve"]["restarts"] == 0
         assert running.stop() == 0
         assert not (running.data / "run" / "serve.json").exists()
-
-
-def children(pid: int) -> list[int]:
-    return [
-        int(child)
-        for tasks in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in tasks.read_text().split()
-    ]
 
 
 def test_up_without_serve_opens_no_sql_port(upstream: str, tmp_path: Path) -> None:

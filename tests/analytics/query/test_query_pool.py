@@ -109,6 +109,13 @@ def test_errors_name_the_limit(untrusted: QueryPool, name: str, reason: str) -> 
         untrusted.query(HOSTILE[name])
 
 
+def test_errors_show_no_stack_trace(untrusted: QueryPool) -> None:
+    with pytest.raises(QueryRejected) as error:
+        untrusted.query("SELECT reservoir_quantile(range, NULL::DOUBLE[]) FROM range(10)")
+    assert "Stack Trace" not in str(error.value)
+    assert "assertion" not in str(error.value)
+
+
 def test_long_error_messages_are_cut(untrusted: QueryPool) -> None:
     with pytest.raises(QueryRejected, match="xxx") as error:
         untrusted.query("SELECT error(repeat('x', 500_000))")
@@ -148,6 +155,8 @@ def test_types_are_preserved_between_child_and_parent(untrusted: QueryPool) -> N
         "{'a': [DATE '5881580-07-10']}",
         "TIMESTAMP 'infinity'",
         "union_value(x := 1)",
+        "[NULL::MAP(INTEGER, UNION(a MAP(INTEGER, JSON)))]",
+        "NULL::INTEGER" + "[]" * 17,
         "1::VARIANT",
         "123::BIGNUM",
     ],

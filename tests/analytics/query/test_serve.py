@@ -18,7 +18,7 @@ import duckdb
 import pytest
 
 from analytics.query.errors import StoreUnavailable
-from analytics.query.limits import MIB
+from analytics.query.limits import MIB, Limits
 from analytics.query.quack_gate import directive
 from analytics.query.serve import SERVE_LIMITS, Endpoint, ServeOptions, run
 from analytics.schema.sql_quoting import literal
@@ -38,11 +38,22 @@ class Client:
     connection: duckdb.DuckDBPyConnection
     endpoint: Endpoint
 
-    def query(self, sql: str, timeout_s: float = 5.0, max_rows: int = 1000) -> list[tuple[Any, ...]]:
-        statement = directive(max_rows, timeout_s) + sql
-        return self.connection.execute(
-            f"FROM quack_query({literal(self.endpoint.quack)}, {literal(statement)}, token = {literal(self.endpoint.token)})"
-        ).fetchall()
+    def query(self, sql: str, timeout_s: float = 20.0, max_rows: int = 1000) -> list[tuple[Any, ...]]:
+        return self.connection.execute(f"FROM {self._call(directive(max_rows, timeout_s) + sql)}").fetchall()
+
+    def count(self, sql: str) -> int:
+        """Rows of the answer."""
+        row = self.connection.execute(f"SELECT count(*) FROM {self._call(sql)}").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def types(self, sql: str) -> list[tuple[str, str]]:
+        """Names and types of the answer's columns."""
+        return [row[:2] for row in self.connection.execute(f"DESCRIBE FROM {self._call(sql)}").fetchall()]
+
+    def _call(self, sql: str) -> str:
+        endpoint = self.endpoint
+        return f"quack_query({literal(endpoint.quack)}, {literal(sql)}, token = {literal(endpoint.token)})"
 
     def until_answered(self, sql: str) -> list[tuple[Any, ...]]:
         """Repeat while the server restarts."""
@@ -61,7 +72,7 @@ def ready_file(data: Path) -> Path:
 
 
 @contextmanager
-def serving(location: StoreLocation, data: Path) -> Iterator[Client]:
+def serving(location: StoreLocation, data: Path, limits: Limits = LIMITS) -> Iterator[Client]:
     started, stop = threading.Event(), threading.Event()
     found: list[Endpoint] = []
     results: list[int] = []
@@ -70,7 +81,7 @@ def serving(location: StoreLocation, data: Path) -> Iterator[Client]:
         found.append(endpoint)
         started.set()
 
-    options = ServeOptions(location=location, data=data, port=0, limits=LIMITS, ready=ready, stop=stop)
+    options = ServeOptions(location=location, data=data, port=0, limits=limits, ready=ready, stop=stop)
     thread = threading.Thread(target=lambda: results.append(run(options)))
     thread.start()
     try:
@@ -172,13 +183,17 @@ def test_a_wrong_token_is_rejected(client: Client) -> None:
         Client(client.connection, Endpoint(client.endpoint.quack, "not-the-token-at-all")).query("SELECT 1")
 
 
-def quack_pid() -> int:
-    """The process of this test's server that listens."""
-    for children in Path("/proc/self/task").glob("*/children"):
+def listener_of(server: int) -> int:
+    """The process of this server that listens. The others run queries."""
+    for children in Path(f"/proc/{server}/task").glob("*/children"):
         for pid in children.read_text().split():
             if b"serve_child" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
-    raise AssertionError("no Quack process")
+    raise AssertionError("no process listens")
+
+
+def quack_pid() -> int:
+    return listener_of(os.getpid())
 
 
 def test_hostile_statements_affect_no_other_reader(served: tuple[StoreLocation, Client]) -> None:
@@ -223,12 +238,11 @@ def test_readers_see_neither_internal_names_nor_answers_of_others(client: Client
 
 
 def test_answers_keep_types_and_names(client: Client) -> None:
-    found = client.connection.execute(
-        f"DESCRIBE FROM quack_query({literal(client.endpoint.quack)}, "
-        "'SELECT stream_id, started_at, 1::HUGEINT AS h, ''{}''::JSON AS j, INTERVAL 1 DAY AS i, 1 AS i, NULL AS \"a\"\"b\" "
-        f"FROM streams', token = {literal(client.endpoint.token)})"
-    ).fetchall()
-    assert [row[:2] for row in found] == [
+    sql = (
+        'SELECT stream_id, started_at, 1::HUGEINT AS h, \'{}\'::JSON AS j, INTERVAL 1 DAY AS i, 1 AS i, NULL AS "a""b" '
+        "FROM streams"
+    )
+    assert client.types(sql) == [
         ("stream_id", "UUID"),
         ("started_at", "TIMESTAMP WITH TIME ZONE"),
         ("h", "HUGEINT"),
@@ -239,20 +253,29 @@ def test_answers_keep_types_and_names(client: Client) -> None:
     ]
 
 
-def test_plain_scans_have_no_row_limit(client: Client) -> None:
-    sql = f"FROM quack_query({literal(client.endpoint.quack)}, 'FROM streams a, range(3)', token = {literal(client.endpoint.token)})"
-    with pytest.raises(duckdb.Error, match="more than 10000 rows"):
-        client.connection.execute(sql)
-    sql = sql.replace("streams a, range(3)", "events")
-    assert client.connection.execute(sql).fetchall() == []
-    with client.connection.cursor() as cursor:
-        cursor.execute(f"ATTACH '{client.endpoint.quack}' AS plain (TOKEN '{client.endpoint.token}')")
-        try:
-            assert cursor.execute(
-                "SELECT count(DISTINCT stream_id) >= 5000 FROM plain.streams"
-            ).fetchone() == (True,)
-        finally:
-            cursor.execute("DETACH plain")
+def test_types_that_crash_the_listener_are_rejected(client: Client) -> None:
+    pid = quack_pid()
+    for value in (
+        "NULL::MAP(INTEGER, UNION(a MAP(INTEGER, JSON)))",
+        "NULL::INTEGER" + "[]" * 17,
+        "1::VARIANT",
+    ):
+        with pytest.raises(duckdb.Error, match=r"Cast the column to VARCHAR"):
+            client.query(f"SELECT {value}")
+    assert quack_pid() == pid
+
+
+def test_only_plain_scans_have_no_limits(location: StoreLocation, tmp_path: Path) -> None:
+    limits = replace(LIMITS, max_rows=100, max_answer_bytes=MIB)
+    with serving(location, tmp_path, limits) as client:
+        assert client.count("FROM streams") == ROWS
+        assert client.count("SELECT stream_id, outcome FROM main.streams") == ROWS
+        for sql, reason in {
+            "FROM streams WHERE true": "more than 100 rows",
+            "SELECT repeat('x', 50000) FROM streams LIMIT 50": "larger than 1 MiB",
+        }.items():
+            with pytest.raises(duckdb.Error, match=reason):
+                client.count(sql)
 
 
 def test_a_short_token_a_used_port_and_a_missing_store_are_errors(client: Client, tmp_path: Path) -> None:
