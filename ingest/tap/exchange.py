@@ -460,9 +460,10 @@ class Exchange:
     def client_eof(self) -> bool:
         """The client sent its last byte. True: it still receives (half-closed tunnel)."""
         if self.state == TUNNELING:
-            if self._tunnel.client_eof():
+            over = self._tunnel.client_eof()
+            if over:
                 self._end(self._tunnel.cause(), None, self._context.clock_ns())
-            return True
+            return not over
         # Like nginx, treat a client that closes its side as disconnected. A half-close looks the same, but no LLM client
         # uses it, and an abandoned stream must end at once to save cost.
         self.client_lost(None)

@@ -355,7 +355,7 @@ class StreamRecorder:
             client_id(head.known, factory.client_key),
             recorded,
             capture.capture_content(head),
-            identifiers.query_model(route.target),
+            identifiers.query_model(route.target) if "?" in route.target else None,
         )
         size_bytes = head.size_bytes + RECORD_OVERHEAD_BYTES
         self._write(opened, size_bytes, size_bytes)

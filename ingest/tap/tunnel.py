@@ -1,7 +1,8 @@
 """An upgraded exchange after the 101: bytes in both directions, forwarded unchanged.
 
 Each side may end its direction first (half-close); the tunnel forwards this. The tunnel is over when both sides have ended or
-one connection breaks. The connections handle back-pressure.
+one connection breaks. With TLS on either side, where half-close is not possible, it is over when one side ends. The connections
+handle back-pressure.
 
 A WebSocket is complete if one side sent a Close frame before the other ended. Otherwise the side that ended first failed. Any
 other protocol is complete if no connection broke.
@@ -30,6 +31,7 @@ class Tunnel:
     def __init__(self, client: TunnelEnd, upstream: TunnelEnd, *, websocket: bool) -> None:
         self._client = client
         self._upstream = upstream
+        self._half_close = client.transport.can_write_eof() and upstream.transport.can_write_eof()
         self._client_ended = False
         self._upstream_ended = False
         self._first_to_end: Cause | None = None
@@ -61,7 +63,7 @@ class Tunnel:
         self._first_to_end = self._first_to_end or "client_left"
         if not self._upstream_ended:
             self._upstream.end_writing()
-        return self._upstream_ended
+        return self._upstream_ended or not self._half_close
 
     def upstream_eof(self) -> bool:
         """The upstream ended its direction. True: the tunnel is over."""
@@ -69,7 +71,7 @@ class Tunnel:
         self._first_to_end = self._first_to_end or "upstream_reset"
         if not self._client_ended:
             self._client.end_writing()
-        return self._client_ended
+        return self._client_ended or not self._half_close
 
     def cause(self, broken: Cause | None = None) -> Cause:
         """Why the tunnel is over. `broken`: the cause if a connection broke, None after both sides have ended."""

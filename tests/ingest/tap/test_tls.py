@@ -7,7 +7,9 @@ import json
 import re
 import ssl
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from tests.ingest.running_tap import (
     respond_with,
     running_tap,
 )
+from tests.ingest.tap.test_tunnel import Server, Socket, close, end, end_client, websocket
 
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"x" * 100_000) + b"0\r\n\r\n"
@@ -166,12 +169,14 @@ async def test_client_certificate_is_sent_to_the_upstream(pki: Path):
         assert head + body == OK
 
 
-async def test_clients_connect_over_tls(pki: Path):
+async def test_clients_connect_over_tls_with_http_1_1(pki: Path):
     async with running_tap(respond_with(OK, OK), tls_cert=pki / "cert.pem", tls_key=pki / "key.pem") as tap:
         context = ssl.create_default_context(cafile=str(pki / "ca.pem"))
+        context.set_alpn_protocols(["h2", "http/1.1"])
         host, port = tap.worker.address
         client = Client(*await asyncio.open_connection(host, port, ssl=context))
         tap.clients.append(client)
+        assert client.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
         for _ in range(2):
             await client.send(GET)
             head, body = await client.response()
@@ -179,3 +184,29 @@ async def test_clients_connect_over_tls(pki: Path):
         for records in await tap.records(2):
             assert_complete(records)
             assert records[-1].client_drain_ns is not None
+
+
+@pytest.mark.parametrize("tls_side", ["upstream", "client", "both"])
+@pytest.mark.parametrize(
+    ("server_ends", "client_ends", "cause"),
+    [(close, None, "complete"), (end, None, "upstream_reset"), (None, end, "client_left")],
+)
+async def test_end_of_one_side_ends_a_websocket_over_tls(
+    pki: Path,
+    caplog: pytest.LogCaptureFixture,
+    server_ends: Callable[[Server], None] | None,
+    client_ends: Callable[[Socket], None] | None,
+    cause: str,
+    tls_side: str,
+):
+    options: dict[str, Any] = {}
+    if tls_side != "client":
+        options |= {"server_tls": server_context(pki), "upstream_ca": pki / "ca.pem"}
+    if tls_side != "upstream":
+        own = ssl.create_default_context(cafile=str(pki / "ca.pem"))
+        options |= {"client_tls": own, "tls_cert": pki / "cert.pem", "tls_key": pki / "key.pem"}
+    async with websocket(server_ends, **options) as (tap, client):
+        await end_client(client, client_ends)
+        [records] = await tap.records()
+        assert records[-1].cause == cause
+    assert "eof_received" not in caplog.text

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import websockets.asyncio.client
@@ -96,7 +98,13 @@ Socket = websockets.asyncio.connection.Connection
 
 
 @contextlib.asynccontextmanager
-async def websocket(server_ends: Callable[[Server], None] | None) -> AsyncIterator[tuple[RunningTap, Socket]]:
+async def websocket(
+    server_ends: Callable[[Server], None] | None,
+    *,
+    server_tls: ssl.SSLContext | None = None,
+    client_tls: ssl.SSLContext | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[RunningTap, Socket]]:
     """A real client and server with the tap between them. The server echoes one message, then ends or waits."""
 
     async def serve(socket: Server) -> None:
@@ -106,12 +114,17 @@ async def websocket(server_ends: Callable[[Server], None] | None) -> AsyncIterat
         elif server_ends is not close:
             server_ends(socket)
 
-    async with websockets.asyncio.server.serve(serve, "127.0.0.1", 0, ping_interval=None) as server:
+    async with websockets.asyncio.server.serve(
+        serve, "127.0.0.1", 0, ping_interval=None, ssl=server_tls
+    ) as server:
         port = next(iter(server.sockets)).getsockname()[1]
-        async with running_tap(None, upstreams=[f"http://127.0.0.1:{port}"]) as tap:
+        scheme, tap_scheme = "https" if server_tls else "http", "wss" if client_tls else "ws"
+        async with running_tap(None, upstreams=[f"{scheme}://127.0.0.1:{port}"], **options) as tap:
             host, tap_port = tap.worker.address
-            url = f"ws://{host}:{tap_port}/v1/realtime?model=gpt-realtime&api_key=sk-1"
-            client = await websockets.asyncio.client.connect(url, proxy=None, ping_interval=None)
+            url = f"{tap_scheme}://{host}:{tap_port}/v1/realtime?model=gpt-realtime&api_key=sk-1"
+            client = await websockets.asyncio.client.connect(
+                url, proxy=None, ping_interval=None, ssl=client_tls
+            )
             await client.send("x" * 1000)
             await client.recv()
             yield tap, client
@@ -132,6 +145,17 @@ def reset(socket: Socket) -> None:
     socket.transport.abort()
 
 
+async def end_client(client: Socket, client_ends: Callable[[Socket], None] | None) -> None:
+    """End the client. None: wait until the server has ended."""
+    if client_ends is close:
+        await client.close()
+    elif client_ends is not None:
+        client_ends(client)
+    else:
+        async with asyncio.timeout(5):  # below the 10 s after which the client stops waiting for the server
+            await client.wait_closed()
+
+
 @pytest.mark.parametrize(
     ("server_ends", "client_ends", "cause"),
     [
@@ -147,13 +171,7 @@ async def test_end_of_a_websocket_without_a_close_frame_is_the_fault_of_the_side
     server_ends: Callable[[Server], None] | None, client_ends: Callable[[Socket], None] | None, cause: str
 ):
     async with websocket(server_ends) as (tap, client):
-        if client_ends is close:
-            await client.close()
-        elif client_ends is not None:
-            client_ends(client)
-        else:
-            async with asyncio.timeout(10):
-                await client.wait_closed()
+        await end_client(client, client_ends)
         [records] = await tap.records()
         assert_complete(records)
         opened, closed = records[0], records[-1]
