@@ -158,7 +158,7 @@ class JSONRedactor(msgspec.Struct):
             rule = rules.get(key) if context in _NAMED else None
             if rule is None:
                 rule = self._rule_of(key, context)
-                kept = names.kept_length(key, context, self.key_rules)
+                kept = names.kept_length(key, context, self.key_rules, whole=True)
                 if kept < len(key):
                     begin, stop = found.span(1)
                     out.append(data[kept_from:begin])
@@ -339,7 +339,7 @@ class JSONRedactor(msgspec.Struct):
         if stop > at:
             run = found.group()
             after = data[stop] if stop < end else -1
-            out.append(self._key_run(run) if self.is_key else self._value_run(run, after))
+            out.append(self._key_run(run, after) if self.is_key else self._value_run(run, after))
             self.taken += len(run)
         if stop == end:
             return stop
@@ -377,10 +377,11 @@ class JSONRedactor(msgspec.Struct):
             filled = filler.braces(run, filled, opening=not self.taken)
         return kept + filled
 
-    def _key_run(self, run: bytes) -> bytes:
+    def _key_run(self, run: bytes, after: int) -> bytes:
         if self.key_kept < 0:
             self.token += run
-            kept = names.kept_length(self.token, self.stack[-1], self.key_rules)
+            whole = not self.taken and after >= 0
+            kept = names.kept_length(self.token, self.stack[-1], self.key_rules, whole=whole)
             if kept == len(self.token):
                 return run
             self.key_kept, self.token = kept, b""

@@ -13,14 +13,17 @@ _NUMBER_KEY = re.compile(rb"[A-Za-z0-9_.$@-]*+")
 _NAMES = b"abcdefghijklmnopqrstuvwxyz0123456789"
 
 
-def kept_length(key: bytes, context: int, rules: KeyRules) -> int:
-    """Number of bytes kept of a key (or its start): the common prefix with an allow-listed key."""
+def kept_length(key: bytes, context: int, rules: KeyRules, *, whole: bool = False) -> int:
+    """Number of bytes kept of a key (or its start, unless `whole`): the common prefix with an allow-listed key.
+
+    Among numbers, a whole key is kept or filled completely.
+    """
     if context == Context.CONTENT:
         return 0
     if context == Context.NUMBERS:
         found = _NUMBER_KEY.match(key, 0, MAX_NUMBER_KEY_BYTES)
         assert found is not None
-        return found.end()
+        return found.end() if found.end() == len(key) or not whole else 0
     index = bisect(rules.ordered, key)
     return max(_common_prefix(key, near) for near in rules.ordered[max(0, index - 1) : index + 1])
 

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ from typing import Protocol
 
 import msgspec
 
+from ingest.identifiers import identifier
 from ingest.records import (
     PLAIN,
     Alive,
@@ -41,6 +43,10 @@ MAX_CODED_BYTES = 16 * 2**20
 """Bytes of a compressed body kept to decode it again after a restart. A restart loses a larger body."""
 MAX_REQUEST_BYTES = 2**20
 """Limit for the decoded size of a compressed request."""
+
+
+_ID_HEADER = re.compile(r"(?:.*-)?(?:id|requestid|key|title|by|worker|backend|server|pod|node|name)")
+"""Headers whose value is an id or a name."""
 
 
 class Decoding(Protocol):
@@ -125,7 +131,7 @@ class Redactor:
         stream = self._streams.get(record.stream)
         if isinstance(record, Opened) and stream is None:
             self._open(record)
-            return record
+            return msgspec.structs.replace(record, headers=_headers(record.headers))
         if stream is None:
             stream = self._unknown(record.stream)
         state = stream.state
@@ -208,6 +214,9 @@ class Redactor:
             headers = dict(reversed(record.response.headers))
             state.coding = body_coding(headers.get("content-type", ""), headers.get("content-encoding", ""))
             stream.decoding = None
+            response = record.response
+            response = msgspec.structs.replace(response, headers=_headers(response.headers))
+            record = msgspec.structs.replace(record, response=response)
         if state.coding and record.wire_bytes is None:
             return self._coded_frames(record, stream, size)
         self.counters["redacted_bytes"] += size
@@ -282,6 +291,11 @@ class Redactor:
             for data in coded:
                 stream.body.feed(stream.decoding.feed(data))
         self._changed.discard(stream_id)
+
+
+def _headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The header fields, with values of ids and names that are no identifiers hashed."""
+    return [(k, identifier(v) or "") if _ID_HEADER.fullmatch(k) else (k, v) for k, v in headers]
 
 
 def filled_poison(payload: bytes) -> bytes:

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -123,11 +124,28 @@ ERROR = {
     }
 }
 CHAT_PATH = "/v1/chat/completions"
+PROSE = f"{MARK} is no name"
+KEY = f"sk-{MARK}-0123456789"
+NAMES_PATH = (
+    f"/v1;key={MARK}/{MARK}%20prose/{KEY}/%2573k-{MARK}-0123456789/chat/completions%3Fkey%3D{MARK}%2523{MARK}"
+)
+"""Secrets in parameters, segments, an encoded query and an encoded fragment."""
 SSE = "text/event-stream"
 WHOLE = {"choices": [{"message": {"content": MARK}}]}
+TOOL = {"index": 0, "id": KEY, "function": {"name": PROSE, "arguments": "{}"}}
+NAMED = [
+    event(
+        id=KEY, object="chat.completion.chunk", model=PROSE, choices=[{"index": 0, "delta": {"content": "a"}}]
+    ),
+    event(id=PROSE, model=KEY, choices=[{"index": 0, "delta": {"tool_calls": [TOOL]}}]),
+    event(choices=[{"index": 0, "delta": {}, "finish_reason": PROSE}], timings={PROSE: 1, "provider": PROSE}),
+]
 CASES: dict[str, tuple[str, int, str, list[bytes]]] = {
     # name → path, status, content type, reads
     "chat": (CHAT_PATH, 200, SSE, CHAT),
+    "names": (NAMES_PATH, 200, SSE, [f"event: {PROSE}\n".encode() + named for named in NAMED]),
+    "error names": (NAMES_PATH, 400, "application/json", [json.dumps({"error": {"type": PROSE, "code": KEY}}).encode()]),
+    "error code": (CHAT_PATH, 200, SSE, [event(error={"code": PROSE, "message": MARK})]),
     "gzip": (CHAT_PATH, 200, SSE, [gzip.compress(b"".join(CHAT))]),
     "messages": ("/v1/messages", 200, SSE, [ANTHROPIC[i : i + 37] for i in range(0, len(ANTHROPIC), 37)]),
     "ollama": ("/api/chat", 200, "application/x-ndjson", [OLLAMA]),
@@ -200,6 +218,8 @@ def upstream() -> Iterator[Upstream]:
                 self.send_header("content-encoding", "gzip")
             for name in ("set-cookie", "x-secret", "www-authenticate"):
                 self.send_header(name, MARK)
+            for name in ("x-request-id", "x-worker-id"):
+                self.send_header(name, PROSE)
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()
             for read in reads:
@@ -221,8 +241,33 @@ def upstream() -> Iterator[Upstream]:
 
 def plant(tap: str) -> None:
     for case, (path, *_) in CASES.items():
-        answer = httpx.post(f"{tap}{path}?key={MARK}", json=REQUEST, headers={**HEADERS, "x-case": case})
+        named = {"model": KEY if "error" in case else PROSE} if "names" in case else {}
+        answer = httpx.post(
+            f"{tap}{path}?key={MARK}",
+            json=REQUEST | named,
+            headers={**HEADERS, "x-case": case, "x-request-id": PROSE},
+        )
         assert MARK in answer.text or case == "cut"
+
+
+MALFORMED = (
+    f"{KEY} / HTTP/1.1\r\n\r\n",
+    f"GET /{KEY} prose HTTP/1.1\r\n\r\n",
+    f"GET / HTTP/1.1\r\nHost: {MARK}\r\nHost: {MARK}\r\n\r\n",
+    f"GET / HTTP/1.1\r\n{MARK} name: x\r\n\r\n",
+    f"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: {MARK}\r\n\r\n",
+    f"{KEY}\x00\r\n\r\n",
+)
+
+
+def send_malformed(tap: str) -> None:
+    """Send requests that the tap refuses, with secrets in each part of the head."""
+    host, port = tap.removeprefix("http://").rsplit(":", 1)
+    for head in MALFORMED:
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(head.encode())
+            while connection.recv(4096):
+                pass
 
 
 class Searched:
@@ -319,7 +364,8 @@ def test_planted_secrets_are_not_stored_or_logged(
             f"gw={server.url}", data, "--log-format", "json", dashboard=False, **otlp_environment(server)
         ) as running:
             plant(running.tap)
-            rows = running.rows(len(CASES))
+            send_malformed(running.tap)
+            rows = running.rows(len(CASES) + len(MALFORMED))
             assert {row["text_chars"] for row in rows} >= {len(secret("text"))}
             assert {row["outcome"] for row in rows} >= {
                 "ok",
@@ -329,7 +375,7 @@ def test_planted_secrets_are_not_stored_or_logged(
                 "malformed",
             }
             os.kill(running.part("analyze")["pid"], signal.SIGKILL)
-            running.rows(len(CASES))
+            running.rows(len(CASES) + len(MALFORMED))
             until(lambda: analytics_answers(running), "analytics to be back")
             search_running(searched, running, monkeypatch)
             until(lambda: any(b"gen_ai" in one for one in server.otlp), "spans over OTLP")

@@ -34,6 +34,7 @@ def redacted(*reads: bytes, request: bool = False) -> bytes:
         ('{"type":"Bad Request","id":"sk-proj-zqzqzqzqzqzqzq"}', '{"type":"Bad Request","id":"??????????????????????"}'),
         (r'{"id":"zq\n","code":"zq\u00e9zq"}', r'{"id":"??\n","code":"??\u0078??"}'),
         ('{"usage":{"some_count":3,"note":"zq","rate":"1.5"}}', '{"usage":{"some_count":3,"note":"xx","rate":"1.5"}}'),
+        ('{"usage":{"zq zq":3}}', '{"usage":{"aaaaa":1}}'),
         ('{"secret_zq":"zq","b":{"id":"zq"}}', '{"seaaaaaaa":"xx","b":{"ba":"xx"}}'),
         ('{"arguments":{"city":"Zq","n":4205,"k":true}}', '{"arguments":{"aaaa":"xx","b":1101,"c":true}}'),
         (r'{"arguments":"{\"zq\": {}}"}', r'{"arguments":"{\nxx\nxxx}}"}'),
@@ -140,7 +141,7 @@ def test_every_string_of_any_json_is_filled(value: Any, ascii_only: bool) -> Non
 
 PIECES = st.sampled_from([
     b"data: ", b"data:", b"event: ", b"id: ", b": ", b"retry: ", b"error: ", b"\n", b"\n\n", b"\r\n", b"\r", b"[DONE]",
-    b"{", b"}", b"[", b"]", b",", b":", b'"', b'"text":', b'"arguments":', b'"usage":', b'"id":', b'"zq', b"zq", b"\\",
+    b"{", b"}", b"[", b"]", b",", b":", b'"', b'"text":', b'"arguments":', b'"id":', b'"zq', b"zq", b"\\",
     b'\\"', b"\\n", b"\\u00e9", b"\\ud83d\\ude00", b"\\u", b"12", b"-0.5e3", b'{"a":true,', b'{"content":"zq"}',
     "é".encode(), "😀".encode(), b"\xff", b" ", b"\xef\xbb\xbf", b'{"id":"a zq"}', b'{"model":"zq', b"event: a zq\n",
 ])  # fmt: skip
