@@ -21,6 +21,7 @@ from analytics.storage.data_folder_lock import lock_data_folder
 from analytics.storage.location import CATALOG_FILE, SQLITE, locate
 from analytics.storage.store import Store
 from streamgauge.sql import render, sql_command
+from streamgauge.status import status_command
 
 COUNT = "SELECT count(*) AS n FROM streams"
 
@@ -73,6 +74,38 @@ def test_json_is_one_array_of_objects(data: Path) -> None:
         ("ok", None),
         ("truncated", 300),
     ]
+
+
+STOP_IN_A_COMMIT = """
+import os, signal, sqlite3, sys
+from pathlib import Path
+from ingest.ready_file import write_ready_file
+data = Path(sys.argv[1])
+write_ready_file(data / "run" / "analyze.json", {})
+os.utime(data / "run" / "analyze.json", (0, 0))
+catalog = sqlite3.connect(data / "catalog.sqlite", isolation_level=None)
+catalog.execute("BEGIN IMMEDIATE")
+catalog.execute("DELETE FROM ducklake_snapshot")
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def test_sql_and_status_answer_while_the_writer_is_stopped_in_a_commit(tmp_path: Path) -> None:
+    three_streams(tmp_path)
+    writer = subprocess.Popen([sys.executable, "-c", STOP_IN_A_COMMIT, str(tmp_path)])
+    try:
+        os.waitpid(writer.pid, os.WUNTRACED)
+        code, out = sql(tmp_path, "SELECT count(*) AS n FROM streams", "--format", "json", "--timeout", "10")
+        silent = f"analyze (pid {writer.pid}) does not respond since 1970-01-01 00:00:00 UTC"
+        assert code == 0, out
+        assert '"n": 3' in out
+        assert silent in out
+        status = CliRunner().invoke(status_command, ["--data", str(tmp_path)])
+        assert silent in status.output
+        assert "stored" in status.output
+    finally:
+        writer.kill()
+        writer.wait()
 
 
 def test_empty_result_is_an_empty_json_array(data: Path) -> None:
