@@ -91,8 +91,6 @@ def main() -> int:
         return 0
     options = ChildOptions.from_json(first[0])
     confine(options)
-    if options.untrusted:
-        sandbox.lower_priority()
     try:
         worker = _Worker(options, answers)
     except QueryError as e:
@@ -120,6 +118,8 @@ class _Worker:
         self._threads = ThreadPoolExecutor(1 if options.untrusted else self._limits.concurrent)
         self._base_bytes = sandbox.address_space_bytes()
         limit(options)
+        if options.untrusted:
+            sandbox.lower_priority()  # only now: a start at low priority delays readers
 
     def start(self, request: dict[str, Any]) -> None:
         """Run the request on a thread. The parent sends at most `Limits.concurrent` at once."""
