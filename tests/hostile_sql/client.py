@@ -79,6 +79,10 @@ def by_port(data: Path) -> Send:
                 [here["quack"], directive(MAX_ROWS, timeout_s) + sql, here["token"]],
             )
             return _text(lambda: answer.fetchmany(MAX_ROWS))
+        except RuntimeError as e:
+            if "Unable to cast Python instance" in str(e):  # half of a surrogate pair
+                raise UnicodeError from None
+            raise
         except duckdb.Error as e:
             raise Failed(verdict.without_client_text(str(e))) from None
 
@@ -123,7 +127,7 @@ def reply(send: Send, sql: str, timeout_s: float, secrets: list[str]) -> tuple[s
     except Failed as e:
         took_s, message = time.monotonic() - began_s, str(e)
         outcome, problem = verdict.outcome_of(message), verdict.problem_of_error(sql, message)
-    except UnicodeEncodeError:
+    except UnicodeError:
         return "rejected", 0.0, "the client cannot send it", None
     except BaseException as e:  # a panic of polars is not an Exception
         if isinstance(e, KeyboardInterrupt):
