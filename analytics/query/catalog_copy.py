@@ -47,21 +47,31 @@ class CatalogCopy:
         state = self._state
         return state[0][:2] if state and state[0] else None
 
-    def refresh(self) -> None:
-        """Update the copy to the newest commit. Raises StoreUnavailable, and then the older copy stays."""
-        with self._lock:
-            try:
-                state = (_state_of(self._catalog), _state_of(Path(f"{self._catalog}-wal")))
-                if state[0] is None:
-                    raise StoreUnavailable(
-                        f"cannot query: the store {self._catalog} has no tables yet. Start analytics: streamgauge up"
-                    )
-                if state == self._state and not _is_recent(state):
-                    return
-                _copy(self._catalog, self.path)
-                self._state = state
-            except (sqlite3.Error, OSError) as e:
-                raise StoreUnavailable(f"cannot copy the catalog {self._catalog}: {e}") from None
+    def refresh(self, wait_s: float = LOCK_WAIT_S) -> None:
+        """Update the copy to the newest commit. Waits at most `wait_s` for locks.
+
+        Raises StoreUnavailable, and then the older copy stays.
+        """
+        deadline_s = time.monotonic() + wait_s
+        if not self._lock.acquire(timeout=max(0.0, wait_s)):
+            raise self._unavailable("another query is still copying it")
+        try:
+            state = (_state_of(self._catalog), _state_of(Path(f"{self._catalog}-wal")))
+            if state[0] is None:
+                raise StoreUnavailable(
+                    f"cannot query: the store {self._catalog} has no tables yet. Start analytics: streamgauge up"
+                )
+            if state == self._state and not _is_recent(state):
+                return
+            _copy(self._catalog, self.path, deadline_s)
+            self._state = state
+        except (sqlite3.Error, OSError) as e:
+            raise self._unavailable(str(e)) from None
+        finally:
+            self._lock.release()
+
+    def _unavailable(self, reason: str) -> StoreUnavailable:
+        return StoreUnavailable(f"cannot copy the catalog {self._catalog}: {reason}. Try again.")
 
 
 def _state_of(path: Path) -> _FileState:
@@ -86,17 +96,23 @@ def identity_of(catalog: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _copy(catalog: Path, path: Path) -> None:
+def _copy(catalog: Path, path: Path, deadline_s: float) -> None:
+    def check(status: int, *_: int) -> None:
+        """`backup` itself would repeat without end while the catalog is locked."""
+        if status == sqlite3.SQLITE_BUSY and time.monotonic() >= deadline_s:
+            raise sqlite3.OperationalError("database is locked")
+
+    wait_s = max(0.0, deadline_s - time.monotonic())
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     uri = f"{catalog.as_uri()}?mode=ro"
     with (
-        closing(sqlite3.connect(uri, uri=True, timeout=LOCK_WAIT_S)) as live,
+        closing(sqlite3.connect(uri, uri=True, timeout=wait_s)) as live,
         closing(sqlite3.connect(part, isolation_level=None)) as copy,
     ):
         copy.execute("PRAGMA synchronous = OFF")  # a lost copy is created again
-        live.backup(copy)
+        live.backup(copy, progress=check, sleep=0.05)
         copy.execute("PRAGMA journal_mode = DELETE")
         copy.execute("PRAGMA secure_delete = ON")
         names = copy.execute(

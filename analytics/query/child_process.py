@@ -103,7 +103,7 @@ class ChildProcess:
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._stdin, False)
-        self.send(options.to_json() | (more or {}), time.monotonic() + START_S)
+        self.send(options.to_json() | (more or {}), START_S)
         threading.Thread(target=self._read, name=f"query-child-{self._process.pid}", daemon=True).start()
 
     @property
@@ -130,9 +130,7 @@ class ChildProcess:
         """Wait until the child can answer. Raises StoreUnavailable."""
         if not self.ready.wait(timeout_s):
             self.kill()
-            raise StoreUnavailable(
-                f"cannot start a query process: it was not ready after {timeout_s:g} s. Try again."
-            )
+            raise slow_start(timeout_s)
         if self._start_error is not None:
             raise self._start_error
 
@@ -148,14 +146,14 @@ class ChildProcess:
             for other in self._calls.values():
                 other.shared = call.shared = True
             self._calls[call.id] = call
-        self.send({"id": call.id, **request}, deadline_s)
+        self.send({"id": call.id, **request}, deadline_s - time.monotonic())
         return call
 
-    def send(self, header: dict[str, Any], deadline_s: float, body: bytes = b"") -> None:
-        """Write one message. Kills a child that does not read it until the deadline."""
+    def send(self, header: dict[str, Any], silence_s: float, body: bytes = b"") -> None:
+        """Write one message, after those of other threads. Kills a child that reads nothing for `silence_s`."""
         try:
             with self._sending:
-                if not pipe_messages.send_before(self._stdin, header, deadline_s, body):
+                if not pipe_messages.send_while_read(self._stdin, header, silence_s, body):
                     self.kill()
         except (OSError, ValueError):
             self.kill()  # the reading thread reports the end
@@ -221,6 +219,13 @@ class ChildProcess:
         lines = self._diagnostics.read().decode(errors="replace").split("\n")
         written = [line.strip() for line in lines if line.strip()]
         return written[-1] if written else f"exit code {self._process.returncode}"
+
+
+def slow_start(waited_s: float) -> StoreUnavailable:
+    """The error of a query whose child did not start in time."""
+    return StoreUnavailable(
+        f"cannot start a query process: it was not ready after {waited_s:.3g} s. Try again when the machine is less busy."
+    )
 
 
 def environment(options: ChildOptions) -> dict[str, str]:

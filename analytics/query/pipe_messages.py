@@ -51,16 +51,20 @@ def send(fd: int, header: dict[str, Any], body: bytes | memoryview = b"") -> Non
     _write(fd, memoryview(body))
 
 
-def send_before(fd: int, header: dict[str, Any], deadline_s: float, body: bytes = b"") -> bool:
-    """Write one message to a non-blocking pipe. False if `deadline_s` of `time.monotonic` passes first. Raises OSError."""
-    return _write_before(fd, encode(header, len(body)), deadline_s) and _write_before(fd, body, deadline_s)
+def send_while_read(fd: int, header: dict[str, Any], silence_s: float, body: bytes = b"") -> bool:
+    """Write one message to a non-blocking pipe. False if nothing of it is read for `silence_s`. Raises OSError."""
+    return _write_while_read(fd, encode(header, len(body)), silence_s) and _write_while_read(
+        fd, body, silence_s
+    )
 
 
-def _write_before(fd: int, message: bytes, deadline_s: float) -> bool:
+def _write_while_read(fd: int, message: bytes, silence_s: float) -> bool:
     unsent = memoryview(message)
+    deadline_s = time.monotonic() + silence_s
     while unsent:
         try:
             unsent = unsent[os.write(fd, unsent) :]
+            deadline_s = time.monotonic() + silence_s
         except BlockingIOError:
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:

@@ -8,7 +8,8 @@ DuckDB ends only the child. The caller gets an error, and the next query gets an
   once in a child of its own, within its deadline.
 
 A query waits at most `timeout_s` for a slot and its answer, plus `GRACE_S`, plus the start of a child if none is ready (0.5
-s, at most `START_GRACE_S`). A child that takes longer runs a later query.
+s on an idle machine). The start may take `START_S` if the caller is trusted or the pool has just been created, else
+`START_GRACE_S`. A child that takes longer runs a later query.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,9 +30,9 @@ from typing import Any
 import polars as pl
 
 from analytics.query.arrow_answer import decode
-from analytics.query.catalog_copy import CatalogCopy, identity_of
+from analytics.query.catalog_copy import LOCK_WAIT_S, CatalogCopy, identity_of
 from analytics.query.child_options import ChildOptions
-from analytics.query.child_process import START_S, ChildProcess, Died
+from analytics.query.child_process import START_S, ChildProcess, Died, slow_start
 from analytics.query.errors import (
     QueryError,
     QueryRejected,
@@ -50,7 +51,7 @@ from analytics.storage.location import StoreLocation
 GRACE_S = 0.5
 """Time in which a child can interrupt the query itself before it is killed."""
 START_GRACE_S = 1.5
-"""Time to start a child that does not count towards a query's deadline."""
+"""Time to start a child, in a running untrusted pool, that does not count towards a query's deadline."""
 MODULE = "analytics.query.query_child"
 
 
@@ -81,6 +82,7 @@ class QueryPool:
         self._slots = QuerySlots(self.limits)
         self._children: list[ChildProcess] = []
         self._identity: tuple[int, int] | None = None
+        self._has_started = False
         self._closed = False
         # One thread starts all children, because the kernel ends a child together with the thread that started it.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="query-starter")
@@ -102,13 +104,26 @@ class QueryPool:
         if self._closed:
             raise _closed()
         with self._slots.slot(timeout_s):
-            try:
+            is_starting = not (self._untrusted and self._has_started)
+            grace_s = START_S if is_starting else START_GRACE_S
+            failed: _Repeat | None = None
+            while True:
+                asked_s = time.monotonic()
+                child = self._ready_child(
+                    min(START_S, max(0.0, deadline_s - asked_s) + grace_s),
+                    alone=failed is not None and failed.alone,
+                    is_starting=is_starting,
+                )
                 try:
-                    return self._attempt(sql, max_rows, timeout_s, deadline_s, alone=False)
+                    waited_s = min(time.monotonic() - asked_s, grace_s)
+                    grace_s, deadline_s = grace_s - waited_s, deadline_s + waited_s
+                    return self._run(child, sql, max_rows, timeout_s, deadline_s)
                 except _Repeat as e:
-                    return self._attempt(sql, max_rows, timeout_s, deadline_s, alone=e.alone)
-            except _Repeat as e:
-                raise e.error from None
+                    if failed is not None:
+                        raise e.error from None
+                    failed = e
+                finally:
+                    self._release(child)
 
     def close(self) -> None:
         """End all children. Running queries fail."""
@@ -132,43 +147,49 @@ class QueryPool:
     ) -> None:
         self.close()
 
-    def _attempt(self, sql: str, max_rows: int, timeout_s: float, deadline_s: float, *, alone: bool) -> bytes:
-        started_s, latest_s = time.monotonic(), deadline_s + START_GRACE_S
-        self.refresh()
-        child = self._assign(alone)
+    def _ready_child(self, wait_s: float, *, alone: bool, is_starting: bool) -> ChildProcess:
+        """A child that can answer, assigned to the query."""
+        latest_s = time.monotonic() + wait_s
+        late = slow_start(wait_s) if is_starting else _busy(wait_s)
+        self.refresh(min(LOCK_WAIT_S, wait_s))
+        child = self._assign(alone, latest_s, late)
         try:
             if not child.ready.wait(max(0.0, latest_s - time.monotonic())):
                 if child.age_s >= START_S:
                     child.kill()
-                raise QueryTimeout(
-                    f"busy: no query process was ready within {timeout_s:g} s. Try again in a few seconds."
-                )
+                raise late
             child.wait_ready()
-            deadline_s = min(deadline_s + time.monotonic() - started_s, latest_s)
-            remaining_s = deadline_s - time.monotonic()
-            if remaining_s <= 0:
-                raise too_slow(timeout_s)
-            request = {"sql": sql, "max_rows": max_rows, "timeout_s": remaining_s}
-            call = child.call(request, deadline_s + GRACE_S)
-            if not call.done.wait(max(0.0, deadline_s + GRACE_S - time.monotonic())):
-                child.kill()
-                raise too_slow(timeout_s)
-            answer = call.answer
-            if isinstance(answer, Died):
-                if call.shared:  # another query may be the cause
-                    raise _Repeat(self._ended(answer), alone=True)
-                raise self._ended(answer)
-            assert answer is not None
-            header, body = answer
-            child.retired |= bool(header.get("broken")) or self._has_grown(header)
-            if "error" in header:
-                error = of_kind(header["error"], header.get("message"))
-                if isinstance(error, StoreUnavailable):  # compaction may have removed a file of the snapshot
-                    raise _Repeat(error, alone=False)
-                raise too_slow(timeout_s) if isinstance(error, QueryTimeout) else error
-            return body
-        finally:
+        except QueryError:
             self._release(child)
+            raise
+        self._has_started = True
+        return child
+
+    def _run(
+        self, child: ChildProcess, sql: str, max_rows: int, timeout_s: float, deadline_s: float
+    ) -> bytes:
+        remaining_s = deadline_s - time.monotonic()
+        if remaining_s <= 0:
+            raise too_slow(timeout_s)
+        request = {"sql": sql, "max_rows": max_rows, "timeout_s": remaining_s}
+        call = child.call(request, deadline_s + GRACE_S)
+        if not call.done.wait(max(0.0, deadline_s + GRACE_S - time.monotonic())):
+            child.kill()
+            raise too_slow(timeout_s)
+        answer = call.answer
+        if isinstance(answer, Died):
+            if call.shared:  # another query may be the cause
+                raise _Repeat(self._ended(answer), alone=True)
+            raise self._ended(answer)
+        assert answer is not None
+        header, body = answer
+        child.retired |= bool(header.get("broken")) or self._has_grown(header)
+        if "error" in header:
+            error = of_kind(header["error"], header.get("message"))
+            if isinstance(error, StoreUnavailable):  # compaction may have removed a file of the snapshot
+                raise _Repeat(error, alone=False)
+            raise too_slow(timeout_s) if isinstance(error, QueryTimeout) else error
+        return body
 
     @property
     def child_options(self) -> ChildOptions:
@@ -189,10 +210,10 @@ class QueryPool:
         """Changes when the store is replaced (`identity_of`)."""
         return self._identity
 
-    def refresh(self) -> None:
+    def refresh(self, wait_s: float = LOCK_WAIT_S) -> None:
         """Refresh the copy of the catalog. If the store was replaced, retire the children that read the old one.
 
-        Raises StoreUnavailable.
+        Waits at most `wait_s` for locks. Raises StoreUnavailable.
         """
         catalog = self._location.catalog
         if catalog is None:
@@ -204,21 +225,36 @@ class QueryPool:
         except OSError as e:
             raise StoreUnavailable(f"cannot read the store {self._location.label}: {e.strerror}.") from None
         if self._copy is not None:
-            self._copy.refresh()
+            self._copy.refresh(wait_s)
         with self._lock:
             if identity != self._identity:
                 for child in self._children if self._identity is not None else ():
                     child.retired = True
                 self._identity = identity
 
-    def _assign(self, alone: bool) -> ChildProcess:
-        """A child that can take another query, or a new one."""
+    def _assign(self, alone: bool, latest_s: float, late: QueryError) -> ChildProcess:
+        """A child that can take another query, or a new one. Raises `late` if the starter needs longer than `latest_s`."""
+        if not alone and (child := self._free()) is not None:
+            return child
         try:
-            return (None if alone else self._free()) or self._starter.submit(self._free_or_new, alone).result(
-                START_S
-            )
-        except (OSError, RuntimeError, TimeoutError) as e:
+            started = self._starter.submit(self._free_or_new, alone)
+        except RuntimeError:
+            raise _closed() from None
+        try:
+            return started.result(max(0.0, latest_s - time.monotonic()))
+        except CancelledError:
+            raise _closed() from None
+        except TimeoutError:
+            if not started.cancel():
+                started.add_done_callback(self._release_started)
+            raise late from None
+        except (OSError, RuntimeError) as e:
             raise StoreUnavailable(f"cannot start a query process: {e}. Try again.") from None
+
+    def _release_started(self, started: Future[ChildProcess]) -> None:
+        """Release a child that the starter assigned after its query had given up."""
+        if not started.cancelled() and started.exception() is None:
+            self._release(started.result())
 
     def _free(self) -> ChildProcess | None:
         capacity = 1 if self._untrusted else self.limits.concurrent
@@ -306,6 +342,12 @@ class QueryPool:
                 "usual cause: nest them less."
             )
         return QueryRejected(f"query failed: it ended its process: {died.reason}. Simplify the statement.")
+
+
+def _busy(waited_s: float) -> QueryTimeout:
+    return QueryTimeout(
+        f"busy: no query process was ready within {waited_s:.3g} s. Try again in a few seconds."
+    )
 
 
 def _closed() -> StoreUnavailable:

@@ -19,7 +19,6 @@ import secrets
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 MODULE = "analytics.query.serve_child"
 MIN_TOKEN_CHARS = 16
 SEND_S = 10.0
-"""A Quack process that does not read an answer for this long is killed. 128 MiB take 0.2 s."""
+"""A Quack process that reads nothing of an answer for this long is killed."""
 STOP_CHECK_S = 0.2
 """Interval of checks of `ServeOptions.stop`."""
 RESTART_PAUSE_S = 1.0
@@ -93,7 +92,6 @@ def run(options: ServeOptions) -> int:
             f"cannot listen on {options.host}:{options.port}: address already in use. "
             "Pass --sql-port or stop the other process."
         )
-    prepare_data_folder(options.data)
     supervisor = _Supervisor(options)
     try:
         with _signals(supervisor.stop):
@@ -127,6 +125,7 @@ class _Supervisor:
         options = self._options
         self._start()
         endpoint = Endpoint(f"quack:{options.host}:{self._port}", self._token)
+        prepare_data_folder(options.data)  # a failed start creates nothing
         write_ready_file(self._ready_file, asdict(endpoint))
         log.info("SQL server is ready: %s", endpoint.quack)
         if options.ready is not None:
@@ -201,7 +200,7 @@ class _Supervisor:
             return
         if self._pool.identity != self._identity:
             child.kill()  # the store was replaced
-        child.send(header, time.monotonic() + SEND_S, body)
+        child.send(header, SEND_S, body)
 
 
 def is_listening(host: str, port: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 
@@ -50,8 +51,23 @@ def test_incomplete_oversized_or_malformed_messages_are_errors(pipe: tuple[int, 
         pipe_messages.receive(pipe[0], 5)
 
 
-def test_sending_to_a_process_that_does_not_read_stops_at_the_deadline(pipe: tuple[int, int]) -> None:
+def test_sending_to_a_process_that_does_not_read_stops(pipe: tuple[int, int]) -> None:
     os.set_blocking(pipe[1], False)
     started_s = time.monotonic()
-    assert not pipe_messages.send_before(pipe[1], {"sql": "x" * 200_000}, started_s + 0.2)
+    assert not pipe_messages.send_while_read(pipe[1], {"sql": "x" * 200_000}, 0.2)
     assert 0.15 < time.monotonic() - started_s < 2
+
+
+def test_sending_to_a_process_that_reads_slowly_goes_on(pipe: tuple[int, int]) -> None:
+    os.set_blocking(pipe[1], False)
+    parts: list[bytes] = []
+
+    def read() -> None:
+        while sum(map(len, parts)) < 500_000:
+            time.sleep(0.1)
+            parts.append(os.read(pipe[0], 50_000))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert pipe_messages.send_while_read(pipe[1], {}, 0.7, bytes(500_000))
+    reader.join()
