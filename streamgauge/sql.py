@@ -18,7 +18,7 @@ import polars as pl
 
 from analytics.query.errors import QueryError
 from analytics.query.query_pool import QueryPool
-from analytics.storage.location import locate
+from analytics.storage.location import StoreLocation, locate
 from ingest.ready_file import silence
 from streamgauge.allowed_values import Duration, WholeNumber
 from streamgauge.flags_from_settings import settings_options
@@ -71,7 +71,8 @@ def sql_command(
         raise click.UsageError("cannot write Parquet to a terminal. Pass --output or redirect.")
     stores = [load_beside_parts({"data": folder, "store": store}) for folder in folders or (None,)]
     try:
-        location, *others = [locate(settings.store, settings.data) for settings in stores]
+        location, *others = locations = [locate(settings.store, settings.data) for settings in stores]
+        _check_each_is_one_store(locations)
         tables = QueryPool(location, untrusted=False, others=others)
         with contextlib.closing(tables):
             rows = tables.query(query, max_rows=max_rows, timeout_s=timeout)
@@ -91,6 +92,18 @@ def sql_command(
     except BrokenPipeError:
         sys.stderr.close()  # otherwise Python prints a second error at exit
     return 0
+
+
+def _check_each_is_one_store(locations: Sequence[StoreLocation]) -> None:
+    """Raise QueryError if a store occurs twice: its rows would count twice."""
+    seen = set()
+    for location in locations:
+        store = location.catalog.resolve() if location.catalog else location.dsn
+        if store in seen:
+            raise QueryError(
+                f"cannot query {location.label} twice: two --data name it. Pass each store once."
+            )
+        seen.add(store)
 
 
 def _silent(stores: Sequence[Settings]) -> list[str]:

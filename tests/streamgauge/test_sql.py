@@ -266,3 +266,13 @@ def test_several_data_folders_are_queried_together(data: Path, tmp_path: Path) -
     three_streams(tmp_path)
     code, out = sql(data, COUNT, "--format", "json", "--data", str(tmp_path))
     assert (code, json.loads(out)) == (0, [{"n": 6}])
+
+
+def test_store_passed_twice_is_refused(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(data)
+    code, out = sql(data, COUNT, "--data", str(tmp_path / "link"))
+    assert code == 1
+    assert "twice: two --data name it. Pass each store once." in out
+    code, out = sql(data, COUNT, "--store", "postgres:dbname=none", "--data", str(tmp_path))
+    assert code == 1
+    assert "cannot query postgres:dbname=none twice" in out
