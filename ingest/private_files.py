@@ -1,8 +1,9 @@
 """Files and folders that only their owner can read (modes 0600 and 0700).
 
 - Writes are atomic: a reader sees the old content or the new content, never a part of it.
-- A data folder that another user prepared must not redirect our writes. So it has no symbolic links, except `log` and
-  `tables` on another disk, which this user or root created. The data folder itself may be a link.
+- Another user must not redirect our writes. So the data folder and its folders belong to this user or root, and have no
+  symbolic links, except `log` and `tables` on another disk, which this user or root created. The data folder itself may
+  be a link.
 
 Every function raises OSError.
 """
@@ -19,11 +20,11 @@ MOVABLE = ("log", "tables")
 
 
 def prepare_data_folder(data: Path) -> None:
-    """Create DATA and DATA/run if they are missing, and make DATA private. Refuses links. Raises OSError with one line."""
+    """Create DATA and DATA/run if they are missing, and make DATA private. Raises OSError with one line."""
     try:
         make_private_folder(data)
-        link = _forbidden_link(data)
-        if link is None:
+        forbidden = _forbidden(data)
+        if forbidden is None:
             run_dir = data / "run"
             make_private_folder(run_dir)
             for folder in (data, run_dir):
@@ -35,20 +36,24 @@ def prepare_data_folder(data: Path) -> None:
         raise OSError(
             f"cannot write to the data folder {data}: {e.strerror}. Choose another with --data"
         ) from None
-    if link is not None:
-        raise OSError(
-            f"cannot use the data folder {data}: {link} is a symbolic link. Replace it with its target, or choose another "
-            "folder with --data"
-        )
+    if forbidden is not None:
+        raise OSError(f"cannot use the data folder {data}: {forbidden}, or choose another folder with --data")
 
 
-def _forbidden_link(data: Path) -> Path | None:
-    for folder in (data, data / "run", data / "log"):
-        for entry in os.scandir(folder) if folder.is_dir() else ():
+def _forbidden(data: Path) -> str | None:
+    """What is wrong with the folder, and what to do."""
+    trusted = (0, os.geteuid())
+    for folder in (data, *(data / name for name in ("run", *MOVABLE))):
+        if not folder.is_dir():
+            continue
+        owner = folder.stat().st_uid
+        if owner not in trusted:
+            return f"{folder} belongs to user {owner}. Run as that user, change the owner"
+        for entry in os.scandir(folder) if folder != data / "tables" else ():
             if entry.is_symlink():
                 owner = entry.stat(follow_symlinks=False).st_uid
-                if folder != data or entry.name not in MOVABLE or owner not in (0, os.geteuid()):
-                    return Path(entry.path)
+                if folder != data or entry.name not in MOVABLE or owner not in trusted:
+                    return f"{entry.path} is a symbolic link. Replace it with its target"
     return None
 
 

@@ -53,3 +53,13 @@ def test_link_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path / "log", 65534, 65534, follow_symlinks=False)
     with pytest.raises(OSError, match="log is a symbolic link"):
         prepare_data_folder(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create a folder of another user")
+@pytest.mark.parametrize("name", [".", "run", "log", "tables"])
+def test_folder_of_another_user_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir(exist_ok=True)
+    (tmp_path / name).chmod(0o777)
+    os.chown(tmp_path / name, 12345, 12345)
+    with pytest.raises(OSError, match=r"^cannot use the data folder .* belongs to user 12345\. .*--data$"):
+        prepare_data_folder(tmp_path)
