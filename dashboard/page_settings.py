@@ -12,7 +12,7 @@ from typing import Any
 
 from analytics.storage.location import SQLITE
 from dashboard.health import Slos
-from ingest.ready_file import SILENT_AFTER_S, read_ready_file, silence, silent_s
+from ingest.ready_file import part_of_up, read_ready_file, silence
 
 ENV_DATA = "STREAMGAUGE_DATA"
 ENV_STORE = "STREAMGAUGE_STORE"
@@ -49,9 +49,9 @@ def requires_login() -> bool:
 
 def waits_for() -> str | None:
     """What the pages wait for, if analytics is starting or does not respond."""
-    up, analyze = data_dir() / "run" / "up.json", data_dir() / "run" / "analyze.json"
-    state = read_ready_file(up) if silent_s(up) < SILENT_AFTER_S else None
-    if state is not None and "analyze" in state["parts"] and read_ready_file(analyze) is None:
+    started = part_of_up(data_dir(), "analyze")
+    ready = read_ready_file(data_dir() / "run" / "analyze.json")
+    if started is not None and (ready is None or ready["pid"] != started["pid"]):
         return "Analytics is starting: it opens the store and continues in the record log."
     return silence(data_dir(), "analyze")
 

@@ -21,7 +21,10 @@ from ingest.private_files import make_private_folder, write_json
 
 HEARTBEAT_S = 1.0
 SILENT_AFTER_S = 10.0
-"""A part without a heartbeat for this long is reported."""
+"""`up` reports a part that makes no progress for this long."""
+SILENT_WITHOUT_UP_AFTER_S = 60.0
+"""Readers report a part that has no heartbeat for this long. Only `up` observes whether a part without one works."""
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def read_ready_file(path: Path) -> dict[str, Any] | None:
@@ -31,6 +34,29 @@ def read_ready_file(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) and isinstance(content.get("pid"), int) else None
+
+
+def read_of_running(path: Path) -> dict[str, Any] | None:
+    """As `read_ready_file`; None if the process that wrote the file has ended. Another one may have its pid."""
+    content = read_ready_file(path)
+    if content is None:
+        return None
+    try:
+        written_s = path.stat().st_ctime
+        stat = Path(f"/proc/{content['pid']}/stat").read_text()
+    except OSError:
+        return None
+    running_s = (
+        time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat.rpartition(")")[2].split()[19]) / _TICKS_PER_S
+    )
+    return content if time.time() - running_s <= written_s + 1 else None
+
+
+def part_of_up(data: Path, part: str) -> dict[str, Any] | None:
+    """What the running `up` has written about a part: `pid`, `silent_since`. None without `up` or if it has no such part."""
+    state = read_of_running(data / "run" / "up.json") or {}
+    found: dict[str, Any] | None = state.get("parts", {}).get(part)
+    return found
 
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
@@ -54,22 +80,24 @@ def heartbeat_ns(path: Path) -> int | None:
         return None
 
 
-def silent_s(path: Path) -> float:
-    """Seconds since the last heartbeat; 0 without a file."""
-    beat_ns = heartbeat_ns(path)
-    return max(0.0, time.time() - beat_ns / 1e9) if beat_ns is not None else 0.0
-
-
 def silence(data: Path, part: str) -> str | None:
-    """A sentence with the time of the last heartbeat, if a running part has none for `SILENT_AFTER_S`."""
+    """A sentence with the time since which a running part makes no progress; None if it makes progress.
+
+    With `up`, its observation counts, else the heartbeats.
+    """
     path = data / "run" / f"{part}.json"
-    content, for_s = read_ready_file(path), silent_s(path)
-    if content is None or for_s < SILENT_AFTER_S or not Path(f"/proc/{content['pid']}").exists():
-        return None
-    since = datetime.fromtimestamp(datetime.now(UTC).timestamp() - for_s, UTC)
-    return (
-        f"{part} (pid {content['pid']}) does not respond since {since:%Y-%m-%d %H:%M:%S} UTC ({for_s:.0f} s)"
-    )
+    found = part_of_up(data, part)
+    if found is not None:
+        if found["silent_since"] is None:
+            return None
+        since = datetime.fromisoformat(found["silent_since"])
+    else:
+        found, beat_ns = read_of_running(path), heartbeat_ns(path)
+        if found is None or beat_ns is None or time.time() - beat_ns / 1e9 < SILENT_WITHOUT_UP_AFTER_S:
+            return None
+        since = datetime.fromtimestamp(beat_ns / 1e9, UTC)
+    for_s = (datetime.now(UTC) - since).total_seconds()
+    return f"{part} (pid {found['pid']}) does not respond since {since:%Y-%m-%d %H:%M:%S} UTC ({for_s:.0f} s)"
 
 
 class Heartbeat:

@@ -138,6 +138,8 @@ GROUPS = (COMMON, TAP, TLS, RECORD_LOG, STORE, MEASUREMENT, TELEMETRY, DASHBOARD
 """Groups of `--help`, in this order."""
 
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
+LEAST_HUNG_AFTER_S = 10.0
+"""`up` needs 5 s to detect that a starting part uses the CPU, and longer on a busy machine."""
 
 
 def _setting(group: str, metavar: str | None, description: str, default: Any = None, **field: Any) -> Any:
@@ -170,7 +172,7 @@ class Settings(BaseSettings):
     workers: int = _setting(COMMON, "N", "Worker processes of the tap.", default=1, ge=1, le=256)
     serve: bool = _switch(COMMON, "Also start the read-only SQL server (`serve`).")
     hung_after: Seconds = _setting(
-        COMMON, "DURATION", "Kill and restart a part that makes no progress for this long; 0 = never.", default=60.0, ge=0)
+        COMMON, "DURATION", "Kill and restart a part that makes no progress for this long, at least 10s; 0 = never.", default=60.0, ge=0)
     capture_content: bool = _switch(
         COMMON, "Store generated text and error messages; do not redact prompts and text sent to Kafka.")
 
@@ -304,6 +306,13 @@ class Settings(BaseSettings):
             return json.loads(value) if isinstance(value, str) else value
         except ValueError as e:
             raise ValueError(f"the value is not JSON: {e}") from None
+
+    @field_validator("hung_after")
+    @classmethod
+    def _not_shorter_than_a_busy_start(cls, value: float) -> float:
+        if 0 < value < LEAST_HUNG_AFTER_S:
+            raise ValueError(f"{value:g}s is not 0 or at least {LEAST_HUNG_AFTER_S:g}s")
+        return value
 
     @field_validator("upstream", mode="before")
     @classmethod

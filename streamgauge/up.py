@@ -79,7 +79,8 @@ class Part:
 
     @property
     def pid(self) -> int | None:
-        return self.process.pid if self.process else None
+        """None while no process runs."""
+        return self.process.pid if self.process and self.process.returncode is None else None
 
 
 @dataclass
@@ -167,9 +168,11 @@ class Supervisor:
                 reason = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
                 log.warning(
                     "%s (pid %s) exited: %s. Restarting in %.1f s (restart %d).",
-                    part.name, part.pid, reason, part.backoff_s, part.restarts,
+                    part.name, part.process.pid, reason, part.backoff_s, part.restarts,
                 )  # fmt: skip
                 part.backoff_s = min(part.backoff_s * 2, BACKOFF_MAX_S)
+                part.silent_since = None
+                self.write_state()
             time.sleep(POLL_S)
 
     def _observe(self) -> None:

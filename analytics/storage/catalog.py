@@ -34,7 +34,8 @@ NAME = "catalog"
 """Name of the attached catalog database."""
 LOCK_WAIT_S = 5.0
 """A PostgreSQL commit that waited this long for an exclusive section continues without the lock."""
-CREATION_WAIT_S = 60.0
+CREATION_WAIT_S = 30.0
+"""Below the default of `--hung-after`: `up` observes no progress while a part waits for PostgreSQL."""
 LOCK_IDLE_S, ELECTION_IDLE_S = 30, 1800
 """PostgreSQL ends the session of a lock holder after this time without a statement. One upkeep task may take long."""
 _LOCK_SPACE = 0x5367_4C6B  # "SgLk": our part of the key space of PostgreSQL's advisory locks

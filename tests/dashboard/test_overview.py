@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from dashboard import formatting
+from ingest.ready_file import write_ready_file
 from tests.dashboard.app_test import UNREADABLE, metric_value, open_page, page_text
 from tests.tables import tables
 
@@ -82,10 +84,14 @@ def test_empty_store_without_tap_shows_start_command(
     assert "streamgauge up --upstream" in page_text(app)
 
 
-def test_page_waits_for_analytics_that_is_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run").mkdir()
-    state = {"pid": 1, "parts": {"analyze": {"pid": 2, "restarts": 0, "silent_since": None}}}
-    (tmp_path / "run" / "up.json").write_text(json.dumps(state))
+@pytest.mark.parametrize("after_a_crash", [False, True])
+def test_page_waits_for_analytics_that_is_starting(
+    after_a_crash: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {"analyze": {"pid": os.getpid(), "restarts": 0, "silent_since": None}}
+    write_ready_file(tmp_path / "run" / "up.json", {"parts": parts})
+    if after_a_crash:
+        (tmp_path / "run" / "analyze.json").write_text('{"pid": 1}')
     assert "Analytics is starting" in page_text(open_page(tmp_path, monkeypatch))
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from streamlit.testing.v1 import AppTest
 from analytics.query.quack_gate import directive
 from analytics.schema.sql_quoting import literal
 from analytics.storage.database import load
+from ingest.private_files import write_json
 from tests.analytics.query.test_query_pool import HOSTILE
 from tests.analytics.query.test_serve import listener_of
 from tests.dashboard.app_test import open_page
@@ -101,8 +103,9 @@ def test_sql_and_status_answer_while_analytics_is_stopped_killed_and_absent(
         pid = running.part("analyze")["pid"]
         silent = f"analyze (pid {pid}) does not respond since "
         with stopped(pid):
-            # As after 20 s.
-            os.utime(running.data / "run" / "analyze.json", (time.time() - 20,) * 2)
+            state = running.part("up")  # what `up` writes after 10 s
+            state["parts"]["analyze"]["silent_since"] = datetime.now(UTC).isoformat(timespec="seconds")
+            write_json(running.data / "run" / "up.json", state)
             answered(is_silent=True)
         os.kill(pid, signal.SIGKILL)
         assert counted(running.run("sql", COUNT, "--format", "json")) == 3

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from ingest.ready_file import (
-    SILENT_AFTER_S,
+    SILENT_WITHOUT_UP_AFTER_S,
     Heartbeat,
+    heartbeat_ns,
+    part_of_up,
+    read_of_running,
     read_ready_file,
     remove_ready_file,
     silence,
-    silent_s,
     write_ready_file,
 )
 
@@ -49,23 +51,58 @@ def test_heartbeat_touches_the_file_at_most_once_per_interval(tmp_path: Path) ->
     path = tmp_path / "serve.json"
     heartbeat = Heartbeat(path)
     heartbeat.beat()  # no file: ignored
-    assert silent_s(path) == 0
+    assert heartbeat_ns(path) is None
     write_ready_file(path, {})
     heartbeat = Heartbeat(path)
-    for expected_s in (0, 3600):  # the second call comes within the interval
-        os.utime(path, (0, time.time() - 3600))
+    for touched in (True, False):  # the second call comes within the interval
+        os.utime(path, (0, 0))
         heartbeat.beat()
-        assert silent_s(path) == pytest.approx(expected_s, abs=60)
+        assert bool(heartbeat_ns(path)) is touched
 
 
-def test_silence_names_the_part_and_the_time(tmp_path: Path) -> None:
-    data, file = tmp_path, tmp_path / "run" / "analyze.json"
-    write_ready_file(file, {})
-    assert silence(data, "analyze") is None
-    assert silence(data, "tap") is None
-    at_s = time.time() - 10 * SILENT_AFTER_S
-    os.utime(file, (at_s, at_s))
-    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
-    found = silence(data, "analyze")
+@pytest.fixture
+def silent(tmp_path: Path) -> Path:
+    """The ready file of this process, without a heartbeat for a while."""
+    path = tmp_path / "run" / "analyze.json"
+    write_ready_file(path, {})
+    at_s = time.time() - 10 * SILENT_WITHOUT_UP_AFTER_S
+    os.utime(path, (at_s, at_s))
+    return path
+
+
+def test_silence_names_the_part_and_the_time(tmp_path: Path, silent: Path) -> None:
+    assert silence(tmp_path, "tap") is None
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(silent.stat().st_mtime))
+    found = silence(tmp_path, "analyze")
     assert found is not None
-    assert found.startswith(f"analyze (pid {os.getpid()}) does not respond since {since} (10")
+    assert found.startswith(f"analyze (pid {os.getpid()}) does not respond since {since} (60")
+    write_ready_file(silent, {})
+    assert silence(tmp_path, "analyze") is None
+
+
+@pytest.mark.parametrize("since", [None, "2026-01-02T03:04:05+00:00"])
+def test_silence_follows_the_observation_of_up(since: str | None, tmp_path: Path, silent: Path) -> None:
+    parts = {"analyze": {"pid": 12345, "silent_since": since}}
+    write_ready_file(tmp_path / "run" / "up.json", {"parts": parts})
+    found = silence(tmp_path, "analyze")
+    if since is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.startswith("analyze (pid 12345) does not respond since 2026-01-02 03:04:05 UTC")
+
+
+def test_process_that_has_the_pid_of_a_former_part_is_not_the_part(
+    tmp_path: Path, silent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run" / "up.json").write_text(
+        f'{{"pid": {os.getpid()}, "parts": {{"analyze": {{"pid": 1, "silent_since": null}}}}}}'
+    )
+    assert part_of_up(tmp_path, "analyze") is not None
+    later = time.time() + 86_400
+    monkeypatch.setattr(
+        time, "time", lambda: later
+    )  # as if this process had started a day after the files were written
+    assert read_of_running(silent) is None
+    assert part_of_up(tmp_path, "analyze") is None
+    assert silence(tmp_path, "analyze") is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -41,6 +42,7 @@ def observe(progress: PartProgress, times: int) -> float:
 
 
 def until_it_used_the_cpu(pid: int) -> None:
+    """Wait until the process has used 0.3 s of a CPU."""
     before_s, end_s = part_progress.cpu_s(pid), time.monotonic() + 30
     while part_progress.cpu_s(pid) - before_s < 0.3:
         assert time.monotonic() < end_s
@@ -92,3 +94,39 @@ def test_starting_part_makes_progress_until_it_is_stopped(busy: subprocess.Popen
     os.kill(busy.pid, signal.SIGSTOP)
     observe(progress, int(WINDOW_S))
     assert observe(progress, 20) >= 20
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_ready_part_whose_file_is_replaced_or_removed_is_not_judged(replaced: bool, file: Path) -> None:
+    progress = PartProgress(os.getpid(), file, works_silently=False)
+    assert observe(progress, 5) == 4
+    if replaced:
+        file.write_text(json.dumps({"pid": os.getppid()}))
+    else:
+        file.unlink()
+    assert observe(progress, 30) == 0
+    assert progress.ready
+    write_ready_file(file, {})
+    assert observe(progress, 5) == 4
+
+
+WAITING_PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+print(child.pid, flush=True)
+child.wait()
+"""
+
+
+def test_starting_part_makes_progress_while_a_child_works(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING_PARENT], stdout=subprocess.PIPE, text=True, process_group=0
+    ) as part:
+        assert part.stdout is not None
+        child = int(part.stdout.readline())
+        try:
+            progress = PartProgress(part.pid, tmp_path / "tap.json", works_silently=False)
+            until_it_used_the_cpu(child)
+            assert observe(progress, int(WINDOW_S)) == 0
+        finally:
+            os.kill(child, signal.SIGKILL)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import click
 import pytest
 
-from streamgauge.flags_from_settings import flags
+from streamgauge.flags_from_settings import flags, load
 from streamgauge.part_options import analyze_options, dashboard_options, tap_options
 from streamgauge.settings import RENAMED, Settings, setting_sources, unknown_variables
 
@@ -139,3 +140,10 @@ def test_allowed_hosts_come_from_environment_and_file(
     assert dashboard_options(settings).allowed_hosts == settings.dashboard_allowed_host
     with pytest.raises(ValueError, match="'https://a' is not a host name such as"):
         Settings(dashboard_allowed_host=("https://a",))
+
+
+@pytest.mark.parametrize("value", ["0", "10s", 60])
+def test_hung_after_is_zero_or_at_least_ten_seconds(value: object) -> None:
+    Settings(hung_after=value)  # type: ignore[arg-type]
+    with pytest.raises(click.UsageError, match=r"^--hung-after: 9\.9s is not 0 or at least 10s\.$"):
+        load({"hung_after": "9.9s"})

@@ -143,6 +143,9 @@ def test_hung_part_is_reported_once_and_restarted(
         assert in_state_file(tmp_path)["pid"] == pid
         until(lambda: part.pid != pid and supervised.ready(part), "the restart")
         assert in_state_file(tmp_path) == {"pid": part.pid, "restarts": 1, "silent_since": None}
+        assert part.pid is not None
+        os.kill(part.pid, signal.SIGKILL)
+        until(lambda: in_state_file(tmp_path)["pid"] is None, "the report of the end")
     messages = [record.message for record in caplog.records]
     assert sum("has made no progress for" in message for message in messages) == 1
     assert f"killing analyze (pid {pid}): no progress for 2 s" in messages
@@ -153,13 +156,14 @@ def test_part_that_resumes_is_not_restarted(
 ) -> None:
     caplog.set_level(logging.INFO)
     with watching(supervisor(tmp_path)) as part:
-        assert part.pid is not None
-        os.kill(part.pid, signal.SIGSTOP)
+        pid = part.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
         until(lambda: in_state_file(tmp_path)["silent_since"], "the report")
-        os.kill(part.pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
         until(lambda: in_state_file(tmp_path)["silent_since"] is None, "the heartbeat")
         assert part.restarts == 0
-    assert f"analyze (pid {part.pid}) makes progress again" in caplog.messages
+    assert f"analyze (pid {pid}) makes progress again" in caplog.messages
 
 
 def test_parts_are_not_judged_while_the_folder_cannot_be_written(quick: None, tmp_path: Path) -> None:
