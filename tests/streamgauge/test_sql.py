@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -197,13 +196,11 @@ def test_too_many_rows_are_an_error_not_a_truncated_result(data: Path) -> None:
 
 
 def test_long_query_is_stopped_at_its_time_limit(data: Path) -> None:
-    began_s = time.monotonic()
     code, out = sql(
         data, "SELECT count(*) FROM range(100000000000) a, range(100000000000) b", "--timeout", "0.3"
     )
     assert code != 0
     assert "query stopped after 0.3 s" in out
-    assert time.monotonic() - began_s < 10
 
 
 def test_rows_of_a_running_analytics_are_queryable(owned: Path) -> None:
