@@ -8,6 +8,7 @@ The supervisor runs two kinds of confined processes:
   another reader, and no reader sees the answer of another.
 
 If the Quack process ends, the supervisor restarts it at once with the same port and token, and clients must attach again.
+If it does not answer the supervisor for `CHILD_SILENT_S`, the supervisor kills it.
 Each statement first refreshes the copy of the SQLite catalog that both kinds read.
 """
 
@@ -19,13 +20,14 @@ import secrets
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from analytics.query.child_process import ChildProcess
+from analytics.query.child_process import Call, ChildProcess
 from analytics.query.errors import QueryError, to_wire
 from analytics.query.limits import MIB, UNTRUSTED, Limits
 from analytics.query.query_pool import QueryPool
@@ -41,6 +43,7 @@ SEND_S = 10.0
 """A Quack process that reads nothing of an answer for this long is killed."""
 STOP_CHECK_S = 0.2
 """Interval of checks of `ServeOptions.stop`."""
+CHILD_SILENT_S = 30.0
 RESTART_PAUSE_S = 1.0
 """Pause between attempts to start a child. The first attempt has none."""
 SERVE_LIMITS = replace(UNTRUSTED, timeout_s=25.0, concurrent=4)
@@ -115,6 +118,8 @@ class _Supervisor:
         self._wake = threading.Event()
         self._stopped = False
         self._child: ChildProcess | None = None
+        self._check: Call | None = None
+        self._checked_s = 0.0
 
     def stop(self) -> None:
         """End `run`. Safe in a signal handler."""
@@ -135,6 +140,8 @@ class _Supervisor:
             heartbeat.beat()
             if self._child is None or self._child.died is not None:
                 self._restart()
+            else:
+                self._check_child(self._child)
             self._wake.wait(HEARTBEAT_S if self._options.stop is None else STOP_CHECK_S)
             self._wake.clear()
 
@@ -163,6 +170,17 @@ class _Supervisor:
             on_end=self._wake.set,
         )
         self._child.wait_ready()
+
+    def _check_child(self, child: ChildProcess) -> None:
+        """Kill a child that does not answer, for example a stopped one. The next `_restart` starts another."""
+        now_s = time.monotonic()
+        if self._check is None or self._check.done.is_set():
+            if now_s - self._checked_s >= HEARTBEAT_S:
+                self._checked_s = now_s
+                self._check = child.call({}, now_s + SEND_S)
+        elif child.alive and now_s - self._checked_s > CHILD_SILENT_S:
+            log.warning("SQL server process (pid %d) does not respond for %g s", child.pid, CHILD_SILENT_S)
+            child.kill()
 
     def _restart(self) -> None:
         if self._child is not None and self._child.died is not None:

@@ -1,7 +1,8 @@
 """The Quack process of `streamgauge serve`: listens, and returns the answers of the query pool. Confined.
 
 The first message on stdin holds `ChildOptions` and `host`, `port`, `token`. The process replies `{"ready": true}` or an
-error. Then it sends one message for each statement and receives its answer (`quack_gate`). It ends with stdin.
+error. Then it sends one message for each statement and receives its answer (`quack_gate`). It returns each message with
+an `id`. It ends with stdin.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def main() -> int:
     report({"ready": True})
     max_bytes = options.limits.max_answer_bytes + MESSAGE_OVERHEAD_BYTES
     while (message := pipe_messages.receive(0, max_bytes)) is not None:
-        gate.answered(*message)
+        if "id" in message[0]:
+            report(message[0])
+        else:
+            gate.answered(*message)
     os._exit(0)  # open sessions have no supervisor
 
 

@@ -20,7 +20,14 @@ def lock_data_folder(data: Path, name: str = ANALYTICS) -> IO[str]:
     The lock file holds the process id. Raises OSError when another process holds the lock or the folder cannot be used.
     """
     prepare_data_folder(data)
-    lock = (data / name).open("a+")
+    try:
+        descriptor = os.open(data / name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as e:
+        raise OSError(
+            f"cannot lock the data folder {data}: cannot open {data / name}: {e.strerror}. "
+            "Run as the user that owns the file, remove it, or choose another folder with --data"
+        ) from None
+    lock = os.fdopen(descriptor, "a+")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -338,7 +338,7 @@ def lock_file(path: Path, message: str, *, wait: bool = True) -> int:
 
     `wait`: retry for a second, because another process holds the lock for a moment while it quarantines a segment.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     for attempt in range(_LOCK_TRIES if wait else 1):
         if attempt:
             time.sleep(_LOCK_PAUSE_S)

@@ -172,6 +172,12 @@ def test_unwritable_folder_fails_with_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_lock_that_cannot_be_opened_fails_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "analyze.lock").mkdir()  # root may open every file
+    with pytest.raises(OSError, match=r"^cannot lock the data folder .*analyze\.lock: .*--data$"):
+        lock_data_folder(tmp_path)
+
+
 def test_unknown_store_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--store"):
         run_until(AnalyzeOptions(data=tmp_path, store="oracle"), threading.Event())

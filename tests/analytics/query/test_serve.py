@@ -17,6 +17,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from analytics.query import serve
 from analytics.query.errors import StoreUnavailable
 from analytics.query.limits import MIB, Limits
 from analytics.query.quack_gate import directive
@@ -222,11 +223,19 @@ def test_hostile_statements_affect_no_other_reader(served: tuple[StoreLocation, 
     assert quack_pid() == pid
 
 
-def test_a_killed_listener_is_replaced_at_the_same_address(client: Client) -> None:
-    os.kill(quack_pid(), signal.SIGKILL)
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_killed_or_stopped_listener_is_replaced_at_the_same_address(
+    by: signal.Signals, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "CHILD_SILENT_S", 2.0)
+    pid = quack_pid()
+    os.kill(pid, by)
     started_s = time.monotonic()
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() - started_s < 10
+        time.sleep(0.05)
     assert client.until_answered("SELECT count(*) >= 5000 FROM streams") == [(True,)]
-    assert time.monotonic() - started_s < 10
+    assert time.monotonic() - started_s < 15
 
 
 def test_readers_see_neither_internal_names_nor_answers_of_others(client: Client) -> None:
