@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from ingest.identifiers import identifier
+from ingest.identifiers import identifier, product
 
 
 def _names(text: str) -> frozenset[str]:
@@ -34,10 +34,6 @@ RESPONSE = _names(
 RESPONSE_PREFIXES = ("x-ratelimit-", "ratelimit-", "anthropic-ratelimit-")
 MAX_FIELDS = 40
 _VALUE = re.compile(r"[A-Za-z0-9 .,;:=*/+()_\"-]{1,128}", re.ASCII)
-_WORD = re.compile(r"[A-Za-z0-9_+=-]+", re.ASCII)
-KEY_CHARS = 20
-"""A word of this length may be a key, unless it has only lower-case letters and hyphens."""
-_PLAIN_WORDS = re.compile(r"[a-z-]+", re.ASCII)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -55,12 +51,8 @@ def stored_response_headers(headers: Iterable[tuple[str, str]]) -> str | None:
 
 
 def harmless(value: str) -> bool:
-    """Whether the value cannot contain a secret."""
-    return _VALUE.fullmatch(value) is not None and not any(map(_like_a_key, _WORD.findall(value)))
-
-
-def _like_a_key(word: str) -> bool:
-    return len(word) >= KEY_CHARS and _PLAIN_WORDS.fullmatch(word) is None
+    """Whether the value has only short, printable words, none of them a key."""
+    return _VALUE.fullmatch(value) is not None and product(value) == value
 
 
 def _json(headers: Iterable[tuple[str, str]]) -> str | None:

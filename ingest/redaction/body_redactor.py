@@ -19,7 +19,8 @@ import msgspec
 from ingest.redaction import filler
 from ingest.redaction.event_template import MAX_LEARNED, MAX_USED, EventTemplate, template_of
 from ingest.redaction.json_redactor import JSONRedactor
-from ingest.redaction.kept_text import NO_WORD
+from ingest.redaction.kept_text import NO_WORD, kept_of_start, kept_of_whole
+from ingest.redaction.key_rules import Keep
 
 MAX_NAME_BYTES = 64
 
@@ -252,6 +253,10 @@ class BodyRedactor:
         found = shape.match(run, 0, MAX_NAME_BYTES - state.taken)
         assert found is not None
         stays = found.end()
+        if state.field == b"event:":
+            begin = int(run[:1] == b" ")
+            kept_of = kept_of_whole if is_whole else kept_of_start
+            stays = min(stays, begin + kept_of(run[begin:], Keep.NAME))
         if state.taken and run[:1] == b" ":
             stays = 0
         if is_whole and stays < len(run):

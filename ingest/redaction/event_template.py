@@ -22,8 +22,6 @@ MAX_LEARNED = 24
 """Templates that one stream may learn."""
 MAX_USED = 4  # templates that one stream tries
 
-_WITHOUT_TEMPLATE = (SlotKind.REPEATED, SlotKind.NAME)
-"""Values that a pattern cannot decide on."""
 _INSIDE = rb'((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)(?=")'
 _NUMBER = rb"-?[0-9][-+0-9.eE]*+(?=[ \t,}\]])"
 
@@ -62,7 +60,7 @@ _shared: dict[bytes, EventTemplate] = {}
 
 def template_of(event: bytes, redacted: bytes, slots: Sequence[Slot]) -> EventTemplate | None:
     """The template of an event and its redacted form. None when slots alone cannot describe the redaction."""
-    if len(event) > MAX_EVENT_BYTES or any(kind in _WITHOUT_TEMPLATE for kind, _, _ in slots):
+    if len(event) > MAX_EVENT_BYTES or any(kind is SlotKind.REPEATED for kind, _, _ in slots):
         return None
     parts: list[bytes] = []
     to_fill: list[tuple[SlotKind, bytes]] = []

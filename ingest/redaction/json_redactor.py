@@ -88,7 +88,7 @@ class JSONRedactor(msgspec.Struct):
     keep: Keep = Keep.NOTHING
     """What is kept of the current string. NOTHING after the first byte that is not kept."""
     token: bytes = b""
-    """The key so far."""
+    """The key so far, or the value as far as it is kept."""
     key_kept: int = -1
     """Bytes of an unknown key that were kept; -1 while the key may still be a known one."""
     key_number: int = 0
@@ -361,10 +361,11 @@ class JSONRedactor(msgspec.Struct):
         keep = self.keep
         if keep:
             if self.taken or after < 0:
-                length = kept_of_start(run, keep, self.taken)
+                length = kept_of_start(run, keep, self.token)
             else:
                 length = kept_of_whole(run, keep) if after == 0x22 or keep not in WORDS else 0
             if length == len(run):
+                self.token += run
                 return run
             self.keep, self.letter = Keep.NOTHING, _letter_after(keep)
             kept, run = run[:length], run[length:]

@@ -35,7 +35,7 @@ class Keep(IntEnum):
     WORD = 2
     """An identifier (`ingest.identifiers`)."""
     NAME = 3
-    """The name of the model in a request."""
+    """A name (`ingest.identifiers`)."""
     PATH = 4
     """A JSON path."""
     TITLE = 9
@@ -59,19 +59,20 @@ _NAME = Rule(Keep.NAME, True, Context.NAMED)
 _ID = Rule(Keep.WORD, False, Context.NAMED)
 _COUNT = Rule(Keep.NUMBER, True, Context.NAMED)
 NUMBERS = Rule(Keep.NUMBER, True, Context.NUMBERS)
-WORDS_AMONG_NUMBERS = Rule(Keep.WORD, True, Context.NUMBERS)
+WORDS_AMONG_NUMBERS = Rule(Keep.NAME, True, Context.NUMBERS)
 _OUTPUT = Rule(Keep.NOTHING, False, Context.REPEATED)
 _CODE = Rule(Keep.NOTHING, False, Context.TEXT)
 _PATH = Rule(Keep.PATH, False, Context.CONTENT)
 
 _GROUPS: tuple[tuple[Rule, str], ...] = (
-    (_WORD, """
+    (_WORD, "id jsonrpc system_fingerprint backend_host backend-host"),
+    (_NAME, """
      model model_id modelVersion model_instance_id
      object event event_type role status stop_reason stopReason completionReason finish_reason finishReason done_reason
      stop_type blockReason
-     reason code error_code errorCode __type tpe errorcode name tool provider system_fingerprint mimeType
-     id jsonrpc method native_finish_reason status_code service_tier modality inference_geo
-     search_context_size trafficType serviceTier backend_host backend-host
+     reason code error_code errorCode __type tpe errorcode name tool provider mimeType
+     method native_finish_reason status_code service_tier modality inference_geo
+     search_context_size trafficType serviceTier
      """),
     (_TITLE, "type title error_type"),
     (_ID, "response_id responseId generation_id toolUseId log_id item_id call_id request_id"),
@@ -105,8 +106,8 @@ _GROUPS: tuple[tuple[Rule, str], ...] = (
 )  # fmt: skip
 
 _REQUEST_GROUPS: tuple[tuple[Rule, str], ...] = (
-    (_NAME, "model modelId"),
-    (_WORD, "reasoning_effort effort service_tier type reasoning response_format jsonrpc method id"),
+    (_NAME, "model modelId reasoning_effort effort service_tier type reasoning response_format method"),
+    (_WORD, "jsonrpc id"),
     (_COUNT, """
      stream temperature top_p p top_k k max_tokens max_completion_tokens max_output_tokens max_new_tokens
      max_tokens_to_sample n seed random_seed frequency_penalty presence_penalty

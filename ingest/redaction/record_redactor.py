@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from ingest.identifiers import identifier
+from ingest.identifiers import identifier, product
 from ingest.records import (
     PLAIN,
     Alive,
@@ -45,8 +45,10 @@ MAX_REQUEST_BYTES = 2**20
 """Limit for the decoded size of a compressed request."""
 
 
-_ID_HEADER = re.compile(r"(?:.*-)?(?:id|requestid|key|title|by|worker|backend|server|pod|node|name)")
-"""Headers whose value is an id or a name."""
+_ID_HEADER = re.compile(
+    r"traceparent|(?!server$)(?:.*-)?(?:id|requestid|key|title|by|worker|backend|server|pod|node|name)"
+)
+"""Headers whose value is an id or a name. The values of others are the names of products."""
 
 
 class Decoding(Protocol):
@@ -294,8 +296,8 @@ class Redactor:
 
 
 def _headers(headers: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The header fields, with values of ids and names that are no identifiers hashed."""
-    return [(k, identifier(v) or "") if _ID_HEADER.fullmatch(k) else (k, v) for k, v in headers]
+    """The header fields, with hashes of values and words that may not be stored."""
+    return [(k, identifier(v) or "") if _ID_HEADER.fullmatch(k) else (k, product(v)) for k, v in headers]
 
 
 def filled_poison(payload: bytes) -> bytes:

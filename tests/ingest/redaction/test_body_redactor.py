@@ -31,7 +31,8 @@ def redacted(*reads: bytes, request: bool = False) -> bytes:
         ('{"model":"gpt-4o mini","id":"c-1"}', '{"model":"???????????","id":"c-1"}'),
         ('{"id":"c-1 zq","status":"ok!zq"}', '{"id":"??????","status":"?????"}'),
         ('{"id":"%s"}' % ("a" * 129), '{"id":"%s"}' % ("?" * 129)),
-        ('{"type":"Bad Request","id":"sk-proj-zqzqzqzqzqzqzq"}', '{"type":"Bad Request","id":"??????????????????????"}'),
+        ('{"type":"Bad Request","id":"v/sk-proj-zqzqzqzqzqzqz1"}', '{"type":"Bad Request","id":"????????????????????????"}'),
+        ('{"type":"%s"}' % ("0zq1" * 8), '{"type":"%s"}' % ("?" * 32)),
         (r'{"id":"zq\n","code":"zq\u00e9zq"}', r'{"id":"??\n","code":"??\u0078??"}'),
         ('{"usage":{"some_count":3,"note":"zq","rate":"1.5"}}', '{"usage":{"some_count":3,"note":"xx","rate":"1.5"}}'),
         ('{"usage":{"zq zq":3}}', '{"usage":{"aaaaa":1}}'),
@@ -242,3 +243,15 @@ def test_reports_keep_their_numbers_and_known_words() -> None:
         == '{"n":5,"service_tier":"standard","note":"xxxxx","list":["xx"],"inner":{"modality":"TEXT","m":1.5}}'
     )
     assert numbers_only(made) == made
+
+
+@pytest.mark.parametrize("cut", range(8, 34))
+def test_a_key_that_a_read_cuts_is_filled_from_its_prefix(cut: int) -> None:
+    body = b'{"id":"v/sk-zq0123456789zq0123456789"}'
+    made = redacted(body[:cut], body[cut:])
+    assert re.fullmatch(rb'\{"id":"v/(?:sk?)?\?{25,27}"\}', made)
+
+
+def test_the_name_of_an_event_is_a_name() -> None:
+    assert redacted(b"event: message_start\ndata: {}\n\n") == b"event: message_start\ndata: {}\n\n"
+    assert redacted(b"event: sk-zq0123456789zq0123456789\n\n") == b"event: " + b"?" * 27 + b"\n\n"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from analytics.decoding.content_coding import BodyDecoder
+from ingest.identifiers import hashed
 from ingest.records import (
     PLAIN,
     AnyRecord,
@@ -217,3 +218,21 @@ def test_redacting_twice_changes_nothing() -> None:
     for raw in (whole_stream(A), coded_stream(A), plain):
         once = redactor().redact(raw)
         assert redactor().redact(once) == once
+
+
+def test_header_values_keep_products_and_lose_keys() -> None:
+    key, trace = "sk-zq0123456789zq0123456789", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    raw = [
+        ("user-agent", f"app/1.0 ({key})"),
+        ("traceparent", trace),
+        ("x-request-id", f"my-{key}"),
+        ("server", "nginx/1.18.0 (Ubuntu)"),
+    ]
+    (made,) = redactor().redact([opened(A, headers=raw)])
+    assert isinstance(made, Opened)
+    assert made.headers == [
+        ("user-agent", f"app/1.0 ({hashed(key)})"),
+        raw[1],
+        ("x-request-id", hashed(f"my-{key}")),
+        raw[3],
+    ]
