@@ -1,22 +1,29 @@
 """Choose the upstream of a request and the target of the forwarded request.
 
 A single upstream serves every path. With several, the header `x-streamgauge-upstream` or else the path prefix /NAME/
-selects one; the prefix is removed. Requests that name none go to the default upstream. An unknown name in the header gets a
-404, and so does a path that begins with a misspelled name: its API key is meant for another upstream.
+selects one; the prefix is removed. Requests that name none go to the default upstream, with two exceptions that get a 404:
+
+- an unknown name in the header;
+- a path that begins with an unknown name: its API key is meant for another upstream. That is a segment before an API path
+  (`/claude/v1/messages`), unless it belongs to an API path itself (`/openai/v1/responses`), or a configured name in another
+  spelling (`/OpenAI/x`). We compare the path as a server may read it: decoded, without empty and dot segments.
 """
 
 from __future__ import annotations
 
-import difflib
-from functools import lru_cache
+import posixpath
+import re
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from ingest.tap.http_head import RequestHead
 from ingest.tap.http_header_fields import UPSTREAM
 from ingest.tap.upstreams import Upstream, default_index
 
-_MAX_NAME_CHARS = 63
-_MISSPELLED = 0.8  # similarity of a path segment to a name, as `difflib` measures it
+_API_SEGMENT = re.compile(
+    r"v\d[\w.]*|api|openai|model|models|chat|completions|embeddings|messages|responses|inference|engines|compatible-mode"
+)
+"""First segment of the API paths of gateways and providers, in lower case."""
 
 
 class Route(NamedTuple):
@@ -36,10 +43,7 @@ class Router:
         self._upstreams = upstreams
         self._by_name = {u.name: i for i, u in enumerate(upstreams)}
         self._default = default_index(upstreams, default)
-        lower = [name.lower() for name in self._by_name]
-        self._is_misspelled = lru_cache(maxsize=1024)(
-            lambda segment: bool(difflib.get_close_matches(segment.lower(), lower, 1, _MISSPELLED))
-        )
+        self._lower_names = frozenset(name.lower() for name in self._by_name)
 
     @property
     def names(self) -> list[str]:
@@ -54,13 +58,13 @@ class Router:
             index = self._by_name.get(header.decode("latin-1"))
         if len(self._upstreams) > 1:
             # A request with the header may also have the prefix of the same upstream.
-            name, sep, rest = target[1:].partition("/")
+            name, sep, rest = target.lstrip("/").partition("/")
             if not sep:
                 name, query_sep, query = name.partition("?")
                 rest = query_sep + query
-            by_path = self._by_name.get(name)
+            by_path = self._by_name.get(unquote(name))
             if header is None:
-                index = self._without_name(name) if by_path is None else by_path
+                index = self._without_name(target) if by_path is None else by_path
             if by_path is not None and by_path == index:
                 target = "/" + rest
         if index is None:
@@ -70,8 +74,13 @@ class Router:
             target = upstream.base_path + target
         return Route(index, upstream, target)
 
-    def _without_name(self, segment: str) -> int | None:
-        """The upstream of a path that begins with `segment`, which is not a name."""
-        if self._default is None or (len(segment) <= _MAX_NAME_CHARS and self._is_misspelled(segment)):
+    def _without_name(self, target: str) -> int | None:
+        """The upstream of a target that does not begin with a configured name."""
+        path = posixpath.normpath(unquote(target.partition("?")[0]).lower()).lstrip("/")
+        first, _, rest = path.partition("/")
+        second = rest.partition("/")[0]
+        if first in self._lower_names or (
+            _API_SEGMENT.fullmatch(second) and not _API_SEGMENT.fullmatch(first)
+        ):
             return None
         return self._default

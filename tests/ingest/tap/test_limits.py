@@ -10,7 +10,9 @@ import pytest
 
 from ingest.records import Closed, Frames
 from ingest.tap.error_responses import HTTP2_REFUSAL
-from ingest.tap.http_head import HeadLimits
+from ingest.tap.http_head import HeadLimits, read_request_head
+from ingest.tap.routing import Router
+from ingest.tap.upstreams import parse_upstreams
 from tests.ingest.running_tap import (
     END,
     SSE_HEAD,
@@ -354,6 +356,8 @@ def _echo_target(name: bytes):
         (b"/v1/x?q=1", b"", b"/v1/x?q=1", "a"),
         (b"/", b"", b"/", "a"),
         (b"/" + b"c" * 5000, b"", b"/" + b"c" * 5000, "a"),
+        (b"//b/v1//x", b"", b"/base/v1//x", "b"),
+        (b"/%62/v1/x%2Fy", b"", b"/base/v1/x%2Fy", "b"),
     ],
 )
 async def test_upstream_is_chosen_by_prefix_or_header(path: bytes, extra: bytes, target: bytes, gateway: str):
@@ -377,7 +381,7 @@ async def test_request_that_names_no_upstream_goes_to_the_default(default: str |
     ("default", "raw"),
     [
         ("none", b"GET /v1/x HTTP/1.1\r\nHost: h\r\n\r\n"),
-        (None, b"GET /antropic/x HTTP/1.1\r\nHost: h\r\n\r\n"),
+        (None, b"GET /antropic/v1 HTTP/1.1\r\nHost: h\r\n\r\n"),
         (None, b"GET /vLLM?a=b HTTP/1.1\r\nHost: h\r\n\r\n"),
         (None, b"GET /vllm/ HTTP/1.1\r\nHost: h\r\nx-streamgauge-upstream: c\r\n\r\n"),
     ],
@@ -389,6 +393,41 @@ async def test_unknown_upstream_is_a_404_with_the_configured_names(default: str 
         assert head.startswith(b"HTTP/1.1 404 ")
         assert json.loads(body)["error"]["upstreams"] == ["anthropic", "vllm"]
         assert tap.worker.counters.requests_unrouted == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/claude/v1/messages", "/mistral/v1/chat/completions", "//mistral//v1/x", "/./mistral/v1/x", "/mistral%2Fv1/x", "/MISTRAL/V1/x",
+     "/anthropic%2Fv1/messages", "/Anthropic/v1/messages", "/x/../Anthropic/y", "/gemini/v1beta/models/g", "/ollama/api/chat",
+     "/azure/openai/deployments/d", "/bedrock/model/m/invoke", "/mistral/chat/completions?a=/v1", "/anthropic-eu/messages"],
+)  # fmt: skip
+def test_path_of_another_upstream_has_no_route(path: str):
+    assert _routed(path, "openai", "anthropic") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/openai/deployments/d/chat/completions", ["openai-eu", "openai-us"]),
+        ("/openai/v1/responses", ["azure", "openai-us"]),
+        ("/model/x/invoke", ["bedrock", "models"]),
+        ("/chat/completions", ["litellm", "chats"]),
+        ("/v1/models", ["a", "b"]),
+        ("/v1beta/openai/chat/completions", ["a", "b"]),
+        ("/api/v1/chat", ["a", "b"]),
+        ("/inference/v1/chat/completions", ["a", "b"]),
+        ("/key/generate", ["a", "b"]),
+        ("/health?next=/c/v1", ["a", "b"]),
+    ],
+)
+def test_api_path_without_a_name_goes_unchanged_to_the_default(path: str, names: list[str]):
+    assert _routed(path, *names) == (names[0], path)
+
+
+def _routed(path: str, *names: str) -> tuple[str, str] | None:
+    head = read_request_head(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode(), HeadLimits())
+    route = Router(parse_upstreams(f"{name}=http://localhost" for name in names)).route(head)
+    return None if route is None else (route.upstream.name, route.target)
 
 
 async def test_single_upstream_serves_every_path():
