@@ -3,7 +3,8 @@
 A page of a foreign site can let its own host name resolve to 127.0.0.1. The browser then sends the page's requests to our port
 and lets the page read the responses. Their Host header still has the foreign name, so:
 
-- Host must be an IP address, a loopback name, this machine's host name, the name in the listen address or a configured name.
+- Host must be an IP address, a loopback name, this machine's short or full name, the name in the listen address or a
+  configured name.
   Rebinding needs a name, so probes and scrapes by IP address need no configuration.
 - Origin, if sent, must be such a name, a loopback address or the origin of the request itself. Other IP addresses are foreign
   sites here.
@@ -16,14 +17,16 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from functools import cached_property
 from typing import Any
 
 STATUS = 403
 """Status of the response to a refused request. Its body is the refusal's reason."""
 
 _NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
-_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?", re.IGNORECASE)
+_AUTHORITY = re.compile(r"(\[[0-9a-f:.]+(?:%[a-z0-9._~%-]+)?\]|[a-z0-9._-]+)(?::[0-9]*)?", re.IGNORECASE)
 _MAX_NAME_CHARS = 253
+_LOOPBACK_NAMES = {"localhost", "localhost.localdomain", "ip6-localhost", "ip6-loopback"}
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -49,9 +52,11 @@ class AllowedHosts:
     def __init__(self, flag: str, names: Iterable[str] = (), *, listen_host: str = "") -> None:
         self._flag = flag
         allowed = {parse_allowed_host(name) for name in names}
-        self._suffixes = tuple(name.removeprefix("*") for name in allowed if name.startswith("*."))
-        own = {_bare(listen_host), _bare(socket.gethostname())} - {""}
-        self._names = frozenset(allowed | own | {"localhost", "localhost.localdomain"})
+        suffixes = (name.removeprefix("*") for name in allowed if name.startswith("*."))
+        self._suffixes = (".localhost", *suffixes)  # RFC 6761 reserves .localhost for the loopback
+        self._machine = _bare(socket.gethostname())
+        own = {_bare(listen_host), self._machine} - {""}
+        self._names = frozenset(allowed | own | _LOOPBACK_NAMES)
 
     def refusal(self, hosts: Sequence[str], origins: Sequence[str]) -> str | None:
         """Why a request with these values of Host and Origin is refused, in one line; None if it is allowed."""
@@ -68,7 +73,14 @@ class AllowedHosts:
         return None
 
     def _has(self, name: str) -> bool:
-        return name in self._names or name.endswith(self._suffixes)
+        if name in self._names or name.endswith(self._suffixes):
+            return True
+        return name.startswith(f"{self._machine}.") and name == self._full_name
+
+    @cached_property
+    def _full_name(self) -> str:
+        """This machine's full name. Finding it may ask a DNS server, so we do it only for a request that may use it."""
+        return _bare(socket.getfqdn())
 
     def _reason(self, header: str, name: str | None) -> str:
         if name is None:

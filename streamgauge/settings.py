@@ -259,8 +259,8 @@ class Settings(BaseSettings):
     otlp_token: SecretStr | None = _setting(
         TELEMETRY, "SECRET", "Bearer token of span senders; required if --otlp-listen is not local.")
     allowed_host: Annotated[tuple[str, ...], NoDecode] = _setting(
-        TELEMETRY, "NAME", "Host name in requests to --admin, --metrics and --otlp-listen, besides localhost and this "
-        "machine's name; repeatable. IP addresses are always allowed.", default=())
+        TELEMETRY, "NAME", "Host name in requests to --admin, --metrics and, without a token, --otlp-listen, besides localhost "
+        "and this machine's name; repeatable. IP addresses are always allowed.", default=())
     log_format: Literal["text", "json"] = _setting(
         TELEMETRY, "text|json", "Format of log lines on stderr.", default="text")
 

@@ -7,7 +7,8 @@ Rules
 2. There are limits on body size, decompressed size, time to send a body, bodies in memory, connections and the queue.
 3. Loopback needs no authentication. Any other address requires a bearer token, and the receiver does not start without one.
 4. Only OTLP's content types are accepted. A web page cannot send them without a CORS preflight, to which the receiver does
-   not respond. Every request must name an allowed host (`ingest.allowed_hosts`).
+   not respond. Without a token, requests must name an allowed host (`ingest.allowed_hosts`); a page on a rebound name has
+   no token.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ class OtlpReceiver:
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
         """The value of OTEL_EXPORTER_OTLP_ENDPOINT for senders."""
         self._bodies = asyncio.Semaphore(MAX_BODIES)
-        hosts = AllowedHosts("--allowed-host", allowed_hosts, listen_host=host)
+        gate = Middleware(HostGate, hosts=AllowedHosts("--allowed-host", allowed_hosts, listen_host=host))
         app = Starlette(
             routes=[Route(PATH, self._export, methods=["POST"])],
-            middleware=[Middleware(HostGate, hosts=hosts)],
+            middleware=[gate] if token is None else [],
         )
         self._server = uvicorn.Server(
             uvicorn.Config(

@@ -17,7 +17,7 @@ HOSTS = AllowedHosts(
     "host",
     ["localhost", "LOCALHOST:8501", "localhost.", "127.0.0.1:1", "[::1]:80", "[::1]", "10.1.2.3", "192.0.2.7:4101", "0.0.0.0",
      "gauge.internal:4101", "gauge.example.com", "Gauge.Example.com.:443", "tap.ns.svc.cluster.local:4101",
-     f"{socket.gethostname()}:80"],
+     f"{socket.gethostname()}:80", "[fe80::1%25eth0]:80", "[fe80::1%eth0]", "app.localhost:80", "ip6-localhost", "ip6-loopback"],
 )  # fmt: skip
 def test_addresses_own_names_and_configured_names_are_allowed(host: str):
     assert HOSTS.refusal([host], []) is None
@@ -27,7 +27,9 @@ def test_addresses_own_names_and_configured_names_are_allowed(host: str):
     "host",
     ["evil.example", "evil.example:8501", "localhost.evil.example", "127.0.0.1.evil.example", "a.gauge.example.com",
      "example.com", "svc.cluster.local", "evilsvc.cluster.local", "", ":80", "localhost:80:80", "localhost, localhost",
-     "evil.example#localhost", "user@localhost", "localhost/evil", "[::1].evil.example", "[evil]", "[fe80::1%evil]", "١٢٧.0.0.1",
+     "evil.example#localhost", "user@localhost", "localhost/evil", "[::1].evil.example", "[evil]", "[evil%25eth0]",
+     "[fe80::1%]", "[fe80::1%a/b]", "xlocalhost",
+     "١٢٧.0.0.1",
      "a" * 300, "2130706433", "0x7f.1", "127.1"],
 )  # fmt: skip
 def test_foreign_and_malformed_hosts_are_refused(host: str):
@@ -36,6 +38,15 @@ def test_foreign_and_malformed_hosts_are_refused(host: str):
     assert "--allowed-host" in reason
     assert "\n" not in reason
     assert len(reason) < 700
+
+
+def test_full_name_of_this_machine_is_allowed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: "gauge")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "Gauge.corp.example")
+    hosts = AllowedHosts("--allowed-host")
+    assert hosts.refusal(["gauge.corp.example:80"], ["http://gauge.corp.example"]) is None
+    assert hosts.refusal(["gauge.evil.example"], []) is not None
+    assert hosts.refusal(["other.corp.example"], []) is not None
 
 
 def test_reason_names_host_and_flag():

@@ -184,6 +184,14 @@ def test_foreign_hosts_and_origins_are_refused(tmp_path: Path) -> None:
         assert statuses == [415, 415, 415]  # the host is allowed, the content type is missing
 
 
+def test_token_replaces_the_host_check(tmp_path: Path) -> None:
+    with listening(tmp_path, token=TOKEN) as receiver:
+        for host in host_headers.FOREIGN:
+            for token, status in ((f"Bearer {TOKEN}", 415), ("Bearer wrong", 401)):
+                headers = f"{host}\r\nAuthorization: {token}"
+                assert host_headers.answer(f"{receiver.url}/v1/traces", headers, method="POST")[0] == status
+
+
 def test_other_paths_and_methods_are_rejected(tmp_path: Path) -> None:
     with listening(tmp_path) as receiver:
         assert post(receiver, b"", PROTOBUF, "/v1/metrics").status_code == 404
