@@ -19,8 +19,8 @@ CERTAIN = 5
 """An event with this score settles the selection."""
 LIKELY = 3
 """A claim below this is dropped when no event confirms it."""
-CERTAIN_CLAIM = 9
-"""A body that was not streamed does not outweigh this claim."""
+CERTAIN_CLAIM = 10
+"""A body that was not streamed does not outweigh this claim of a protocol that carries any JSON."""
 MAX_FIRST_EVENTS = 16
 MAX_FIRST_BYTES = 2**20
 

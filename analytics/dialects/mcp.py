@@ -2,7 +2,8 @@
 
 POST carries one message. If it is a request, its response streams messages until the `result` or `error` with the request's
 id: the terminal. Clients then close. Notifications and requests of the server before it are events. A JSON-RPC error is an
-error of the stream, and its code the type. A tool that fails (`isError`) is counted, but the call has succeeded.
+error of the stream, and its code the type. A tool that fails (`isError`) is counted, but the call has succeeded. Of a batch,
+which protocol versions before 2025-06-18 allow, the first answer is the terminal.
 
 A GET stream carries messages that belong to no request, and lasts until one side leaves. So does `subscriptions/listen`. Their
 end is no failure.
@@ -38,18 +39,20 @@ class _Result(msgspec.Struct):
 
 
 class _Error(msgspec.Struct):
-    code: int | None = None
+    code: int | str | None = None
     message: str | None = None
 
 
 class _Message(msgspec.Struct):
     id: str | int | float | None = None
     method: str | None = None
-    result: _Result | msgspec.UnsetType | None = msgspec.UNSET
+    result: msgspec.Raw = msgspec.Raw()
     error: _Error | None = None
 
 
 _message = msgspec.json.Decoder(_Message)
+_batch = msgspec.json.Decoder(list[_Message])
+_result = msgspec.json.Decoder(_Result)
 
 
 class MCP:
@@ -59,9 +62,9 @@ class MCP:
 
     def claims(self, exchange: ExchangeInfo) -> int:
         if "mcp-protocol-version" in exchange.request_headers:
-            return 9
+            return 10
         if exchange.rpc_method in METHODS - _SHARED_METHODS:
-            return 9
+            return 10
         return 5 if exchange.route.endswith("/mcp") else 0
 
     def recognises(self, name: str, data: bytes) -> int:
@@ -87,11 +90,18 @@ class MCPReader:
         if not data:
             return DecodedEvent(kind="ping")  # only for its SSE id, so that the client can resume
         message = decode_or_none(_message, data)
-        if message is None:
+        if message is not None:
+            return self._read(message)
+        batch = decode_or_none(_batch, data)
+        if not batch:
             return DecodedEvent(kind="malformed")
+        events = [self._read(one) for one in batch]
+        return next((event for event in events if event.terminal), events[-1])
+
+    def _read(self, message: _Message) -> DecodedEvent:
         if message.method is not None:
             return DecodedEvent(kind="progress" if message.method == "notifications/progress" else "other")
-        if not self._answers_request or (message.error is None and message.result is msgspec.UNSET):
+        if not self._answers_request or not (message.error or message.result):
             return DecodedEvent()
         if self._request_id and message.id is not None and compact(message.id) != self._request_id:
             return DecodedEvent()
@@ -101,8 +111,10 @@ class MCPReader:
                 None if code is None else str(code), message.error.message, msgspec.to_builtins(message.error)
             )
             return DecodedEvent(kind="error", error=error, terminal=True)
-        failed = isinstance(message.result, _Result) and bool(message.result.isError)
-        return DecodedEvent(kind="terminal", terminal=True, tool_failure=failed)
+        result = decode_or_none(_result, bytes(message.result))
+        return DecodedEvent(
+            kind="terminal", terminal=True, tool_failure=result is not None and bool(result.isError)
+        )
 
     def read_body(self, body: bytes) -> list[DecodedEvent]:
         return [self.read("", body)]

@@ -5,7 +5,7 @@ one connection breaks. With TLS on either side, where half-close is not possible
 handle back-pressure.
 
 A WebSocket is complete if one side sent a Close frame before the other ended. Otherwise the side that ended first failed. Any
-other protocol is complete if no connection broke.
+other protocol, or a WebSocket in which the search for the frame gave up, is complete if no connection broke.
 """
 
 from __future__ import annotations
@@ -80,4 +80,6 @@ class Tunnel:
             return broken or "complete"
         if client_close.found or upstream_close.found:
             return "complete"
+        if client_close.gave_up or upstream_close.gave_up:
+            return broken or "complete"
         return self._first_to_end or broken or "complete"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from analytics.decoded.dialect import ExchangeInfo
 from analytics.decoding.accumulator import StreamAccumulator
+from analytics.decoding.dialect_selection import DialectSelector
 from analytics.decoding.framing import Framer
 from analytics.decoding.sse import SSEDecoder
 from analytics.decoding.stream_decoder import StreamDecoder
@@ -431,3 +432,16 @@ def test_values_resembling_a_flat_error_are_not_errors(sent: bytes) -> None:
 def test_common_event_name_does_not_outweigh_the_path() -> None:
     found = decode(b'event: error\ndata: {"code": "E", "message": "m"}\n\n', path=CHAT_PATH, content_type=SSE)
     assert (found.dialect, found.error and found.error.type) == ("openai_chat", "E")
+
+
+def test_json_body_of_another_api_selects_its_dialect() -> None:
+    """Some gateways answer OpenAI's shape at Anthropic's path."""
+    exchange = ExchangeInfo(
+        method="POST", path="/v1/messages", host="h", request_headers={"anthropic-version": "2023-06-01"}
+    )
+    selector = DialectSelector(exchange)
+    selector.consider_body(
+        b'{"id":"c","object":"chat.completion","choices":[{"message":{"role":"assistant","content":"x"}}]}'
+    )
+    assert selector.dialect is not None
+    assert selector.dialect.name == "openai_chat"

@@ -172,3 +172,24 @@ def test_result_with_the_response_of_another_dialect_remains_a_result() -> None:
 
 def test_methods_are_short_words() -> None:
     assert all(method.isascii() and len(method) < 40 and " " not in method for method in METHODS)
+
+
+def test_error_code_may_be_a_text() -> None:
+    found = row(sse(id=7, error={"code": "rate_limited", "message": "wait"}))
+    assert (found["outcome"], found["error_type"]) == ("inband_error", "rate_limited")
+
+
+@pytest.mark.parametrize("result", [[], None, "text", 0, {"isError": "no"}])
+def test_result_may_be_any_json(result: object) -> None:
+    assert row(sse(id=7, result=result))["outcome"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("answers", "outcome"),
+    [([RESULT], "ok"), ([PROGRESS, ERROR], "inband_error"), ([PROGRESS], "client_abort")],
+)
+def test_first_answer_in_a_batch_is_the_terminal(answers: list[dict[str, Any]], outcome: str) -> None:
+    request = b"[" + message(id=7, method="tools/call", params={"name": "level"}) + b"]"
+    batch = b"[" + b",".join(message(**members) for members in answers) + b"]"
+    found = row(b"data: " + batch + b"\n\n", request=request)
+    assert (found["dialect"], found["outcome"], found["malformed_events"]) == ("mcp", outcome, 0)

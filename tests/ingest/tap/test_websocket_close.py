@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from ingest.tap.websocket_close import CloseFrameFinder
+from ingest.tap.websocket_close import MAX_FRAMES, CloseFrameFinder
 
 SIZES = (0, 1, 125, 126, 8, 65_535, 65_536)
 OTHERS = (Opcode.TEXT, Opcode.BINARY, Opcode.CONT, Opcode.PING, Opcode.PONG)
@@ -59,3 +59,13 @@ def test_arbitrary_bytes_raise_nothing(pieces: list[bytes]):
     finder = CloseFrameFinder()
     for piece in pieces:
         finder.feed(piece)
+
+
+def test_search_ends_at_a_read_with_too_many_frames():
+    finder = CloseFrameFinder()
+    finder.feed(b"\x82\x00" * MAX_FRAMES)
+    assert not finder.gave_up
+    finder.feed(b"\x82\x00" * (MAX_FRAMES + 1))
+    assert finder.gave_up
+    finder.feed(Frame(Opcode.CLOSE, b"").serialize(mask=False))
+    assert not finder.found
