@@ -6,10 +6,11 @@ The database's column comments (`queries.table_columns`) describe single columns
 from __future__ import annotations
 
 HELP: dict[str, str] = {
-    "requests": "Finished requests that started in the time range. Requests in flight are counted under Active.",
+    "requests": "Finished requests that started in the time range, without those refused by the tap. "
+    "Requests in flight are counted under Active.",
     "active": "Streams in flight: opened at the tap and not yet ended (`open_streams`), regardless of the time range.",
-    "error_rate": "Streams with an error outcome / (finished − client aborts − streams lost by the tap). "
-    "Client aborts and lost streams are shown separately.",
+    "error_rate": "Streams with an error outcome / (finished − client aborts − streams lost − refused by the tap). "
+    "These three are shown separately.",
     "aborts": "The client disconnected before the terminal event (`client_abort`). Not an error of the upstream.",
     "refused": "The tap refused the request (`refused`): see `error_type`. Not an error of the upstream.",
     "tap_lost": "The tap died or dropped data, so the outcome is unknown (`tap_lost`). Not an error of the upstream.",

@@ -53,7 +53,7 @@ FROM server_stats GROUP BY ALL ORDER BY source, name LIMIT 200""",
 SELECT request_model, count(*) AS streams,
        count(*) FILTER (outcome = 'ok' AND ttft_ns <= 2e9 AND itl_ns <= 100e6) / count(*) AS met
 FROM streams
-WHERE started_at > now() - INTERVAL 1 HOUR
+WHERE started_at > now() - INTERVAL 1 HOUR AND outcome <> 'refused'
 GROUP BY ALL ORDER BY met""",
     "Gaps between chunks by model, last day (roll-ups)": """\
 WITH summed AS (

@@ -1,7 +1,7 @@
 """Groups of the values of `outcome`, in Python and as SQL over the tables `streams` and `stream_minutes`.
 
 An error rate is errors / counted streams. Streams with an outcome of `NOT_COUNTED` show neither a success nor an error of the
-upstream, so they are in neither number.
+upstream, so they are in neither number. Requests that the tap refused are in no count or share of requests.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ OK = "ok"
 NOT_COUNTED = ("client_abort", "tap_lost", "refused")
 NOT_ERRORS = (OK, *NOT_COUNTED)
 
+IS_REQUEST = "outcome <> 'refused'"
+REQUESTS = f"count(*) FILTER ({IS_REQUEST})"
+"""Number of requests in rows of `streams`, without those that the tap refused."""
 IS_COUNTED = f"outcome NOT IN {NOT_COUNTED}"
 IS_ERROR = f"outcome NOT IN {NOT_ERRORS}"
 ERROR_RATE = f"count(*) FILTER ({IS_ERROR}) / nullif(count(*) FILTER ({IS_COUNTED}), 0)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from analytics.schema.outcomes import ERROR_RATE, IS_ERROR
+from analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
 from dashboard.queries import Query
 from dashboard.queries.selection import DIMENSIONS, Selection
 
@@ -27,7 +27,7 @@ def outcomes_timeline(query: Query, selection: Selection) -> pl.DataFrame:
 def rate_timeline(query: Query, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
     """`at, name, error_rate, n` of the `most` groups with the most errors."""
     return query(f"""
-        WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()}),
+        WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             worst AS (SELECT name FROM chosen GROUP BY name
                 ORDER BY count(*) FILTER ({IS_ERROR}) DESC, name LIMIT {most:d})
         SELECT {selection.bucket()} AS "at", name, {ERROR_RATE} AS error_rate, count(*) AS n
@@ -52,8 +52,8 @@ def kinds(query: Query, selection: Selection, *, most: int = 100) -> pl.DataFram
         FROM streams WHERE {selection.where()} AND {IS_ERROR} GROUP BY ALL ORDER BY n DESC, outcome LIMIT {most:d}""")
 
 
-ABORTS = """
-    count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / nullif(count(*), 0) AS abort_share,
+ABORTS = f"""
+    count(*) FILTER (outcome = 'client_abort') AS aborts, aborts / nullif({REQUESTS}, 0) AS abort_share,
     count(*) FILTER (outcome = 'client_abort' AND ttft_ns IS NULL) AS before_output,
     sum(output_tokens) FILTER (outcome = 'client_abort')::BIGINT AS output_tokens,
     sum(output_tokens * (1 - least(delivered_bytes / nullif(response_bytes, 0), 1))) FILTER (outcome = 'client_abort')
@@ -87,7 +87,7 @@ def aborts(query: Query, selection: Selection, dimension: str, *, most: int = 50
     undelivered_bytes` of the groups with client aborts."""
     return query(f"""
         SELECT * FROM (
-            SELECT {DIMENSIONS[dimension]} AS name, count(*) AS requests, {ABORTS},
+            SELECT {DIMENSIONS[dimension]} AS name, {REQUESTS} AS requests, {ABORTS},
                 quantile_cont(end_ns, 0.5) FILTER (outcome = 'client_abort') AS aborted_after_ns
             FROM streams WHERE {selection.where()} GROUP BY ALL)
         WHERE aborts > 0 ORDER BY aborts DESC, name LIMIT {most:d}""")

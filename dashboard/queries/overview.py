@@ -6,15 +6,16 @@ from datetime import datetime
 
 import polars as pl
 
-from analytics.schema.outcomes import ERROR_RATE, IS_ERROR
+from analytics.schema.outcomes import ERROR_RATE, IS_ERROR, IS_REQUEST, REQUESTS
 from dashboard.queries import Query
 from dashboard.queries.selection import CLIENT, DIMENSIONS, GATEWAY, MAX_STREAM_S, MODEL, Selection, instant
 
 SUMMARY = f"""
-    count(*) AS requests,
+    {REQUESTS} AS requests,
     count(*) FILTER ({IS_ERROR}) AS errors,
     count(*) FILTER (outcome = 'client_abort') AS aborts,
     count(*) FILTER (outcome = 'tap_lost') AS lost,
+    count(*) FILTER (outcome = 'refused') AS refused,
     {ERROR_RATE} AS error_rate,
     quantile_cont(ttft_ns, [0.5, 0.95, 0.99]) AS ttft_q,
     quantile_cont(itl_ns, [0.5, 0.95]) AS itl_q,
@@ -31,7 +32,7 @@ TREND = f"""
     quantile_cont(itl_ns, {{quantile}}) AS itl_ns,
     sum(output_tokens)::BIGINT AS output_tokens
 """
-"""Aggregates of a point of a time series, with one quantile of the latencies."""
+"""Aggregates of a point of a time series of requests (`IS_REQUEST`), with one quantile of the latencies."""
 
 SUMMARY_COLUMNS = """* EXCLUDE (ttft_q, itl_q),
     ttft_q[1] AS ttft_p50_ns, ttft_q[2] AS ttft_p95_ns, ttft_q[3] AS ttft_p99_ns,
@@ -61,7 +62,14 @@ def summary_now_and_before(
                 AND {selection.filters()}
             GROUP BY ALL)""")
     rows = {bool(row.pop("is_now")): row for row in frame.to_dicts()}
-    empty: dict[str, float | None] = {"requests": 0, "errors": 0, "aborts": 0, "lost": 0, "good": 0}
+    empty: dict[str, float | None] = {
+        "requests": 0,
+        "errors": 0,
+        "aborts": 0,
+        "lost": 0,
+        "refused": 0,
+        "good": 0,
+    }
     return {"now": rows.get(True, empty), "before": rows.get(False, empty)}
 
 
@@ -85,7 +93,7 @@ def timeline(query: Query, selection: Selection, *, slo_ttft_s: float, slo_itl_s
     return query(f"""
         SELECT {selection.bucket()} AS "at", {TREND.format(quantile=0.95)},
             count(*) FILTER ({is_good(slo_ttft_s, slo_itl_s)}) AS good
-        FROM streams WHERE {selection.where()} GROUP BY ALL ORDER BY "at" """)
+        FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL ORDER BY "at" """)
 
 
 def timeline_by(
@@ -95,12 +103,12 @@ def timeline_by(
     column = DIMENSIONS[dimension]
     return query(f"""
         WITH busiest AS (
-                SELECT {column} AS value FROM streams WHERE {selection.where()}
+                SELECT {column} AS value FROM streams WHERE {selection.where()} AND {IS_REQUEST}
                 GROUP BY value ORDER BY count(*) DESC, value LIMIT {most:d})
         SELECT {selection.bucket()} AS "at",
             CASE WHEN {column} IN (SELECT value FROM busiest) THEN {column} ELSE 'others' END AS name,
             {TREND.format(quantile=f"{quantile:.4f}")}
-        FROM streams WHERE {selection.where()} GROUP BY ALL ORDER BY "at", name""")
+        FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL ORDER BY "at", name""")
 
 
 def largest_changes(query: Query, selection: Selection, *, least: int = 5, most: int = 6) -> pl.DataFrame:
@@ -116,7 +124,7 @@ def largest_changes(query: Query, selection: Selection, *, least: int = 5, most:
                     ttft_ns
                 FROM streams
                 WHERE started_at >= {instant(before.since)} AND started_at < {instant(selection.until)}
-                    AND {selection.filters()}),
+                    AND {selection.filters()} AND {IS_REQUEST}),
             grouped AS (
                 SELECT CASE GROUPING(model, gateway) WHEN 1 THEN 'model' ELSE 'gateway' END AS dimension,
                     coalesce(model, gateway) AS name, is_now, count(*) AS requests, {ERROR_RATE} AS error_rate,
@@ -153,7 +161,7 @@ def top_contributors(
         WITH chosen AS (
                 SELECT {MODEL} AS model, {GATEWAY} AS gateway, {CLIENT} AS client, {is_bad(slo_ttft_s, slo_itl_s)} AS is_bad,
                     outcome, ttft_ns, itl_ns
-                FROM streams WHERE {selection.where()}),
+                FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             grouped AS (
                 SELECT CASE GROUPING(model, gateway, client) {dimension} END AS dimension,
                     coalesce(model, gateway, client) AS name, count(*) AS requests, count(*) FILTER (is_bad) AS bad,

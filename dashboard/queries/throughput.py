@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from analytics.schema.outcomes import IS_REQUEST
 from dashboard.queries import Query
 from dashboard.queries.selection import DIMENSIONS, MAX_STREAM_S, Selection, instant
 
@@ -26,7 +27,7 @@ def tokens_timeline(query: Query, selection: Selection) -> pl.DataFrame:
 def speed_timeline(query: Query, selection: Selection, dimension: str, *, most: int = 7) -> pl.DataFrame:
     """`at, name, tps_user` (median), `output_tokens, n` of the `most` busiest groups."""
     return query(f"""
-        WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()}),
+        WITH chosen AS (SELECT *, {DIMENSIONS[dimension]} AS name FROM streams WHERE {selection.where()} AND {IS_REQUEST}),
             busiest AS (SELECT name FROM chosen GROUP BY name ORDER BY count(*) DESC, name LIMIT {most:d})
         SELECT {selection.bucket()} AS "at", name, quantile_cont(tps_user, 0.5) AS tps_user,
             sum(output_tokens)::BIGINT AS output_tokens, count(*) AS n
@@ -68,4 +69,4 @@ def table(query: Query, selection: Selection, dimension: str, *, most: int = 50)
             quantile_cont(tps_user, 0.5) AS tps_user_p50, quantile_cont(tps_user, 0.05) AS tps_user_p5,
             quantile_cont(tps_e2e, 0.5) AS tps_e2e_p50, quantile_cont(burstiness, 0.5) AS burstiness_p50,
             count(output_tokens) / count(*) AS known
-        FROM streams WHERE {selection.where()} GROUP BY ALL ORDER BY output_tokens DESC NULLS LAST, name LIMIT {most:d}""")
+        FROM streams WHERE {selection.where()} AND {IS_REQUEST} GROUP BY ALL ORDER BY output_tokens DESC NULLS LAST, name LIMIT {most:d}""")

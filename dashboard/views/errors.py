@@ -26,7 +26,7 @@ GROUPINGS = ("model", "gateway", "client", "type", "phase", "HTTP status")
 def body(chosen: Selection) -> None:
     slos = page_settings.slos()
     periods = overview.summary_now_and_before(query, chosen, slo_ttft_s=slos.ttft_s, slo_itl_s=slos.itl_s)
-    if not periods["now"].get("requests"):
+    if not periods["now"].get("requests") and not periods["now"].get("refused"):
         page_frame.show_no_matches()
         return
     show_cards(periods["now"], periods["before"], errors.abort_summary(query, chosen))

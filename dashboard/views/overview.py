@@ -58,7 +58,7 @@ def body(chosen: Selection) -> None:
     now, before = periods["now"], periods["before"]
     show_health(now, slos)
     show_cards(chosen, now, before, timeline())
-    if not now.get("requests"):
+    if not now.get("requests") and not now.get("refused"):
         page_frame.show_no_matches()
         return
     with st.grid(2, min_column_width=420, key="groups"):
@@ -136,7 +136,12 @@ def show_cards(chosen: Selection, now: Summary, before: Summary, timeline: pl.Da
     requests, good = now.get("requests") or 0, now.get("good")
     errors_help = ", ".join(
         f"{formatting.count(now.get(key))} {label}"
-        for key, label in (("errors", "errors"), ("aborts", "client aborts"), ("lost", "lost by the tap"))
+        for key, label in (
+            ("errors", "errors"),
+            ("aborts", "client aborts"),
+            ("lost", "lost by the tap"),
+            ("refused", "refused by the tap"),
+        )
     )
     goodput_help = (
         f"Objectives: TTFT ≤ {slos.ttft_s:g} s, ITL ≤ {slos.itl_s * 1e3:g} ms, "

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from analytics.schema.sql_quoting import literal
-from dashboard.queries import errors, latency, overview, stream, table_columns, throughput, traces
+from dashboard.queries import compare, errors, latency, overview, stream, table_columns, throughput, traces
 from dashboard.queries.selection import Selection
 from tests.dashboard.generated_store import SCHEMA, insert
 from tests.tables import tables
@@ -85,6 +85,65 @@ def test_aborts_losses_and_refusals_are_not_in_the_error_rate(store: duckdb.Duck
     put(store, {}, {}, {}, *others)
     now = overview.summary_now_and_before(query_of(store), HOUR, **SLO)["now"]
     assert (now["errors"], now["aborts"], now["lost"], now["error_rate"]) == (1, 1, 1, 0.25)
+
+
+def test_refused_requests_are_in_no_other_number(store: duckdb.DuckDBPyConnection) -> None:
+    """Refusals change no count or share of requests. Only their own count shows them."""
+    early, query, one = NOON - timedelta(minutes=30), query_of(store), HOUR
+    some: dict[str, Any] = {
+        "gateway": "g",
+        "client_id": "c",
+        "ttft_ns": 10 * MS,
+        "itl_ns": 10.0 * MS,
+        "output_tokens": 9,
+    }
+    put(
+        store,
+        *({**some, "started_at": early} for _ in range(6)),
+        *(some for _ in range(6)),
+        *({**some, "request_model": "other"} for _ in range(5)),
+        *({**some, "outcome": "http_error"} for _ in range(4)),
+        *({**some, "outcome": "client_abort"} for _ in range(2)),
+    )
+
+    def numbers() -> dict[str, Any]:
+        summary = overview.summary_now_and_before(query, one, **SLO)
+        aborts = errors.abort_summary(query, one)
+        frames = {
+            "timeline": overview.timeline(query, one, **SLO),
+            "timeline_by": overview.timeline_by(query, one, "model", most=1),
+            "changes": overview.largest_changes(query, one),
+            "contributors": overview.top_contributors(query, one, **SLO),
+            "errors": errors.rate_timeline(query, one, "model"),
+            "aborts": errors.aborts(query, one, "model"),
+            "sample": compare.sample(query, one),
+            "speed": throughput.speed_timeline(query, one, "model", most=1),
+            "tokens": throughput.table(query, one, "model"),
+        }
+        refused = (summary["now"].pop("refused"), summary["before"].pop("refused"), aborts.pop("refused"))
+        return {
+            "refused": refused,
+            "summary": summary,
+            "abort_summary": aborts,
+            **{k: v.to_dicts() for k, v in frames.items()},
+        }
+
+    without = numbers()
+    refusals = (
+        {"outcome": "refused", "request_model": model} for model in ("m", "other", None) for _ in range(30)
+    )
+    put(
+        store,
+        *(
+            {**row, "stream_id": UUID(int=1000 + 2 * i + k), "started_at": at}
+            for i, row in enumerate(refusals)
+            for k, at in enumerate((NOON, early))
+        ),
+    )
+    found = numbers()
+    assert (without.pop("refused"), found.pop("refused")) == ((0, 0, 0), (90, 90, 90))
+    assert found == without
+    assert all(without.values())
 
 
 def test_error_rate_without_counted_streams_is_unknown(store: duckdb.DuckDBPyConnection) -> None:
