@@ -7,10 +7,11 @@ upstream, so they are in neither number. Requests that the tap refused are in no
 from __future__ import annotations
 
 OK = "ok"
-NOT_COUNTED = ("client_abort", "tap_lost", "refused")
+REFUSED = "refused"
+NOT_COUNTED = ("client_abort", "tap_lost", REFUSED)
 NOT_ERRORS = (OK, *NOT_COUNTED)
 
-IS_REQUEST = "outcome <> 'refused'"
+IS_REQUEST = f"outcome <> '{REFUSED}'"
 REQUESTS = f"count(*) FILTER ({IS_REQUEST})"
 """Number of requests in rows of `streams`, without those that the tap refused."""
 IS_COUNTED = f"outcome NOT IN {NOT_COUNTED}"

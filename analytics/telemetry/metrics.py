@@ -28,7 +28,7 @@ from opentelemetry.sdk.resources import Resource
 from analytics.assembly.finished_stream import FinishedStream
 from analytics.measures.latency import inter_chunk_gaps
 from analytics.measures.outcome import LOST
-from analytics.schema.outcomes import NOT_ERRORS
+from analytics.schema.outcomes import NOT_ERRORS, REFUSED
 from analytics.telemetry.combined_export import CombinedExporter, with_metrics
 from analytics.telemetry.metric_definitions import (
     OBSERVED,
@@ -192,7 +192,8 @@ class Metrics:
 
         error = {"error.type": self._errors(get("error_type") or outcome)} if failed else {}
         duration = names.duration_metric if generates else names.other_duration_metric
-        add(duration, "end_ns", 1e-9, {**attributes, **error})
+        if outcome != REFUSED:  # no operation of the upstream
+            add(duration, "end_ns", 1e-9, {**attributes, **error})
         if get("streamed"):
             add(names.first_chunk_metric, "ttfc_ns", 1e-9, attributes)
             group.chunks = series.distribution(names.per_chunk_metric, attributes)

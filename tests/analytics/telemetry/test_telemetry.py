@@ -319,6 +319,19 @@ def test_tokens_of_failures_are_in_the_histogram_of_the_released_profile(profile
         assert name in named
 
 
+def test_refused_request_is_in_no_duration() -> None:
+    metrics = Metrics(PROFILES["1.41"], resource_of(""))
+    (one,) = finished(stream(1))
+    row = {"operation": "chat", "end_ns": 5}
+    metrics.count([one, one], [{**row, "outcome": outcome} for outcome in ("ok", "refused")])
+    data = metrics.read()
+    metrics.close()
+    assert data is not None
+    named = {m.name: m.data.data_points for s in data.resource_metrics[0].scope_metrics for m in s.metrics}
+    assert sum(p.count for p in named["gen_ai.client.operation.duration"]) == 1
+    assert sum(p.value for p in named["streamgauge.streams"]) == 2
+
+
 def test_genai_main_uses_the_general_duration_for_other_operations() -> None:
     metrics = Metrics(PROFILES["genai-main"], resource_of(""))
     (one,) = finished(stream(1))
