@@ -6,11 +6,17 @@ Integers that DuckDB widened to HUGEINT become Int64 where they fit.
 
 from __future__ import annotations
 
+from datetime import date
+
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from analytics.query.errors import not_convertible
+
+EPOCH = date(1970, 1, 1)
+FIRST_DAY, LAST_DAY = (date.min - EPOCH).days, (date.max - EPOCH).days
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def to_polars(table: pa.Table) -> pl.DataFrame:
@@ -43,12 +49,18 @@ def _check(name: str, values: pa.ChunkedArray | pa.Array) -> None:
     if pa.types.is_interval(kind) or isinstance(kind, pa.OpaqueType):
         raise ValueError(f"column {name!r} contains the type {kind}")
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        found = pc.min_max(values)
-        for value in (found["min"], found["max"]):
-            try:
-                value.as_py()
-            except (ValueError, OverflowError):
-                raise ValueError(f"column {name!r} has times beyond the years 1 to 9999") from None
+        # As numbers, because `as_py` of a time imports pandas.
+        if pa.types.is_date32(kind):
+            found, first, last = pc.min_max(values.cast(pa.int32())), FIRST_DAY, LAST_DAY
+        else:
+            per_day = 86_400 * PER_SECOND["ms" if pa.types.is_date64(kind) else kind.unit]
+            found, first, last = (
+                pc.min_max(values.cast(pa.int64())),
+                FIRST_DAY * per_day,
+                (LAST_DAY + 1) * per_day - 1,
+            )
+        if found["min"].is_valid and not first <= found["min"].as_py() <= found["max"].as_py() <= last:
+            raise ValueError(f"column {name!r} has times beyond the years 1 to 9999")
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         _check(name, pc.list_flatten(values))
     elif pa.types.is_map(kind):

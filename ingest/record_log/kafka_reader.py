@@ -241,8 +241,10 @@ class KafkaReader:
 
     def _report_unread(self) -> None:
         """The messages of the replaced log after the positions, as far as their ends are known."""
+        assigned = self._consumer.assignment()  # empty in a client that has just connected
         for number, position in self._positions.items():
-            seen = self._consumer.highwater(TopicPartition(self._topic, number))
+            at = TopicPartition(self._topic, number)
+            seen = self._consumer.highwater(at) if at in assigned else None
             end = max(seen or 0, self._ends.get(number, 0))
             if position and position < end:
                 self._report(UnreadableRange(str(number), position, end, "replaced"))

@@ -248,7 +248,7 @@ def test_up_without_serve_opens_no_sql_port(upstream: str, tmp_path: Path) -> No
     with up(upstream, tmp_path / "data") as running:
         assert "serve" not in running.part("up")["parts"]
         assert not (running.data / "run" / "serve.json").exists()
-        assert running.part("analyze").keys() == {"pid", "metrics", "otlp"}
+        assert not {"quack", "token"} & running.part("analyze").keys()
 
 
 def test_moved_data_folder_can_be_read_and_written(upstream: str, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_unwritable_data_folder_is_one_line(tmp_path: Path) -> None:
     arguments = [*ANY_PORTS, "--no-dashboard", "--data", str(tmp_path / "file" / "data")]
     result = CliRunner().invoke(demo_command, arguments)
     assert isinstance(result.exception, OSError)
-    assert "Pass another folder with --data" in str(result.exception)
+    assert "Choose another with --data" in str(result.exception)
 
 
 def test_address_problem_reports_a_port_in_use() -> None:
