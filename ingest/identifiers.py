@@ -12,7 +12,7 @@ Rules
    in every process, so equal values can still be grouped. `hashed:…` is an identifier itself: applying a rule again changes
    nothing.
 
-`streamgauge` cannot recognise words that are joined by hyphens, and short keys without a known prefix. No result is cached,
+These rules do not recognise words that are joined by hyphens, and short keys without a known prefix. No result is cached,
 because a refused value may be a secret.
 """
 

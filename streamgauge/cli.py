@@ -126,7 +126,7 @@ def dashboard(**given: Any) -> int:
     from dashboard.launch import run
     from streamgauge.part_options import dashboard_options
 
-    return run(dashboard_options(_load_settings(given, beside_parts=True)))
+    return run(dashboard_options(_load_settings(given, use_running_parts=True)))
 
 
 @cli.command()
@@ -141,7 +141,7 @@ def serve(**given: Any) -> int:
     from streamgauge.part_options import serve_options
 
     try:
-        return run(serve_options(_load_settings(given, beside_parts=True)))
+        return run(serve_options(_load_settings(given, use_running_parts=True)))
     except QueryError as e:
         raise click.ClickException(str(e)) from None
 
@@ -197,15 +197,15 @@ def _check_variables() -> None:
         )
 
 
-def _load_settings(given: dict[str, Any], *, beside_parts: bool = False) -> Settings:
+def _load_settings(given: dict[str, Any], *, use_running_parts: bool = False) -> Settings:
     """Load the settings, configure logging, and make new files private to the owner.
 
-    `beside_parts`: use the store of the running analytics, unless it is set.
+    `use_running_parts`: use the store of the running analytics, unless it is set.
     """
-    if beside_parts:
-        from streamgauge.running_parts import load_beside_parts
+    if use_running_parts:
+        from streamgauge.running_parts import load_with_running_parts
 
-        settings = load_beside_parts(given)
+        settings = load_with_running_parts(given)
     else:
         settings = load(given)
     configure_logging(settings.log_format)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from streamgauge.flags_from_settings import settings_options
-from streamgauge.running_parts import load_beside_parts
+from streamgauge.running_parts import load_with_running_parts
 
 
 @click.command("export")
@@ -32,7 +32,7 @@ def export_command(
     from analytics.storage.export import export
     from analytics.storage.location import locate
 
-    settings = load_beside_parts({"data": data, "store": store})
+    settings = load_with_running_parts({"data": data, "store": store})
     streams = export(
         locate(settings.store, settings.data),
         path,

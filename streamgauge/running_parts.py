@@ -17,7 +17,7 @@ from streamgauge.flags_from_settings import load
 from streamgauge.settings import Settings
 
 
-def load_beside_parts(given: Mapping[str, Any]) -> Settings:
+def load_with_running_parts(given: Mapping[str, Any]) -> Settings:
     """As `load`, with the store and the topic of the parts that run on this data folder, unless they are set.
 
     Raises click.UsageError, also if the store that analytics uses requires a password.

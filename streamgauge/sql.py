@@ -22,7 +22,7 @@ from analytics.storage.location import StoreLocation, locate
 from ingest.ready_file import silence
 from streamgauge.allowed_values import Duration, WholeNumber
 from streamgauge.flags_from_settings import settings_options
-from streamgauge.running_parts import load_beside_parts
+from streamgauge.running_parts import load_with_running_parts
 from streamgauge.settings import Settings
 
 MAX_ROWS = 1_000_000
@@ -69,7 +69,7 @@ def sql_command(
         query = sys.stdin.read()
     if form == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("cannot write Parquet to a terminal. Pass --output or redirect.")
-    stores = [load_beside_parts({"data": folder, "store": store}) for folder in folders or (None,)]
+    stores = [load_with_running_parts({"data": folder, "store": store}) for folder in folders or (None,)]
     try:
         location, *others = locations = [locate(settings.store, settings.data) for settings in stores]
         _check_each_is_one_store(locations)

@@ -34,7 +34,7 @@ from ingest.ready_file import read_ready_file, silence
 from ingest.record_log.reader_cursors import read_cursors
 from ingest.record_log.run_totals import RunTotals, read_run_totals
 from streamgauge.flags_from_settings import settings_options
-from streamgauge.running_parts import load_beside_parts, settings_in_use
+from streamgauge.running_parts import load_with_running_parts, settings_in_use
 
 KAFKA_TIMEOUT_S = 20.0
 Kafka = tuple[str, str, Mapping[str, Any]]
@@ -53,7 +53,7 @@ def status_command(form: str, **given: Any) -> int:
 
     Exit code 0 if captured = stored + in flight + lost, else 1.
     """
-    settings = load_beside_parts(given)
+    settings = load_with_running_parts(given)
     kafka = (settings.kafka, settings.kafka_topic, settings.kafka_options) if settings.kafka else None
     try:
         status = pipeline_status(settings.data, kafka, settings.store)

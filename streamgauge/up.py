@@ -297,7 +297,7 @@ def _check_address(name: str, host: str, port: int, *, quack: bool = False) -> N
     """Raise OSError if a part could not listen there.
 
     `quack`: Quack sets only SO_REUSEPORT. Its closed connections occupy the port for a minute for any socket without that
-    option. With the option, binding succeeds beside a live server, so we also connect.
+    option. With the option, binding succeeds while another server listens, so we also connect.
     """
     try:
         bind(join_address(host, port), shared=quack).close()

@@ -51,7 +51,7 @@ def stored_response_headers(headers: Iterable[tuple[str, str]]) -> str | None:
 
 
 def harmless(value: str) -> bool:
-    """Whether the value has only short, printable words, none of them a key."""
+    """Whether the value has only short, printable words and no key."""
     return _VALUE.fullmatch(value) is not None and product(value) == value
 
 

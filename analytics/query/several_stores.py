@@ -20,7 +20,7 @@ SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = ? AND 
 
 
 def combine(connection: duckdb.DuckDBPyConnection, others: Sequence[StoreLocation]) -> list[str]:
-    """Attach the other stores beside `lake` and create the unions and views. Returns the other stores' folders of files.
+    """Attach the other stores next to `lake` and create the unions and views. Returns the other stores' folders of files.
 
     Raises OSError and duckdb.Error.
     """

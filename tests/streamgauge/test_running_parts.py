@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from streamgauge.running_parts import load_beside_parts
+from streamgauge.running_parts import load_with_running_parts
 from streamgauge.settings import Settings
 
 USED = {
@@ -38,19 +38,23 @@ def chosen(settings: Settings) -> tuple[str | None, str, str]:
 def test_unset_settings_are_those_of_analytics(data: Path) -> None:
     write(data, "ship", brokers="other:9092", topic="other")
     write(data, "analyze", **USED)
-    assert chosen(load_beside_parts({"data": data})) == ("broker:9092", "t", "postgres:host=db")
+    assert chosen(load_with_running_parts({"data": data})) == ("broker:9092", "t", "postgres:host=db")
 
 
 def test_topic_of_ship_is_used_without_analytics(data: Path) -> None:
     write(data, "ship", brokers="other:9092", topic="other")
-    assert chosen(load_beside_parts({"data": data})) == ("other:9092", "other", "sqlite")
+    assert chosen(load_with_running_parts({"data": data})) == ("other:9092", "other", "sqlite")
 
 
 def test_flags_environment_and_file_win(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(data, "analyze", **USED)
     monkeypatch.setenv("STREAMGAUGE_KAFKA_TOPIC", "env")
     Path("streamgauge.toml").write_text('kafka = "file:9092"')
-    assert chosen(load_beside_parts({"data": data, "store": "sqlite"})) == ("file:9092", "env", "sqlite")
+    assert chosen(load_with_running_parts({"data": data, "store": "sqlite"})) == (
+        "file:9092",
+        "env",
+        "sqlite",
+    )
 
 
 def test_store_with_a_password_must_be_passed(data: Path) -> None:
@@ -58,8 +62,8 @@ def test_store_with_a_password_must_be_passed(data: Path) -> None:
     with pytest.raises(
         click.UsageError, match=r"which requires a password. Pass --store or set STREAMGAUGE_STORE"
     ):
-        load_beside_parts({"data": data})
+        load_with_running_parts({"data": data})
 
 
 def test_missing_ready_files_change_nothing(data: Path) -> None:
-    assert chosen(load_beside_parts({"data": data})) == (None, "streamgauge", "sqlite")
+    assert chosen(load_with_running_parts({"data": data})) == (None, "streamgauge", "sqlite")
