@@ -15,14 +15,14 @@ GROWN_BYTES = 400 * MIB
 FRESH_S = 2.0
 OVERRUN_S = 2.0
 OTHER_CORES = 0.3
-"""Exact times are asserted if other processes use fewer cores."""
+"""The long run asserts exact times if other processes use fewer cores."""
 BUSY_S = 60.0
 """Bound of times on a busy machine."""
 
 
-def check(result: Result) -> None:
+def check(result: Result, *, exact_times: bool) -> None:
     """What holds for every statement."""
-    busy = result.observed.other_cores > OTHER_CORES
+    busy = not exact_times or result.observed.other_cores > OTHER_CORES
     assert not result.problems, "\n".join([str(result), *result.problems])
     assert not result.observed.wrong, str(result)
     assert not result.client_crashes, "\n".join([str(result), *map(str, result.client_crashes)])
@@ -39,7 +39,7 @@ def test_500_hostile_statements(tmp_path: Path) -> None:
             chaos, tmp_path, seed="500", statements=500, timeout_s=0.3, by_port=3, by_page=1, deadline_s=180
         )
         print(result)
-        check(result)
+        check(result, exact_times=False)
 
 
 @pytest.mark.slow
@@ -60,5 +60,5 @@ def test_20000_hostile_statements(tmp_path: Path, capsys: pytest.CaptureFixture[
         with capsys.disabled():
             print(f"\n{result}")
         until(lambda: is_idle(chaos), "no statement to run on", 10)
-        check(result)
+        check(result, exact_times=True)
         chaos.check_measurements()
