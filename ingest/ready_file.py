@@ -24,7 +24,7 @@ SILENT_AFTER_S = 10.0
 """`up` reports a part that makes no progress for this long."""
 SILENT_WITHOUT_UP_AFTER_S = 60.0
 """Readers report a part that has no heartbeat for this long. Only `up` observes whether a part without one works."""
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def read_ready_file(path: Path) -> dict[str, Any] | None:
@@ -43,13 +43,21 @@ def read_of_running(path: Path) -> dict[str, Any] | None:
         return None
     try:
         written_s = path.stat().st_ctime
-        stat = Path(f"/proc/{content['pid']}/stat").read_text()
     except OSError:
         return None
-    running_s = (
-        time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat.rpartition(")")[2].split()[19]) / _TICKS_PER_S
-    )
+    stat = process_stat(Path(f"/proc/{content['pid']}"))
+    if not stat:
+        return None
+    running_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(stat[19]) / TICKS_PER_S
     return content if time.time() - running_s <= written_s + 1 else None
+
+
+def process_stat(folder: Path) -> list[str]:
+    """The fields of `/proc/…/stat` after the name, from the state on; empty if the process or thread has ended."""
+    try:
+        return (folder / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def part_of_up(data: Path, part: str) -> dict[str, Any] | None:

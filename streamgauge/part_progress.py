@@ -15,14 +15,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ingest.ready_file import heartbeat_ns, read_ready_file
+from ingest.ready_file import TICKS_PER_S, heartbeat_ns, process_stat, read_ready_file
 
 MAX_INTERVAL_S = 2.0
 WINDOW_S = 5.0
 BUSY_SHARE = 0.02
 """A process that uses less of a CPU over `WINDOW_S` is idle: the other threads of a hung process use about 0.5 %."""
 LONGEST_WORK_S = 3600.0
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class PartProgress:
@@ -52,7 +51,7 @@ class PartProgress:
             self._start_window()
             return
         self._since_heartbeat_s += elapsed_s
-        if self._works(elapsed_s) and self._may_work():
+        if self._may_work() and self._works(elapsed_s):
             self.silent_s = 0.0
         else:
             self.silent_s += elapsed_s
@@ -81,12 +80,12 @@ class PartProgress:
 def members(group: int) -> list[int]:
     """The other processes of a process group. `up` starts each part as the leader of one."""
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal() and int(entry) != group]
-    return [pid for pid in pids if _stat(Path(f"/proc/{pid}"))[2:3] == [str(group)]]
+    return [pid for pid in pids if process_stat(Path(f"/proc/{pid}"))[2:3] == [str(group)]]
 
 
 def cpu_s(pid: int) -> float:
     """CPU seconds of a process and of its children that have ended; 0 if it has ended itself."""
-    return sum(map(int, _stat(Path(f"/proc/{pid}"))[11:15])) / _TICKS_PER_S
+    return sum(map(int, process_stat(Path(f"/proc/{pid}"))[11:15])) / TICKS_PER_S
 
 
 def waits_for_disk(pid: int) -> bool:
@@ -95,12 +94,4 @@ def waits_for_disk(pid: int) -> bool:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return False
-    return any(fields[0] == "D" for thread in threads if (fields := _stat(thread)))
-
-
-def _stat(folder: Path) -> list[str]:
-    """The fields of `stat` after the name, from the state on; empty if the process or thread has ended."""
-    try:
-        return (folder / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
+    return any(fields[0] == "D" for thread in threads if (fields := process_stat(thread)))
